@@ -1,0 +1,33 @@
+"""capsid: Semantic IDs for recommendation, from raw interactions to a served recommender.
+
+Names load on first use, so `import capsid` is quick and torch is imported only when something needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "Dataset": "capsid.data.dataset",
+    "load_dataset": "capsid.data.sources",
+    "leave_one_out": "capsid.data.split",
+    "ItemTokenizer": "capsid.tokenize.item_tokenizer",
+    "SemanticIds": "capsid.ids.semantic_ids",
+    "Trie": "capsid.ids.trie",
+    "Recipe": "capsid.recipe",
+    "Recommender": "capsid.recommender",
+}
+__all__ = [*_PUBLIC, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'capsid' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,169 @@
+"""Dataclasses as configuration: to and from plain JSON values, fingerprints, overrides, differences.
+
+A *part* is a keyword-only dataclass with a class attribute ``kind``. It becomes a dictionary with that kind in it and
+comes back through a literal table of kinds, never through a dotted path in a file. Knows no concrete part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from capsid.errors import ConfigError, nearest
+
+Kinds = Mapping[str, type]
+
+
+def to_dict(value: Any) -> Any:
+    """Plain JSON values of a part: hyperparameters only, no learnt state."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        out: dict[str, Any] = {}
+        kind = getattr(type(value), "kind", None)
+        if kind is not None:
+            out["kind"] = kind
+        for field in dataclasses.fields(value):
+            out[field.name] = to_dict(getattr(value, field.name))
+        return out
+    if isinstance(value, Mapping):
+        return {str(k): to_dict(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_dict(v) for v in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise ConfigError(f"a configuration cannot hold a {type(value).__name__}: {value!r}")
+
+
+def from_dict(cls: type | None, data: Any, kinds: Kinds) -> Any:
+    """The part that `to_dict` described; unknown keys and kinds are errors."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"expected a mapping for {cls.__name__ if cls else 'a part'}, got {data!r}")
+    data = dict(data)
+    kind = data.pop("kind", None)
+    if kind is not None:
+        if kind not in kinds:
+            raise ConfigError(f"unknown kind of part {kind!r}", hint=nearest(str(kind), kinds))
+        cls = kinds[kind]
+    if cls is None:
+        raise ConfigError("a part without a kind", hint="every part's dictionary carries 'kind'")
+    hints = typing.get_type_hints(cls)
+    names = {f.name for f in dataclasses.fields(cls)}
+    for key in data:
+        if key not in names:
+            raise ConfigError(f"{cls.__name__} has no field {key!r}", hint=nearest(key, names))
+    return cls(**{key: _coerce(value, hints[key], kinds) for key, value in data.items()})
+
+
+def canonical_json(value: Any) -> str:
+    """One text for one configuration, whatever the order of its keys."""
+    return json.dumps(to_dict(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def fingerprint(*values: Any) -> str:
+    """Sixteen hex digits that change when any of the values does."""
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(canonical_json(value).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()[:16]
+
+
+def override(part: Any, path: str, text: str) -> Any:
+    """A copy of `part` with the field at the dotted `path` set from `text`, typed by the field.
+
+    A number in the path selects an element of a tuple: ``schedule.0.steps``.
+    """
+    head, _, rest = path.partition(".")
+    if isinstance(part, tuple):
+        if not head.isdigit() or int(head) >= len(part):
+            raise ConfigError(f"{head!r} does not select one of {len(part)} elements", hint="count from 0")
+        i = int(head)
+        new = override(part[i], rest, text) if rest else _parse(text, type(part[i]))
+        return (*part[:i], new, *part[i + 1 :])
+    if not dataclasses.is_dataclass(part):
+        raise ConfigError(f"cannot set {path!r}: there is nothing below {type(part).__name__}")
+    names = [f.name for f in dataclasses.fields(part)]
+    if head not in names:
+        raise ConfigError(f"{type(part).__name__} has no field {head!r}", hint=nearest(head, names))
+    if rest:
+        value = override(getattr(part, head), rest, text)
+    else:
+        value = _parse(text, typing.get_type_hints(type(part))[head])
+    return dataclasses.replace(part, **{head: value})
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted path to leaf, for printing and for `difference`."""
+    plain = to_dict(value)
+    out: dict[str, Any] = {}
+
+    def walk(node: Any, path: str) -> None:
+        if isinstance(node, dict) and node:
+            for key, child in node.items():
+                walk(child, f"{path}.{key}" if path else key)
+        elif isinstance(node, list) and any(isinstance(c, dict) for c in node):
+            for i, child in enumerate(node):
+                walk(child, f"{path}.{i}")
+        else:
+            out[path] = node
+
+    walk(plain, prefix)
+    return out
+
+
+def difference(a: Any, b: Any) -> dict[str, tuple[Any, Any]]:
+    """Every dotted path whose value differs; a path that one side lacks has None there."""
+    left, right = flatten(a), flatten(b)
+    paths = list(left) + [p for p in right if p not in left]
+    return {p: (left.get(p), right.get(p)) for p in paths if left.get(p) != right.get(p)}
+
+
+def _coerce(value: Any, hint: Any, kinds: Kinds) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _coerce(value, next(a for a in args if a is not type(None)), kinds)
+    if isinstance(value, Mapping):
+        if origin is dict or hint is dict or origin is not None and issubclass(origin, Mapping):
+            return dict(value)
+        return from_dict(hint if isinstance(hint, type) else None, value, kinds)
+    if isinstance(value, list):
+        inner = args[0] if args else Any
+        return tuple(_coerce(v, inner, kinds) for v in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+def _parse(text: str, hint: Any) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if text.lower() in ("none", "null") and type(None) in args:
+            return None
+        return _parse(text, next(a for a in args if a is not type(None)))
+    if origin is typing.Literal:
+        if text not in args:
+            raise ConfigError(f"{text!r} is not allowed here", hint=nearest(text, map(str, args)))
+        return text
+    if origin is tuple:
+        parts = [p.strip() for p in text.strip("()[] ").split(",") if p.strip()]
+        inner = args[0] if args else str
+        return tuple(_parse(p, inner) for p in parts)
+    if hint is bool:
+        known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if text.lower() not in known:
+            raise ConfigError(f"{text!r} is not a truth value", hint="use true or false")
+        return known[text.lower()]
+    if hint in (int, float):
+        try:
+            return hint(text)
+        except ValueError:
+            raise ConfigError(f"{text!r} is not a number of type {hint.__name__}") from None
+    if hint is str:
+        return text
+    raise ConfigError(f"a {getattr(hint, '__name__', hint)} cannot be set from text", hint="set one of its fields")

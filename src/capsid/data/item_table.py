@@ -1,0 +1,59 @@
+"""What a part may be fitted on: one frozen table of the items.
+
+Named blocks of vectors, training counts, attributes and the training sequences; never anything of validation or test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import polars as pl
+
+from capsid.data.dataset import Dataset
+from capsid.data.vocabulary import Vocabulary
+from capsid.errors import DataError, nearest
+from capsid.ragged import Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class ItemTable:
+    """A row an item. `sequences` holds training histories only; `counts` are counted from them."""
+
+    items: Vocabulary
+    attributes: pl.DataFrame
+    counts: np.ndarray
+    sequences: Ragged
+    text_fields: tuple[str, ...] = ()
+    blocks: Mapping[str, np.ndarray] = field(default_factory=dict)
+    fingerprint: str = ""
+
+    @classmethod
+    def from_training(cls, dataset: Dataset, train: Ragged) -> ItemTable:
+        """The whole catalogue, with what training knows of it."""
+        counts = np.bincount(train.values, minlength=len(dataset.items)).astype(np.int64)
+        return cls(
+            dataset.items, dataset.attributes, counts, train, dataset.text_fields, {}, dataset.fingerprint
+        )
+
+    @classmethod
+    def new_items(cls, items: Vocabulary, attributes: pl.DataFrame, text_fields: tuple[str, ...]) -> ItemTable:
+        """Items nobody has taken yet."""
+        nothing = Ragged(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
+        return cls(items, attributes, np.zeros(len(items), dtype=np.int64), nothing, text_fields)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def with_block(self, name: str, vectors_ND: np.ndarray) -> ItemTable:
+        """The same table with one more block of vectors."""
+        if len(vectors_ND) != len(self.items):
+            raise DataError(f"{len(vectors_ND)} vectors for {len(self.items)} items")
+        return replace(self, blocks={**self.blocks, name: vectors_ND})
+
+    def vectors(self, name: str = "item") -> np.ndarray:
+        """The block of that name. Shape: (items, d)."""
+        if name not in self.blocks:
+            raise DataError(f"the item table has no vectors {name!r}", hint=nearest(name, self.blocks))
+        return self.blocks[name]

@@ -1,0 +1,73 @@
+"""Progress on standard error: one updating line on a terminal, plain lines elsewhere.
+
+Library code gets a `Progress` as an argument; `silent` is the default, so nothing prints unless a caller asks.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """What long work tells its watcher."""
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+
+    def update(self, text: str) -> None:
+        """The current state of something under way; may be dropped or replaced by the next."""
+
+
+class Silent:
+    """Says nothing."""
+
+    def line(self, text: str) -> None:
+        pass
+
+    def update(self, text: str) -> None:
+        pass
+
+
+class Console:
+    """Writes to standard error; updates replace each other on a terminal and are rare lines in a log."""
+
+    def __init__(self, *, every_seconds: float = 10.0) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._every = 0.2 if self._terminal else every_seconds
+        self._last = time.monotonic()
+        self._open = False
+
+    def line(self, text: str) -> None:
+        self._clear()
+        print(text, file=sys.stderr, flush=True)
+
+    def update(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._last < self._every:
+            return
+        self._last = now
+        if self._terminal:
+            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+            self._open = True
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def _clear(self) -> None:
+        if self._open:
+            print("\r\x1b[2K", end="", file=sys.stderr)
+            self._open = False
+
+
+silent = Silent()
+
+
+def duration(seconds: float) -> str:
+    """A time a person can read: 42 s, 3 min 05 s, 2 h 10 min."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(int(round(seconds)), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
