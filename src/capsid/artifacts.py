@@ -129,7 +129,7 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         if array.dtype.hasobject:
             raise ArtifactError(f"array {name!r} holds Python objects and cannot be stored")
     with open(path, "wb") as file:
-        np.savez(file, **arrays)
+        np.savez(file, allow_pickle=False, **dict(arrays))
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -84,7 +84,7 @@ def override(part: Any, path: str, text: str) -> Any:
         i = int(head)
         new = override(part[i], rest, text) if rest else _parse(text, type(part[i]))
         return (*part[:i], new, *part[i + 1 :])
-    if not dataclasses.is_dataclass(part):
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
         raise ConfigError(f"cannot set {path!r}: there is nothing below {type(part).__name__}")
     names = [f.name for f in dataclasses.fields(part)]
     if head not in names:

@@ -18,7 +18,7 @@ class Ragged:
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[int] | np.ndarray], dtype: type = np.int32) -> Ragged:
         """From any rows of integers."""
-        arrays = [np.asarray(r, dtype=dtype) for r in rows]
+        arrays: list[np.ndarray] = [np.asarray(r, dtype=dtype) for r in rows]
         offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
         np.cumsum([len(a) for a in arrays], out=offsets[1:])
         values = np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)

@@ -101,7 +101,7 @@ def coverage(frame: pl.DataFrame, column: str) -> float:
         filled &= series.str.strip_chars() != ""
     elif isinstance(series.dtype, pl.List):
         filled &= series.list.len() > 0
-    return float(filled.fill_null(False).mean() or 0.0)
+    return int(filled.fill_null(False).sum()) / frame.height
 
 
 def choose_text_fields(attributes: pl.DataFrame) -> tuple[str, ...]:
