@@ -129,7 +129,7 @@ def _coerce(value: Any, hint: Any, kinds: Kinds) -> Any:
             return None
         return _coerce(value, next(a for a in args if a is not type(None)), kinds)
     if isinstance(value, Mapping):
-        if origin is dict or hint is dict or origin is not None and issubclass(origin, Mapping):
+        if origin is dict or hint is dict or (origin is not None and issubclass(origin, Mapping)):
             return dict(value)
         return from_dict(hint if isinstance(hint, type) else None, value, kinds)
     if isinstance(value, list):

@@ -67,7 +67,7 @@ def duration(seconds: float) -> str:
     """A time a person can read: 42 s, 3 min 05 s, 2 h 10 min."""
     if seconds < 60:
         return f"{seconds:.0f} s"
-    minutes, rest = divmod(int(round(seconds)), 60)
+    minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"

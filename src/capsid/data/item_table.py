@@ -33,9 +33,7 @@ class ItemTable:
     def from_training(cls, dataset: Dataset, train: Ragged) -> ItemTable:
         """The whole catalogue, with what training knows of it."""
         counts = np.bincount(train.values, minlength=len(dataset.items)).astype(np.int64)
-        return cls(
-            dataset.items, dataset.attributes, counts, train, dataset.text_fields, {}, dataset.fingerprint
-        )
+        return cls(dataset.items, dataset.attributes, counts, train, dataset.text_fields, {}, dataset.fingerprint)
 
     @classmethod
     def new_items(cls, items: Vocabulary, attributes: pl.DataFrame, text_fields: tuple[str, ...]) -> ItemTable:

@@ -55,9 +55,7 @@ def leave_one_out(dataset: Dataset) -> Split:
     held = np.flatnonzero(lengths >= 3)
     ends = np.where(lengths >= 3, lengths - 2, lengths)
     if not len(held):
-        raise DataError(
-            "no user has three or more items, so nothing can be held out", hint="give longer histories"
-        )
+        raise DataError("no user has three or more items, so nothing can be held out", hint="give longer histories")
     last = sequences.offsets[1:][held] - 1
     return Split(
         "leave-one-out",

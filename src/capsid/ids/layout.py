@@ -1,0 +1,86 @@
+"""Which global token stands for which code at which depth. A token knows its depth; a position does not.
+
+Tokens 0 and 1 are padding and end-of-item; then one block of tokens a depth; then the suffix block that TIGER's
+collision policy uses. Knows nothing of items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from capsid.errors import DataError
+from capsid.ragged import Ragged
+
+PAD = 0
+END = 1
+FIRST = 2
+
+
+@dataclass(frozen=True)
+class TokenLayout:
+    """`sizes[d]` codes at depth d, then `suffix` tokens that tell colliding items apart (0: none)."""
+
+    sizes: tuple[int, ...]
+    suffix: int = 0
+
+    @cached_property
+    def bases(self) -> np.ndarray:
+        """First token of every depth, and of the suffix block as the last entry."""
+        return FIRST + np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens, specials included."""
+        return int(self.bases[-1]) + self.suffix
+
+    @property
+    def depths(self) -> int:
+        """Longest possible id in tokens, without the end token."""
+        return len(self.sizes) + (1 if self.suffix else 0)
+
+    @cached_property
+    def depth_of(self) -> np.ndarray:
+        """Depth of every token: specials -1, suffix tokens the last depth."""
+        out = np.full(self.vocabulary, -1, dtype=np.int64)
+        for depth in range(len(self.sizes)):
+            out[self.bases[depth] : self.bases[depth + 1]] = depth
+        out[self.bases[-1] :] = len(self.sizes)
+        return out
+
+    def tokens(self, codes: Ragged, suffixes: np.ndarray | None = None) -> Ragged:
+        """Global tokens of codes, with each row's suffix token at its end."""
+        depth = _depths(codes)
+        if len(codes.values) and int(depth.max()) >= len(self.sizes):
+            raise DataError(f"a code has more than {len(self.sizes)} depths")
+        sizes = np.asarray(self.sizes, dtype=np.int64)
+        wrong = (codes.values < 0) | (codes.values >= sizes[depth])
+        if wrong.any():
+            raise DataError(f"code {codes.values[wrong][0]} is outside the codebook of its depth")
+        values = (codes.values + self.bases[depth]).astype(np.int32)
+        if not self.suffix:
+            return Ragged(values, codes.offsets)
+        if suffixes is None or len(suffixes) != len(codes):
+            raise DataError("this layout needs a suffix for every item")
+        if len(suffixes) and int(suffixes.max()) >= self.suffix:
+            raise DataError(
+                f"{int(suffixes.max()) + 1} items share one code, but there are only {self.suffix} suffix tokens",
+                hint="raise collisions.capacity, or use the shared bucket",
+            )
+        out = np.insert(values, codes.offsets[1:], (suffixes + self.bases[-1]).astype(np.int32))
+        return Ragged(out, codes.offsets + np.arange(len(codes) + 1))
+
+    def codes(self, tokens: Ragged) -> Ragged:
+        """The codes again: suffix and end tokens dropped."""
+        depth = self.depth_of[tokens.values]
+        keep = (depth >= 0) & (depth < len(self.sizes))
+        rows = np.repeat(np.arange(len(tokens)), tokens.lengths)[keep]
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(tokens)))]).astype(np.int64)
+        return Ragged((tokens.values[keep] - self.bases[depth[keep]]).astype(np.int32), offsets)
+
+
+def _depths(rows: Ragged) -> np.ndarray:
+    """Place of every value in its row."""
+    return np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)

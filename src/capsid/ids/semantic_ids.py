@@ -1,0 +1,175 @@
+"""Semantic IDs as data: item to tokens and back, ragged, NumPy only.
+
+Holds the codes as the tokenizer gave them, the suffix that a collision policy added, and the token layout. Does not
+know how codes were found nor what is done with the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from capsid.artifacts import load_arrays, read_json, save_arrays, write_json
+from capsid.errors import ArtifactError, DataError
+from capsid.ids.collisions import Bucket, CollisionPolicy
+from capsid.ids.layout import END, TokenLayout
+from capsid.ids.order import group_numbers, proper_prefixes
+from capsid.ragged import Ragged
+from capsid.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class IdStatistics:
+    """How good a set of ids is, before anything is trained. `collision_rate` is on codes, before any policy."""
+
+    items: int
+    collision_rate: float
+    collision_rate_final: float
+    items_sharing_an_id: int
+    largest_bucket: int
+    utilization: tuple[float, ...]
+    gini: tuple[float, ...]
+    mean_length: float
+    length_histogram: dict[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class SemanticIds:
+    """Ids of a catalogue. `codes` row i belongs to `items[i]`; `suffixes` is None without a suffix policy."""
+
+    items: Vocabulary
+    codes: Ragged
+    layout: TokenLayout
+    suffixes: np.ndarray | None = None
+
+    @classmethod
+    def assign(
+        cls,
+        items: Vocabulary,
+        codes: Ragged,
+        sizes: Sequence[int],
+        collisions: CollisionPolicy | None = None,
+    ) -> SemanticIds:
+        """Ids from codes under a collision policy (default: shared bucket)."""
+        if len(codes) != len(items):
+            raise DataError(f"{len(codes)} codes for {len(items)} items")
+        if len(codes) and codes.lengths.min() < 1:
+            raise DataError("an item has an empty code", hint="every item needs at least one code")
+        policy = collisions or Bucket()
+        suffixes = policy.suffixes(codes)
+        return cls(items, codes, TokenLayout(tuple(int(s) for s in sizes), policy.width(suffixes)), suffixes)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, item: str) -> tuple[int, ...]:
+        return tuple(int(t) for t in self.tokens[self.items.number(item)])
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, SemanticIds)
+            and self.items == other.items
+            and self.layout == other.layout
+            and self.tokens == other.tokens
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @cached_property
+    def tokens(self) -> Ragged:
+        """Global tokens of every item, without end tokens."""
+        return self.layout.tokens(self.codes, self.suffixes)
+
+    @cached_property
+    def closed(self) -> Ragged:
+        """Tokens with an end-of-item token just where another id goes on from this one (so: prefix-free)."""
+        open_rows = proper_prefixes(self.tokens)
+        if not open_rows.any():
+            return self.tokens
+        values = np.insert(self.tokens.values, self.tokens.offsets[1:][open_rows], END)
+        return Ragged(values, self.tokens.offsets + np.concatenate([[0], np.cumsum(open_rows)]))
+
+    @cached_property
+    def _buckets(self) -> dict[tuple[int, ...], list[int]]:
+        out: dict[tuple[int, ...], list[int]] = {}
+        for row, tokens in enumerate(self.tokens):
+            out.setdefault(tuple(tokens.tolist()), []).append(row)
+        return out
+
+    def lookup(self, tokens: Sequence[int]) -> list[str]:
+        """The items that own these tokens (end token optional); empty if nobody does."""
+        key = tuple(int(t) for t in tokens if int(t) != END)
+        return self.items.ids(self._buckets.get(key, []))
+
+    def extend(self, items: Sequence[str], codes: Ragged) -> SemanticIds:
+        """More items; the tokens of the old ones do not change, and neither does the vocabulary."""
+        every = self.codes.append(codes)
+        suffixes = None
+        if self.suffixes is not None:
+            # Suffixes are counted in row order, so old rows keep their numbers.
+            from capsid.ids.collisions import Suffix
+
+            suffixes = Suffix().suffixes(every)
+        grown = SemanticIds(Vocabulary([*self.items, *items]), every, self.layout, suffixes)
+        grown.tokens  # noqa: B018  (raises now if a code or suffix is out of range)
+        return grown
+
+    def statistics(self) -> IdStatistics:
+        """Collisions, use of the codebooks, lengths (definitions: methods 6.9 and 6.10)."""
+        final = np.bincount(group_numbers(self.tokens))
+        usage = self._usage()
+        lengths = self.codes.lengths
+        n = max(len(self), 1)
+        return IdStatistics(
+            items=len(self),
+            collision_rate=1.0 - len(np.unique(group_numbers(self.codes))) / n,
+            collision_rate_final=1.0 - len(final) / n,
+            items_sharing_an_id=int(final[final > 1].sum()),
+            largest_bucket=int(final.max()) if len(final) else 0,
+            utilization=tuple(float((u > 0).mean()) for u in usage),
+            gini=tuple(gini(u) for u in usage),
+            mean_length=float(lengths.mean()) if len(lengths) else 0.0,
+            length_histogram={int(k): int(v) for k, v in zip(*np.unique(lengths, return_counts=True))},
+        )
+
+    def _usage(self) -> list[np.ndarray]:
+        depth = self.layout.depth_of[self.tokens.values]
+        return [
+            np.bincount(self.tokens.values[depth == d] - self.layout.bases[d], minlength=size)
+            for d, size in enumerate(self.layout.sizes)
+        ]
+
+    def save(self, folder: Path) -> None:
+        """Write into an open artifact folder."""
+        arrays = {"codes": self.codes.values, "offsets": self.codes.offsets}
+        if self.suffixes is not None:
+            arrays["suffixes"] = self.suffixes
+        save_arrays(folder / "ids.npz", arrays)
+        write_json(
+            folder / "ids.json",
+            {"items": list(self.items), "sizes": list(self.layout.sizes), "suffix": self.layout.suffix},
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> SemanticIds:
+        """Read what `save` wrote."""
+        about, arrays = read_json(folder / "ids.json"), load_arrays(folder / "ids.npz")
+        layout = TokenLayout(tuple(about["sizes"]), about["suffix"])
+        codes = Ragged(arrays["codes"], arrays["offsets"])
+        if len(codes) != len(about["items"]):
+            raise ArtifactError(f"{folder}: {len(codes)} codes for {len(about['items'])} items")
+        return cls(Vocabulary(about["items"]), codes, layout, arrays.get("suffixes"))
+
+
+def gini(counts: np.ndarray) -> float:
+    """Gini coefficient of how often codes are used: 0 all alike, towards 1 all on one."""
+    total = counts.sum()
+    if total == 0:
+        return 0.0
+    ordered = np.sort(counts)
+    n = len(ordered)
+    return float((2 * np.arange(1, n + 1) - n - 1) @ ordered / (n * total))
