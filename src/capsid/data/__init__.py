@@ -1,0 +1,1 @@
+"""Interactions and items: readers, filters and splits."""

@@ -1,6 +1,6 @@
 """A dataset: who took what in which order, and what is known of every item.
 
-Users' and items' own ids stand at the edge (`Vocabulary`); everything inside is numbers. Knows no files and no learning.
+Users' and items' own ids stand at the edge (`Vocabulary`); inside are numbers. Knows no files and no learning.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from capsid.data.vocabulary import Vocabulary
 from capsid.errors import DataError
 from capsid.ragged import Ragged
+from capsid.vocabulary import Vocabulary
 
 # A title is taken for text only where nearly all items have one: titles that only unpopular items have would
 # leak popularity (Amazon Sports: 53 % have one). Keywords stand in for it.
@@ -45,6 +46,37 @@ class Dataset:
         if not self.text_fields:
             object.__setattr__(self, "text_fields", choose_text_fields(self.attributes))
 
+    @classmethod
+    def from_frames(
+        cls,
+        interactions: Any,
+        items: Any = None,
+        *,
+        name: str = "data",
+        user: str | None = None,
+        item: str | None = None,
+        timestamp: str | None = None,
+        rating: str | None = None,
+        min_rating: float | None = None,
+        text_fields: tuple[str, ...] = (),
+    ) -> Dataset:
+        """From tables (polars, pandas, Arrow): `interactions` with user, item and timestamp; what is known of `items`.
+
+        Columns are found by their common names (user_id, item_id, ts, ...) or by those given here. Rows with equal
+        times keep their order. Without `items` the catalogue is what occurs in the interactions.
+        """
+        from capsid.data.tables import from_frames  # That module makes Datasets: imported late, against a circle.
+
+        given = {"user": user, "item": item, "timestamp": timestamp, "rating": rating}
+        return from_frames(
+            interactions,
+            items,
+            name=name,
+            columns={what: column for what, column in given.items() if column is not None},
+            min_rating=min_rating,
+            text_fields=text_fields,
+        )
+
     @property
     def interactions(self) -> int:
         """How many interactions there are."""
@@ -52,12 +84,14 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes when any id, any sequence or any attribute does."""
+        """Changes when any id, any sequence, any time or any attribute does."""
         digest = hashlib.sha256()
         for ids in (self.users, self.items):
             digest.update("\n".join(ids).encode() + b"\0")
         digest.update(np.ascontiguousarray(self.sequences.values, dtype=np.int64).tobytes())
         digest.update(np.ascontiguousarray(self.sequences.offsets, dtype=np.int64).tobytes())
+        if self.times is not None:
+            digest.update(np.ascontiguousarray(self.times, dtype=np.float64).tobytes())
         digest.update(self.attributes.write_json().encode())
         digest.update("|".join(self.text_fields).encode())
         return digest.hexdigest()[:16]

@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 
 from capsid.data.dataset import Dataset
-from capsid.data.vocabulary import Vocabulary
 from capsid.errors import DataError, nearest
 from capsid.ragged import Ragged
+from capsid.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from capsid.data.dataset import Dataset
-from capsid.errors import DataError
+from capsid.errors import ConfigError, DataError
 from capsid.ragged import Ragged
+from capsid.rng import numpy_rng
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +33,13 @@ class Cases:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """`train` has a row for every user of the dataset (possibly empty)."""
+    """`train` has a row for every user of the dataset (possibly empty). `cold`: items kept out of training, if any."""
 
     kind: str
     train: Ragged
     valid: Cases
     test: Cases
+    cold: np.ndarray | None = None
 
     def cases(self, name: str) -> Cases:
         """The cases called "valid" or "test"."""
@@ -63,6 +65,83 @@ def leave_one_out(dataset: Dataset) -> Split:
         Cases(held, _heads(sequences, held, lengths[held] - 2), sequences.values[last - 1].astype(np.int64)),
         Cases(held, _heads(sequences, held, lengths[held] - 1), sequences.values[last].astype(np.int64)),
     )
+
+
+def temporal_split(dataset: Dataset, valid_fraction: float = 0.1, test_fraction: float = 0.1) -> Split:
+    """One cut in time for all users: what came before trains, a user's next item after the cut is the case.
+
+    The last `test_fraction` of the interactions lie after the test cut, `valid_fraction` before it after the validation
+    cut. Interactions of one moment stay on one side. Items first seen after a cut stay in the catalogue.
+    """
+    if dataset.times is None:
+        raise DataError(
+            f"{dataset.name!r} has no times, so it cannot be cut in time",
+            hint="use leave-one-out, or import from a source with timestamps",
+        )
+    if not (valid_fraction > 0 and test_fraction > 0 and valid_fraction + test_fraction < 1):
+        raise ConfigError("the fractions of a temporal split must be positive and add up to less than 1")
+    ordered = np.sort(dataset.times)
+    valid_cut = ordered[int(len(ordered) * (1 - valid_fraction - test_fraction))]
+    test_cut = ordered[int(len(ordered) * (1 - test_fraction))]
+    before_valid_U, before_test_U = _counts_before(dataset, valid_cut), _counts_before(dataset, test_cut)
+    split = Split(
+        "temporal",
+        _heads(dataset.sequences, np.arange(len(dataset.users)), before_valid_U),
+        _next_items(dataset.sequences, before_valid_U, before_test_U),
+        _next_items(dataset.sequences, before_test_U, dataset.sequences.lengths),
+    )
+    if not len(split.valid) or not len(split.test):
+        raise DataError(
+            "no user has items both before and after the cuts in time", hint="use larger fractions, or leave-one-out"
+        )
+    return split
+
+
+def cold_item_split(dataset: Dataset, share: float = 0.1, seed: int = 0) -> Split:
+    """Leave one out, with a sample of items that no training history holds; the cases are those that ask for one.
+
+    Cold items are taken out of the cases' histories too: only the target is new to the model.
+    """
+    if not 0 < share < 1:
+        raise ConfigError(f"the share of cold items must lie between 0 and 1, got {share}")
+    base = leave_one_out(dataset)
+    seen = np.unique(dataset.sequences.values)
+    count = max(1, round(share * len(seen)))
+    cold = np.sort(numpy_rng(seed, "split", "cold-items").choice(seen, size=count, replace=False)).astype(np.int64)
+    is_cold_I = np.zeros(len(dataset.items), dtype=bool)
+    is_cold_I[cold] = True
+    valid, test = (_cold_cases(cases, is_cold_I) for cases in (base.valid, base.test))
+    if not len(valid) or not len(test):
+        raise DataError("no case asks for a cold item", hint="use a larger share")
+    return Split("cold-item", _drop(base.train, is_cold_I), valid, test, cold)
+
+
+def _counts_before(dataset: Dataset, cut: float) -> np.ndarray:
+    """How many interactions every user has before the cut."""
+    assert dataset.times is not None
+    users_E = np.repeat(np.arange(len(dataset.users)), dataset.sequences.lengths)
+    return np.bincount(users_E[dataset.times < cut], minlength=len(dataset.users))
+
+
+def _next_items(sequences: Ragged, before_U: np.ndarray, until_U: np.ndarray) -> Cases:
+    """For users with a history and something after it: the first item after it."""
+    rows = np.flatnonzero((before_U > 0) & (before_U < until_U))
+    targets = sequences.values[sequences.offsets[:-1][rows] + before_U[rows]].astype(np.int64)
+    return Cases(rows, _heads(sequences, rows, before_U[rows]), targets)
+
+
+def _cold_cases(cases: Cases, is_cold_I: np.ndarray) -> Cases:
+    asked = cases.take(np.flatnonzero(is_cold_I[cases.targets]))
+    histories = _drop(asked.histories, is_cold_I)
+    kept = np.flatnonzero(histories.lengths > 0)
+    return Cases(asked.users[kept], histories.take(kept), asked.targets[kept])
+
+
+def _drop(sequences: Ragged, dropped_I: np.ndarray) -> Ragged:
+    kept_E = ~dropped_I[sequences.values]
+    rows_E = np.repeat(np.arange(len(sequences)), sequences.lengths)[kept_E]
+    lengths = np.bincount(rows_E, minlength=len(sequences))
+    return Ragged(sequences.values[kept_E], np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
 
 
 def _heads(sequences: Ragged, rows: np.ndarray, lengths: np.ndarray) -> Ragged:

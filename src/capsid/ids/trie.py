@@ -1,10 +1,10 @@
 """A trie of ids in four flat arrays, for constrained decoding over real items.
 
 Nodes are numbered level by level in lexicographic order, so the children of node n are the nodes
-`first_child[n] .. first_child[n + 1]` and no target array is needed (the idea of sorting once and letting a node begin
-where a row first differs from the one before is from STATIC, youtube/static-constraint-decoding). Every node covers a
-range `low .. high` of the items in lexicographic order: filters become differences of running counts. Accept states are the
-leaves: ids are closed by an end token where another goes on (`SemanticIds.closed`). Knows no scores.
+`first_child[n] .. first_child[n + 1]` and no target array is needed (to sort once and let a node begin where a row
+first differs from the one before is STATIC's idea: youtube/static-constraint-decoding). Every node covers a range
+`low .. high` of the items in lexicographic order, so filters become differences of running counts. Accept states are
+the leaves: ids are closed by an end token where another goes on (`SemanticIds.closed`). Knows no scores.
 """
 
 from __future__ import annotations

@@ -1,0 +1,153 @@
+"""`capsid data`: list, describe, check and import datasets. Data goes to standard output, progress to standard error.
+
+Heavy modules are imported inside the functions, so that help is quick.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from capsid.data.check import CheckReport
+
+app = typer.Typer(name="data", help="List, describe, check and import datasets.", no_args_is_help=True)
+
+Where = Annotated[
+    str, typer.Argument(metavar="D", help="A built-in or benchmark name (`capsid data list`), or a folder.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_names(as_json: AsJson = False) -> None:
+    """Show the datasets that have a name.
+
+    Examples:
+
+      capsid data list
+
+      capsid data list --json
+    """
+    from capsid.data.sources import SOURCES
+
+    rows = [{"name": n, "about": s.about, "needs_download": s.needs_download} for n, s in SOURCES.items()]
+    if as_json:
+        _print_json(rows)
+        return
+    for row in rows:
+        print(f"{row['name']:<15} {row['about']}{'; downloaded on first use' if row['needs_download'] else ''}")
+    print("or a folder of your own: see docs/data.md")
+
+
+@app.command("describe")
+def describe(where: Where, as_json: AsJson = False) -> None:
+    """Show the size of a dataset, its text fields and what is known of its items.
+
+    Examples:
+
+      capsid data describe movies
+
+      capsid data describe ./my-shop --json
+    """
+    from capsid.data.sources import load_dataset
+    from capsid.progress import Console
+
+    dataset = load_dataset(where, progress=Console())
+    facts = dataset.describe()
+    facts["provenance"] = dict(dataset.provenance)
+    if as_json:
+        _print_json(facts)
+        return
+    for name, value in facts.items():
+        print(f"{name.replace('_', ' '):<22} {_shown(value)}")
+
+
+@app.command("check")
+def check(where: Where, as_json: AsJson = False) -> None:
+    """Find and explain everything that is wrong with a dataset; exit code 1 if something is.
+
+    Examples:
+
+      capsid data check ./my-shop
+
+      capsid data check ./my-shop --json
+    """
+    from capsid.data.check import check_path
+    from capsid.progress import Console
+
+    report = check_path(where, progress=Console())
+    if as_json:
+        _print_json(dataclasses.asdict(report) | {"ok": report.ok})
+    else:
+        _print_report(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command("import")
+def import_data(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A name, or a folder in any form that capsid reads.")],
+    out: Annotated[Path, typer.Option("--out", help="The prepared folder to write.")],
+    core: Annotated[int | None, typer.Option("--k-core", help="Keep users and items with K interactions each.")] = None,
+    min_rating: Annotated[float | None, typer.Option("--min-rating", help="Keep ratings of at least this.")] = None,
+) -> None:
+    """Turn any readable data into a prepared folder (sequences.txt.gz and items.jsonl.gz).
+
+    Examples:
+
+      capsid data import ./tables --out ./my-shop --k-core 5
+
+      capsid data import movies --min-rating 3.5 --out ./films
+    """
+    from capsid.data.kcore import k_core
+    from capsid.data.prepared import write_prepared
+    from capsid.data.sources import load_dataset
+    from capsid.progress import Console
+
+    progress = Console()
+    dataset = load_dataset(source, min_rating=min_rating, progress=progress)
+    if core is not None:
+        dataset = k_core(dataset, core)
+    write_prepared(dataset, out)
+    progress.line(f"{len(dataset.users):,} users, {len(dataset.items):,} items, {dataset.interactions:,} interactions")
+    print(out)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v:.1%}" if isinstance(v, float) else f"{k}: {v}" for k, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool | str):
+        return str(value)
+    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _print_report(report: CheckReport) -> None:
+    last = None
+    for finding in report.findings:
+        if finding.code != last and last is not None:
+            _print_more(report, last)
+        last = finding.code
+        print(f"{finding.severity}: {finding.where}: {finding.message} [{finding.code}]")
+        if finding.hint:
+            print(f"  hint: {finding.hint}")
+    if last is not None:
+        _print_more(report, last)
+    size = ", ".join(f"{count:,} {what}" for what, count in report.counts.items())
+    print(f"{'no errors' if report.ok else 'errors found'}{': ' if size else ''}{size}")
+
+
+def _print_more(report: CheckReport, code: str) -> None:
+    shown = sum(1 for f in report.findings if f.code == code)
+    if report.totals[code] > shown and code != "time-tie":
+        print(f"  ... {report.totals[code]:,} of this kind in all [{code}]")

@@ -1,0 +1,154 @@
+"""Everything that is wrong or worth knowing about a dataset, not only the first thing.
+
+The readers go on after a bad line and note it; here their notes are joined with what only the whole dataset shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from capsid.data.dataset import TITLE_COVERAGE, Dataset, coverage
+from capsid.data.findings import EXAMPLES, Finding, Findings
+from capsid.data.sources import SOURCES, existing_folder, load_dataset, read_folder
+from capsid.errors import CapsidError
+from capsid.progress import Progress, silent
+
+ORDER = {"error": 0, "warning": 1, "info": 2}
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What was found. `counts` has the size of the dataset, `totals` how often each code occurred in all."""
+
+    path: str
+    findings: tuple[Finding, ...]
+    counts: Mapping[str, int]
+    totals: Mapping[str, int]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the data can be used as it is."""
+        return not any(f.severity == "error" for f in self.findings)
+
+
+def check_path(path: str | Path, *, progress: Progress = silent) -> CheckReport:
+    """Read a dataset tolerantly, by name or folder, and report all that is wrong with it."""
+    findings = Findings()
+    dataset: Dataset | None = None
+    try:
+        if str(path) in SOURCES:
+            dataset = load_dataset(path, progress=progress)
+        else:
+            dataset = read_folder(existing_folder(path), findings, progress=progress)
+    except CapsidError as error:
+        if not findings.kept and str(path) not in SOURCES and not Path(path).expanduser().is_dir():
+            raise
+        findings.error("unreadable", str(path), error.message, error.hint)
+    counts: dict[str, int] = {}
+    if dataset is not None:
+        check_dataset(dataset, findings)
+        counts = {"users": len(dataset.users), "items": len(dataset.items), "interactions": dataset.interactions}
+    ordered = sorted(findings.kept, key=lambda f: ORDER[f.severity])
+    return CheckReport(str(path), tuple(ordered), counts, dict(findings.counts))
+
+
+def check_dataset(dataset: Dataset, findings: Findings) -> None:
+    """What the readers cannot see line by line."""
+    _check_lengths(dataset, findings)
+    _check_repeats(dataset, findings)
+    _check_items(dataset, findings)
+    _check_text(dataset, findings)
+    _check_times(dataset, findings)
+
+
+def _check_lengths(dataset: Dataset, findings: Findings) -> None:
+    lengths = dataset.sequences.lengths
+    single = np.flatnonzero(lengths == 1)
+    for row in single[:EXAMPLES]:
+        findings.warning(
+            "one-item-sequence",
+            f"user {dataset.users[row]}",
+            "has one item: nothing can be held out, and nothing follows it that could be learnt",
+            "drop such users, or filter with `capsid data import ... --k-core 3`",
+        )
+    _count_rest(findings, "one-item-sequence", len(single))
+    pairs = int((lengths == 2).sum())
+    if pairs:
+        findings.info(
+            "two-item-sequence", "sequences", f"{pairs:,} users have two items: they train, but are not evaluated"
+        )
+    if not (lengths >= 3).any():
+        findings.error("nothing-to-evaluate", "sequences", "no user has three items, so nothing can be held out")
+
+
+def _check_repeats(dataset: Dataset, findings: Findings) -> None:
+    users_E = np.repeat(np.arange(len(dataset.users)), dataset.sequences.lengths)
+    pairs_E = users_E * max(len(dataset.items), 1) + dataset.sequences.values
+    unique, counts = np.unique(pairs_E, return_counts=True)
+    users = np.unique(unique[counts > 1] // max(len(dataset.items), 1))
+    for user in users[:EXAMPLES]:
+        findings.info(
+            "repeated-item",
+            f"user {dataset.users[user]}",
+            "has an item more than once; with the history filter a repeated item can never be recommended",
+        )
+    _count_rest(findings, "repeated-item", len(users))
+
+
+def _check_items(dataset: Dataset, findings: Findings) -> None:
+    counts = np.bincount(dataset.sequences.values, minlength=len(dataset.items))
+    unused = np.flatnonzero(counts == 0)
+    for row in unused[:EXAMPLES]:
+        findings.info(
+            "item-without-interactions",
+            f"item {dataset.items[row]}",
+            "nobody took it: it stays in the catalogue and is placed by its text or attributes alone",
+        )
+    _count_rest(findings, "item-without-interactions", len(unused))
+
+
+def _check_text(dataset: Dataset, findings: Findings) -> None:
+    frame = dataset.attributes
+    for column in frame.columns:
+        share = coverage(frame, column)
+        if frame[column].dtype not in (pl.String, pl.List(pl.String)) or share == 1.0:
+            continue
+        message = f"{1 - share:.1%} of the items have no {column!r}"
+        hint = None
+        if column == "title" and share < TITLE_COVERAGE:
+            message += f"; under {TITLE_COVERAGE:.0%} coverage titles are not used as text"
+            hint = "who has a title tells how popular an item is, and that would leak; complete them or give keywords"
+        if share == 0.0 and len(frame.columns) > 1:
+            hint = hint or f"the column {column!r} is empty: leave it out"
+        severity = findings.warning if column in dataset.text_fields or column == "title" else findings.info
+        severity("missing-text", column, message, hint)
+    if not dataset.text_fields:
+        hint = "give items a title, brand or categories; without text only collaborative vectors can be used"
+        findings.warning("no-text", "items", "no item has any text", hint)
+
+
+def _check_times(dataset: Dataset, findings: Findings) -> None:
+    if dataset.times is None:
+        return
+    users_E = np.repeat(np.arange(len(dataset.users)), dataset.sequences.lengths)
+    same = (np.diff(dataset.times) == 0) & (np.diff(users_E) == 0)
+    back = (np.diff(dataset.times) < 0) & (np.diff(users_E) == 0)
+    if back.any():
+        user = dataset.users[int(users_E[1:][back][0])]
+        findings.error("time-order", f"user {user}", "has items that are not in time order", "sort every user's items")
+    ties = int(same.sum())
+    if ties:
+        share = ties / max(dataset.interactions, 1)
+        message = f"{ties:,} interactions ({share:.0%}) share their user's previous time; file order breaks the tie"
+        findings.info("time-tie", "interactions", message, times=ties)
+
+
+def _count_rest(findings: Findings, code: str, total: int) -> None:
+    """Count what was not listed: the examples are counted one by one as they are added."""
+    if total > EXAMPLES:
+        findings.counts[code] += total - EXAMPLES

@@ -1,0 +1,80 @@
+"""What a reader found wrong: collected, so that all of it can be shown, and raised only where data is really wanted.
+
+Readers go on after a bad line and note it here. Loading then calls `raise_first`; `capsid data check` shows them all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from capsid.errors import DataError
+from capsid.progress import Progress
+
+Severity = Literal["error", "warning", "info"]
+EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing found: how bad, which kind, what, where ("items.jsonl.gz:17"), and what to do about it."""
+
+    severity: Severity
+    code: str
+    message: str
+    where: str
+    hint: str | None = None
+
+
+@dataclass(eq=False)
+class Findings:
+    """Keeps the first few findings of every code, and counts them all."""
+
+    kept: list[Finding] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    severities: dict[str, Severity] = field(default_factory=dict)
+
+    def error(self, code: str, where: str, message: str, hint: str | None = None) -> None:
+        """Data that cannot be used as it is."""
+        self._add(Finding("error", code, message, where, hint))
+
+    def warning(self, code: str, where: str, message: str, hint: str | None = None, *, times: int = 1) -> None:
+        """Data that can be used, but not as its owner may think; `times` counts what one message stands for."""
+        self._add(Finding("warning", code, message, where, hint), times)
+
+    def info(self, code: str, where: str, message: str, hint: str | None = None, *, times: int = 1) -> None:
+        """A property of the data worth knowing."""
+        self._add(Finding("info", code, message, where, hint), times)
+
+    @property
+    def errors(self) -> int:
+        """How many errors there were, kept or not."""
+        return sum(n for code, n in self.counts.items() if self.severities[code] == "error")
+
+    def raise_first(self, source: str) -> None:
+        """Raise a DataError for the first error, saying how many more there are."""
+        first = next((f for f in self.kept if f.severity == "error"), None)
+        if first is None:
+            return
+        more = self.errors - 1
+        tail = f" (and {more} more error{'s' if more > 1 else ''})" if more else ""
+        hint = first.hint
+        if more:
+            hint = f"{hint}; " if hint else ""
+            hint += f"`capsid data check {source}` explains them all"
+        raise DataError(f"{first.where}: {first.message}{tail}", hint=hint)
+
+    def tell(self, progress: Progress) -> None:
+        """Show the warnings to whoever watches the loading."""
+        for finding in self.kept:
+            if finding.severity == "warning":
+                progress.line(f"warning: {finding.where}: {finding.message}")
+
+    def _add(self, finding: Finding, times: int = 1) -> None:
+        code = finding.code
+        self.severities.setdefault(code, finding.severity)
+        shown = sum(1 for f in self.kept if f.code == code) if self.counts[code] else 0
+        self.counts[code] += times
+        if shown < EXAMPLES:
+            self.kept.append(finding)

@@ -1,0 +1,48 @@
+"""k-core: keep the users and items with at least k interactions each, and again, until nothing more falls away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from capsid.data.dataset import Dataset
+from capsid.errors import ConfigError, DataError
+from capsid.ragged import Ragged
+from capsid.vocabulary import Vocabulary
+
+
+def k_core(dataset: Dataset, k: int = 5) -> Dataset:
+    """The largest part of the dataset in which every user and every item has k interactions; order is kept."""
+    if k < 1:
+        raise ConfigError(f"k-core needs k of at least 1, got {k}")
+    items_E = dataset.sequences.values
+    users_E = np.repeat(np.arange(len(dataset.users)), dataset.sequences.lengths)
+    kept_E = np.ones(len(items_E), dtype=bool)
+    while True:
+        enough_U = np.bincount(users_E[kept_E], minlength=len(dataset.users)) >= k
+        enough_I = np.bincount(items_E[kept_E], minlength=len(dataset.items)) >= k
+        still_E = kept_E & enough_U[users_E] & enough_I[items_E]
+        if still_E.sum() == kept_E.sum():
+            break
+        kept_E = still_E
+    if not kept_E.any():
+        raise DataError(f"the {k}-core of {dataset.name!r} is empty", hint="choose a smaller k")
+    core = restrict(dataset, kept_E, enough_U, enough_I)
+    return replace(core, provenance={**dataset.provenance, "k_core": str(k)})
+
+
+def restrict(dataset: Dataset, interactions_E: np.ndarray, users_U: np.ndarray, items_I: np.ndarray) -> Dataset:
+    """The chosen interactions, users and items (three masks) with new numbers in the old order."""
+    new_number_I = np.cumsum(items_I) - 1
+    values = new_number_I[dataset.sequences.values[interactions_E]].astype(dataset.sequences.values.dtype)
+    users_E = np.repeat(np.arange(len(dataset.users)), dataset.sequences.lengths)[interactions_E]
+    lengths = np.bincount(users_E, minlength=len(dataset.users))[users_U]
+    return replace(
+        dataset,
+        users=Vocabulary(dataset.users.ids(np.flatnonzero(users_U))),
+        items=Vocabulary(dataset.items.ids(np.flatnonzero(items_I))),
+        sequences=Ragged(values, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)),
+        attributes=dataset.attributes.filter(items_I),
+        times=None if dataset.times is None else dataset.times[interactions_E],
+    )

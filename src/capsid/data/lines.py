@@ -1,0 +1,61 @@
+"""Numbered lines of a text file, plain or gzipped. A cut-off or damaged file is noted after its last whole line.
+
+Knows nothing of what a line means.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from capsid.data.findings import Findings
+from capsid.errors import DataError
+
+BLOCK = 1 << 18
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def find_file(folder: Path, *names: str) -> Path | None:
+    """The first of the names that stands in the folder."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def numbered_lines(path: Path, findings: Findings) -> Iterator[tuple[int, bytes]]:
+    """Line number (from 1) and bytes of every line without its end; lines of white space only are left out."""
+    number, rest = 0, b""
+    blocks = _blocks(path)
+    while True:
+        try:
+            block = next(blocks, None)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            what = "ends too early" if isinstance(error, EOFError) else f"is damaged ({error})"
+            findings.error(
+                "truncated-file",
+                f"{path.name}:{number + 1}",
+                f"the file {what}; {number:,} whole lines could be read",
+                "the copy or download was cut off or damaged: fetch the file again",
+            )
+            return
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+        if block is None:
+            break
+        lines = (rest + block).split(b"\n")
+        rest = lines.pop()
+        for line in lines:
+            number += 1
+            if line.strip():
+                yield number, line
+    if rest.strip():
+        yield number + 1, rest
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+        first = True
+        # read1 gives what could be decoded before it complains about a missing end; read would lose it.
+        while block := file.read1(BLOCK):
+            yield block.removeprefix(BYTE_ORDER_MARK) if first else block
+            first = False

@@ -1,0 +1,148 @@
+"""Made-up data whose best ids are known: items hang in a tree, users walk along its branches.
+
+An item's vector is the sum of its path's node vectors, whose norms fall with depth, and a little noise; nodes of one
+depth are shared by all parents, so the true path is what a residual quantizer should find. For tests and for scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from capsid.data.dataset import Dataset
+from capsid.errors import ConfigError
+from capsid.ragged import Ragged
+from capsid.rng import numpy_rng
+from capsid.vocabulary import Vocabulary
+
+BRANCHING = (8, 4, 4)
+ITEMS_PER_LEAF = 4
+_WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven", "iris", "jade", "krill", "lotus")
+
+
+def planted_paths(*, branching: Sequence[int] = BRANCHING, items_per_leaf: int = ITEMS_PER_LEAF) -> np.ndarray:
+    """The true code of every item at every depth. Shape: (items, depths)."""
+    _check(branching, items_per_leaf)
+    leaves = np.stack(np.unravel_index(np.arange(math.prod(branching)), tuple(branching)), axis=1)
+    return np.repeat(leaves, items_per_leaf, axis=0).astype(np.int64)
+
+
+def planted_vectors(
+    *,
+    branching: Sequence[int] = BRANCHING,
+    items_per_leaf: int = ITEMS_PER_LEAF,
+    dim: int = 32,
+    decay: float = 0.5,
+    noise: float = 0.02,
+    seed: int = 0,
+) -> np.ndarray:
+    """Item vectors: node vectors of norm decay**depth along the path, plus noise of that norm. Shape: (items, dim)."""
+    paths_ND = planted_paths(branching=branching, items_per_leaf=items_per_leaf)
+    rng = numpy_rng(seed, "planted", "vectors")
+    nodes = rng.normal(size=(max(dim, sum(branching)), dim))
+    if sum(branching) <= dim:  # Orthogonal nodes where there is room: no two depths can be mistaken for each other.
+        nodes = np.linalg.qr(nodes)[0].T
+    nodes = nodes / np.linalg.norm(nodes, axis=1, keepdims=True)
+    vectors_ND = rng.normal(size=(len(paths_ND), dim)) * (noise / math.sqrt(dim))
+    first = np.concatenate([[0], np.cumsum(branching)[:-1]])
+    for depth in range(len(branching)):
+        vectors_ND += decay**depth * nodes[first[depth] + paths_ND[:, depth]]
+    return vectors_ND.astype(np.float32)
+
+
+def planted_dataset(
+    *,
+    branching: Sequence[int] = BRANCHING,
+    items_per_leaf: int = ITEMS_PER_LEAF,
+    users: int = 600,
+    length: int = 12,
+    noise: float = 0.1,
+    seed: int = 0,
+) -> Dataset:
+    """Users go from an item to the next one under its leaf's parent; with probability `noise` they jump anywhere.
+
+    Nobody takes an item twice, so a few sequences are shorter than `length`. Attributes: title, categories (the path).
+    """
+    if not 0 <= noise <= 1 or users < 1 or length < 1:
+        raise ConfigError("a planted dataset needs users and length of at least 1 and noise from 0 to 1")
+    paths_ND = planted_paths(branching=branching, items_per_leaf=items_per_leaf)
+    below = (branching[-1] if len(branching) > 1 else 1) * items_per_leaf
+    walks_UL = _walks(len(paths_ND), below, users, length, noise, numpy_rng(seed, "planted", "walks"))
+    sequences = _without_repeats(walks_UL)
+    names = [[f"{_WORDS[d % len(_WORDS)]} {code}" for d, code in enumerate(path)] for path in paths_ND.tolist()]
+    titles = [f"{' '.join(path)} item {i % items_per_leaf}" for i, path in enumerate(names)]
+    return Dataset(
+        name="planted",
+        users=Vocabulary(f"u{i}" for i in range(users)),
+        items=Vocabulary(f"i{i}" for i in range(len(paths_ND))),
+        sequences=sequences,
+        attributes=pl.DataFrame(
+            {"title": titles, "categories": names}, schema={"title": pl.String, "categories": pl.List(pl.String)}
+        ),
+        # One clock for all users, so that a temporal split has something to cut.
+        times=_clock(sequences, numpy_rng(seed, "planted", "times")),
+        provenance={"source": "planted", "seed": str(seed)},
+    )
+
+
+def planted_codes(n_items: int, sizes: Sequence[int], *, seed: int = 0, shuffle: bool = True) -> np.ndarray:
+    """Distinct made-up ids for any number of items, quickly. Shape: (n_items, len(sizes)), uint16.
+
+    The space of ids is cut into n_items strata and one id is drawn from each: distinct without sorting anything.
+    """
+    head = len(sizes)
+    while math.prod(sizes[:head]) >= 2**62:  # Past 64 bits the leading codes tell the ids apart and the rest is free.
+        head -= 1
+    space = math.prod(sizes[:head])
+    if n_items < 1 or not sizes or min(sizes) < 1 or max(sizes) > 65536 or space < n_items:
+        raise ConfigError(f"codes of sizes {tuple(sizes)} cannot tell {n_items} items apart")
+    rng = numpy_rng(seed, "planted", "codes")
+    stratum = space // n_items
+    index_N = np.arange(n_items, dtype=np.int64) * stratum
+    index_N += rng.integers(0, stratum, size=n_items, dtype=np.int64)
+    codes_ND = np.empty((n_items, len(sizes)), dtype=np.uint16)
+    for depth in range(len(sizes) - 1, head - 1, -1):
+        codes_ND[:, depth] = rng.integers(0, sizes[depth], size=n_items)
+    for depth in range(head - 1, -1, -1):
+        codes_ND[:, depth] = index_N % sizes[depth]
+        index_N //= sizes[depth]
+    return codes_ND[rng.permutation(n_items)] if shuffle else codes_ND
+
+
+def _check(branching: Sequence[int], items_per_leaf: int) -> None:
+    if not branching or min(branching) < 1 or items_per_leaf < 1:
+        raise ConfigError(
+            f"a planted tree needs branches and items, got {tuple(branching)} with {items_per_leaf} a leaf"
+        )
+
+
+def _walks(items: int, below: int, users: int, length: int, noise: float, rng: np.random.Generator) -> np.ndarray:
+    walks_UL = np.empty((users, length), dtype=np.int32)
+    walks_UL[:, 0] = rng.integers(0, items, size=users)
+    for step in range(1, length):
+        here_U = walks_UL[:, step - 1]
+        branch_U = here_U - here_U % below
+        next_U = branch_U + (here_U - branch_U + 1) % below
+        jumps_U = rng.random(users) < noise
+        walks_UL[:, step] = np.where(jumps_U, rng.integers(0, items, size=users), next_U)
+    return walks_UL
+
+
+def _without_repeats(walks_UL: np.ndarray) -> Ragged:
+    users, length = walks_UL.shape
+    order = np.argsort(walks_UL, axis=1, kind="stable")
+    ranked = np.take_along_axis(walks_UL, order, axis=1)
+    again = np.zeros((users, length), dtype=bool)
+    np.put_along_axis(again, order[:, 1:], ranked[:, 1:] == ranked[:, :-1], axis=1)
+    offsets = np.concatenate([[0], np.cumsum((~again).sum(axis=1))]).astype(np.int64)
+    return Ragged(walks_UL[~again], offsets)
+
+
+def _clock(sequences: Ragged, rng: np.random.Generator) -> np.ndarray:
+    lengths = sequences.lengths
+    start_U = rng.integers(0, 10_000, size=len(lengths))
+    position_E = np.arange(len(sequences.values)) - np.repeat(sequences.offsets[:-1], lengths)
+    return (np.repeat(start_U, lengths) + 100 * position_E).astype(np.int64)

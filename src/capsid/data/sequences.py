@@ -1,0 +1,85 @@
+"""Lines `user item item ...` and `user time time ...` -> ragged rows of numbers. Knows the lines, not the folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from capsid.data.findings import Findings
+from capsid.data.lines import numbered_lines
+from capsid.ragged import Ragged
+from capsid.vocabulary import Vocabulary
+
+
+def read_sequences(path: Path, items: Vocabulary, findings: Findings) -> tuple[list[str], Ragged]:
+    """Users in file order and their items' numbers; unknown items and broken lines are noted and left out."""
+    numbers = {id_.encode(): i for i, id_ in enumerate(items)}
+    users: dict[bytes, int] = {}
+    values: list[int] = []
+    ends = [0]
+    for number, line in numbered_lines(path, findings):
+        user, *ids = line.split()
+        where = f"{path.name}:{number}"
+        if not _is_text(line):
+            findings.error("not-utf8", where, "the line is not valid UTF-8 text", "save the file as UTF-8")
+            continue
+        if user in users:
+            message = f"user {user.decode()!r} stands on line {users[user]} already"
+            findings.error("duplicate-id", where, message, "keep one line for every user")
+            continue
+        users[user] = number
+        if not ids:
+            hint = "remove the line: there is nothing to learn from it"
+            findings.warning("empty-sequence", where, f"user {user.decode()!r} has no items", hint)
+        for id_ in ids:
+            row = numbers.get(id_)
+            if row is None:
+                hint = "add a line for it to the items file, or take it out of the sequences"
+                findings.error("unknown-id", where, f"item {id_.decode()!r} is not in the items file", hint)
+            else:
+                values.append(row)
+        ends.append(len(values))
+    if not values and not findings.errors:
+        findings.error("no-interactions", path.name, "the file holds no interactions", "a line is: user item item ...")
+    return [u.decode() for u in users], Ragged(np.array(values, dtype=np.int32), np.array(ends, dtype=np.int64))
+
+
+def _is_text(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def read_times(path: Path, users: list[str], sequences: Ragged, findings: Findings) -> np.ndarray | None:
+    """A time for every interaction, or None (with a note) if the file does not follow the sequences."""
+    if findings.errors:  # The rows would not line up with sequences of which something was left out.
+        return None
+    lengths, rows = sequences.lengths, 0
+    stamps: list[float] = []
+    for number, line in numbered_lines(path, findings):
+        user, *texts = line.split()
+        where = f"{path.name}:{number}"
+        if rows >= len(users) or user != users[rows].encode() or len(texts) != lengths[rows]:
+            hint = "its lines must follow the sequences file: the same users, a time for every item"
+            findings.error("times-differ", where, "the line does not fit the sequences file", hint)
+            return None
+        try:
+            stamps.extend(map(_stamp, texts))
+        except ValueError as error:
+            findings.error("broken-line", where, str(error), "times are numbers, such as seconds since 1970")
+            return None
+        rows += 1
+    if rows != len(users):
+        findings.error("times-differ", path.name, f"{rows} lines for {len(users)} users")
+        return None
+    return np.array(stamps)
+
+
+def _stamp(text: bytes) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)

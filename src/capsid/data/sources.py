@@ -1,0 +1,102 @@
+"""One door to all data: a built-in name, a benchmark name, or a folder, whatever its form.
+
+The table of names is literal: nothing is found by import or by guessing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from capsid.data.amazon import CATEGORIES, is_amazon, load_benchmark, read_amazon
+from capsid.data.dataset import Dataset
+from capsid.data.findings import Findings
+from capsid.data.movielens import LIKED, read_movies
+from capsid.data.planted import planted_dataset
+from capsid.data.prepared import is_prepared, read_prepared
+from capsid.data.tables import is_tables, read_tables
+from capsid.errors import DataError, nearest
+from capsid.progress import Progress, silent
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset that has a name."""
+
+    about: str
+    needs_download: bool
+    load: Callable[[float | None, Progress], Dataset]
+
+
+def _movies(min_rating: float | None, progress: Progress) -> Dataset:
+    return read_movies(min_rating=LIKED if min_rating is None else min_rating)
+
+
+def _planted(min_rating: float | None, progress: Progress) -> Dataset:
+    return planted_dataset() if min_rating is None else _no_ratings("planted")
+
+
+def _benchmark(name: str) -> Source:
+    about = f"Amazon-2014 {CATEGORIES[name].replace('_', ' ')}, 5-core as published"
+    return Source(about, True, lambda rating, progress: load_benchmark(name, min_rating=rating, progress=progress))
+
+
+SOURCES: Mapping[str, Source] = {
+    "movies": Source("films that 659 people liked, with titles, genres and directors (built in)", False, _movies),
+    "planted": Source("made-up items in a tree, whose best ids are known (for tests)", False, _planted),
+    "amazon-beauty": _benchmark("amazon-beauty"),
+    "amazon-sports": _benchmark("amazon-sports"),
+    "amazon-toys": _benchmark("amazon-toys"),
+}
+
+FORMS = (
+    "sequences.txt.gz with items.jsonl.gz, interactions.parquet or interactions.csv (and items.*), "
+    "or reviews_X_5.json.gz with meta_X.json.gz"
+)
+
+
+def load_dataset(name_or_path: str | Path, *, min_rating: float | None = None, progress: Progress = silent) -> Dataset:
+    """The dataset of that name or in that folder. `min_rating` keeps only the ratings of at least that."""
+    source = SOURCES.get(str(name_or_path))
+    if source is not None:
+        return source.load(min_rating, progress)
+    findings = Findings()
+    dataset = read_folder(existing_folder(name_or_path), findings, min_rating=min_rating, progress=progress)
+    findings.raise_first(str(name_or_path))
+    findings.tell(progress)
+    return dataset
+
+
+def read_folder(
+    folder: Path, findings: Findings, *, min_rating: float | None = None, progress: Progress = silent
+) -> Dataset:
+    """Whatever form of data the folder holds, read tolerantly: what is wrong goes to `findings`."""
+    if is_prepared(folder):
+        return read_prepared(folder, findings) if min_rating is None else _no_ratings(str(folder))
+    if is_tables(folder):
+        return read_tables(folder, findings, min_rating=min_rating)
+    if is_amazon(folder):
+        return read_amazon(folder, findings, min_rating=min_rating, progress=progress)
+    held = sorted(p.name for p in folder.iterdir())[:5]
+    raise DataError(
+        f"{folder} holds no dataset that capsid can read (it holds: {', '.join(held) or 'nothing'})",
+        hint=f"a data folder holds {FORMS}",
+    )
+
+
+def existing_folder(name_or_path: str | Path) -> Path:
+    """The folder, or an error that names what else could have been meant."""
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        return path
+    names = nearest(str(name_or_path), SOURCES)
+    if path.exists():
+        raise DataError(
+            f"{path} is a file; --data takes a folder or a name", hint=f"a data folder holds {FORMS}; {names}"
+        )
+    raise DataError(f"there is no dataset and no folder called {str(name_or_path)!r}", hint=names)
+
+
+def _no_ratings(what: str) -> Dataset:
+    raise DataError(f"{what} has no ratings, so there is nothing to compare with --min-rating")

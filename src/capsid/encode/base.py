@@ -1,0 +1,135 @@
+"""What every item encoder promises, and the checks that its vectors pass.
+
+A row of zeros means "no evidence of this item" for every encoder; nothing here knows a concrete encoder or a file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+import numpy as np
+
+from capsid.data.item_table import ItemTable
+from capsid.errors import ArtifactError, DataError, NotFittedError
+from capsid.progress import Progress, silent
+
+T = TypeVar("T")
+
+
+class ItemEncoder(Protocol):
+    """Turns the items of a table into vectors. Fields are hyperparameters, learnt state ends in ``_``."""
+
+    kind: ClassVar[str]
+
+    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
+        """Learn whatever the vectors need from the catalogue and its training histories."""
+
+    def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
+        """Vectors in the order of the table, float32, finite; a zero row: no evidence. Shape: (items, d)."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that `fit` learnt, as plain arrays."""
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
+        """Take over what `state` returned."""
+
+    def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
+        """Changes when anything does that this encoder's vectors of this table depend on, and only then."""
+
+
+def fresh(part: T) -> T:
+    """An encoder with the same hyperparameters and nothing learnt."""
+    return dataclasses.replace(part)  # type: ignore[type-var]
+
+
+def fitted(value: T | None, owner: Any) -> T:
+    """A learnt attribute that must be there by now."""
+    if value is None:
+        raise NotFittedError(f"{type(owner).__name__} is not fitted", hint="call fit first")
+    return value
+
+
+def require_items(table: ItemTable) -> None:
+    """Nothing can be learnt from an empty catalogue."""
+    if not len(table):
+        raise DataError("the item table has no items", hint="check the dataset with `capsid data check`")
+
+
+def l2_normalise(vectors_ND: np.ndarray) -> np.ndarray:
+    """Rows of length one; rows of zeros stay zeros. Shape: (items, d)."""
+    vectors_ND = np.asarray(vectors_ND)
+    # Dividing by the largest entry first keeps the squares of tiny and huge rows inside the number range.
+    largest_N1 = np.abs(vectors_ND).max(axis=1, keepdims=True, initial=0.0)
+    scaled_ND = vectors_ND / np.where(largest_N1 > 0, largest_N1, 1)
+    norms_N1 = np.linalg.norm(scaled_ND, axis=1, keepdims=True)
+    return (scaled_ND / np.where(norms_N1 > 0, norms_N1, 1)).astype(np.float32)
+
+
+def has_evidence(vectors_ND: np.ndarray) -> np.ndarray:
+    """Which rows say anything. Shape: (items,)."""
+    return np.any(vectors_ND != 0, axis=1)
+
+
+def check_vectors(
+    vectors_ND: np.ndarray, items: Sequence[str], *, dim: int | None = None, allow_zero: bool = False
+) -> None:
+    """Refuse vectors that are no matrix of `dim` columns with a finite (and, unless allowed, non-zero) row an item."""
+    if vectors_ND.ndim != 2 or not np.issubdtype(vectors_ND.dtype, np.number):
+        raise DataError(f"vectors must be a matrix of numbers, got {vectors_ND.dtype} of shape {vectors_ND.shape}")
+    if len(vectors_ND) != len(items):
+        raise DataError(f"{len(vectors_ND)} vectors for {len(items)} items", hint="one row an item, in item order")
+    if vectors_ND.shape[1] == 0 or (dim is not None and vectors_ND.shape[1] != dim):
+        raise DataError(f"vectors are {vectors_ND.shape[1]} wide, expected {'at least 1' if dim is None else dim}")
+    _refuse_rows(~np.isfinite(vectors_ND).all(axis=1), items, "hold NaN or infinity", "repair or drop these rows")
+    if not allow_zero:
+        _refuse_rows(~has_evidence(vectors_ND), items, "are all zeros", "give these items text, attributes or vectors")
+
+
+def first_ids(rows: np.ndarray, items: Sequence[str], limit: int = 5) -> str:
+    """The first few ids of a mask, for a message."""
+    numbers = np.flatnonzero(rows)
+    shown = ", ".join(repr(items[int(n)]) for n in numbers[:limit])
+    return shown + (f" and {len(numbers) - limit} more" if len(numbers) > limit else "")
+
+
+def pack_strings(strings: Iterable[str]) -> np.ndarray:
+    """Strings as one array of bytes: fixed-width unicode arrays would pay the longest id for every item."""
+    return np.frombuffer(json.dumps(list(strings), ensure_ascii=False).encode(), dtype=np.uint8)
+
+
+def unpack_strings(packed: np.ndarray) -> list[str]:
+    """What `pack_strings` packed."""
+    try:
+        return [str(s) for s in json.loads(packed.tobytes().decode())]
+    except (UnicodeDecodeError, json.JSONDecodeError, TypeError) as error:
+        raise ArtifactError(f"a list of names in an encoder's state could not be read: {error}") from None
+
+
+def take(state: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """One array of a saved state."""
+    if name not in state:
+        raise ArtifactError(f"the encoder's saved state lacks {name!r}", hint="it was written by another version")
+    return state[name]
+
+
+def content_hash(*parts: Iterable[str] | np.ndarray) -> str:
+    """A hash of arrays and lists of strings, for cache keys."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            # Widen integers: the same histories must hash the same whether a reader kept 32 or 64 bits.
+            wide = part.astype(np.int64) if np.issubdtype(part.dtype, np.integer) else part
+            digest.update(f"{wide.dtype}{wide.shape}".encode() + np.ascontiguousarray(wide).tobytes())
+        else:
+            digest.update(pack_strings(part).tobytes())
+        digest.update(b"\0")
+    return digest.hexdigest()[:32]
+
+
+def _refuse_rows(bad: np.ndarray, items: Sequence[str], what: str, hint: str) -> None:
+    if bad.any():
+        raise DataError(f"the vectors of {int(bad.sum())} items {what}: {first_ids(bad, items)}", hint=hint)

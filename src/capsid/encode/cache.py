@@ -1,0 +1,91 @@
+"""Encode a catalogue, or take the vectors of an earlier run: one folder for each encoder, data and seed.
+
+Parts of a joined encoder are kept on their own, so that the slow text block serves every recipe and every split.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from capsid.artifacts import cache_home, load_arrays, new_folder, open_folder, save_arrays, write_json
+from capsid.config import to_dict
+from capsid.data.item_table import ItemTable
+from capsid.encode.base import ItemEncoder, check_vectors, first_ids, fresh, has_evidence
+from capsid.encode.joined import JoinedEncoder
+from capsid.errors import ArtifactError, DataError
+from capsid.progress import Progress, duration, silent
+
+KIND = "vectors"
+E = TypeVar("E", bound=ItemEncoder)
+
+
+def encode_items(
+    encoder: E,
+    table: ItemTable,
+    *,
+    seed: int = 0,
+    progress: Progress = silent,
+    cache: Path | Literal["default"] | None = "default",
+) -> tuple[E, np.ndarray]:
+    """A fitted copy of `encoder` and the table's vectors, computed or from the cache (None: neither read nor write).
+
+    Rows of zeros, of which no part of the encoder has evidence, are reported, not refused. Shape: (items, d).
+    """
+    root = cache_home() / "stages" / "vectors" if cache == "default" else cache
+    copy, vectors_ND = _encode(encoder, table, seed, progress, root)
+    nothing = ~has_evidence(vectors_ND)
+    if nothing.any():
+        progress.line(f"{int(nothing.sum()):,} items have no vector: {first_ids(nothing, table.items)}")
+    return copy, vectors_ND
+
+
+def _encode(encoder: E, table: ItemTable, seed: int, progress: Progress, root: Path | None) -> tuple[E, np.ndarray]:
+    folder = None if root is None else Path(root) / encoder.cache_key(table, seed=seed)
+    if folder is not None:
+        found = _load(encoder, table, folder, progress)
+        if found is not None:
+            progress.line(f"{encoder.kind} vectors: {len(table):,} items from the cache")
+            return found
+    start, copy = time.monotonic(), fresh(encoder)
+    if isinstance(copy, JoinedEncoder):
+        parts, blocks = zip(*[_encode(part, table, seed, progress, root) for part in copy.parts])
+        vectors_ND = copy.join_blocks(parts, blocks)
+    else:
+        vectors_ND = copy.fit(table, seed=seed, progress=progress).transform(table, progress=progress)
+    check_vectors(vectors_ND, table.items, allow_zero=True)
+    took = duration(time.monotonic() - start)
+    progress.line(f"{encoder.kind} vectors: {len(table):,} items, {vectors_ND.shape[1]} wide, {took}")
+    if folder is not None:
+        _store(copy, vectors_ND, folder, progress)
+    return copy, vectors_ND
+
+
+def _load(encoder: E, table: ItemTable, folder: Path, progress: Progress) -> tuple[E, np.ndarray] | None:
+    """What the folder holds; a damaged one is removed, because the vectors can always be computed again."""
+    if not folder.exists():
+        return None
+    try:
+        open_folder(folder, kind=KIND)
+        vectors_ND = load_arrays(folder / "vectors.npz")["vectors"]
+        check_vectors(vectors_ND, table.items, allow_zero=True)
+        return fresh(encoder).load_state(load_arrays(folder / "state.npz")), vectors_ND
+    except (ArtifactError, DataError, KeyError) as error:
+        progress.line(f"the cached {encoder.kind} vectors are damaged and are computed again: {error}")
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+
+def _store(encoder: ItemEncoder, vectors_ND: np.ndarray, folder: Path, progress: Progress) -> None:
+    """Keep the result; a cache that cannot be written costs time, not the run."""
+    try:
+        with new_folder(folder, kind=KIND) as new:
+            save_arrays(new / "vectors.npz", {"vectors": vectors_ND})
+            save_arrays(new / "state.npz", encoder.state())
+            write_json(new / "encoder.json", to_dict(encoder))
+    except (ArtifactError, OSError) as error:
+        progress.line(f"the {encoder.kind} vectors could not be kept in the cache: {error}")

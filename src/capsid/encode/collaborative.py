@@ -1,0 +1,116 @@
+"""Vectors of what was taken together: windowed co-occurrence in training histories, positive PMI, truncated SVD.
+
+Reads the table's training sequences and nothing else. Items without training co-occurrence, new ones too, get zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+import scipy.sparse as sp
+
+from capsid.config import fingerprint
+from capsid.data.item_table import ItemTable
+from capsid.encode.base import content_hash, fitted, pack_strings, require_items, take, unpack_strings
+from capsid.encode.linalg import truncated_svd
+from capsid.errors import ConfigError, DataError
+from capsid.progress import Progress, silent
+from capsid.ragged import Ragged
+from capsid.vocabulary import Vocabulary
+
+
+@dataclass(kw_only=True)
+class CollaborativeEncoder:
+    """Singular vectors of the positive PMI matrix, scaled by a power of the singular values."""
+
+    kind: ClassVar[str] = "collaborative"
+    version: ClassVar[int] = 1
+
+    dim: int = 64
+    window: int = 5
+    decay: Literal["harmonic", "none"] = "harmonic"
+    smoothing: float = 0.75
+    shift: float = 1.0
+    power: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.dim < 1 or self.window < 1:
+            raise ConfigError("dim and window must be at least 1")
+        if self.decay not in ("harmonic", "none"):
+            raise ConfigError(f"decay {self.decay!r} does not exist", hint="allowed: harmonic, none")
+        if self.shift <= 0:
+            raise ConfigError("shift must be positive: PMI is lowered by its logarithm", hint="1 means no shift")
+        self.items_: Vocabulary | None = None
+        self.vectors_: np.ndarray | None = None
+
+    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
+        """Count, weigh and factorise the training histories."""
+        require_items(table)
+        counts_NN = cooccurrence(table.sequences, len(table), window=self.window, decay=self.decay)
+        if counts_NN.nnz == 0:
+            raise DataError(
+                "no two items occur together in the training histories",
+                hint="collaborative vectors need users with two or more training items; use text or attributes",
+            )
+        ppmi_NN = positive_pmi(counts_NN, smoothing=self.smoothing, shift=self.shift)
+        left_ND, values_D, _ = truncated_svd(ppmi_NN, self.dim, seed=seed)
+        # U S^p: p = 1/2 serves similarity better than the proper factors (Levy, Goldberg and Dagan 2015, section 3.3).
+        vectors_ND = left_ND * values_D**self.power
+        norms_N = np.linalg.norm(vectors_ND, axis=1)
+        # A row that the leading components do not reach holds rounding only; scaled to length one it would be noise.
+        vectors_ND[norms_N < 1e-6 * norms_N.max(initial=0.0)] = 0.0
+        self.items_, self.vectors_ = table.items, vectors_ND.astype(np.float32)
+        return self
+
+    def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
+        """The learnt vectors by item id; zeros for what training did not see. Shape: (items, dim)."""
+        vectors_ND = fitted(self.vectors_, self)
+        numbers = fitted(self.items_, self).numbers(table.items, missing="negative")
+        return np.where((numbers >= 0)[:, None], vectors_ND[numbers], np.float32(0.0))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Item ids and their vectors."""
+        return {"items": pack_strings(fitted(self.items_, self)), "vectors": fitted(self.vectors_, self)}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
+        """Take over a saved state."""
+        self.items_ = Vocabulary(unpack_strings(take(state, "items")))
+        self.vectors_ = take(state, "vectors")
+        return self
+
+    def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
+        """The training histories, the hyperparameters and the seed of the factorisation."""
+        histories = content_hash(table.items, table.sequences.values, table.sequences.offsets)
+        return fingerprint(self, self.version, histories, seed)
+
+
+def cooccurrence(sequences: Ragged, items: int, *, window: int, decay: str = "harmonic") -> sp.csr_matrix:
+    """How often two different items stand at most `window` apart, nearer ones counting more. Shape: (items, items)."""
+    row_of = np.repeat(np.arange(len(sequences)), sequences.lengths)
+    total = sp.csr_matrix((items, items), dtype=np.float64)
+    for distance in range(1, window + 1):
+        near, far = sequences.values[:-distance], sequences.values[distance:]
+        pairs = (row_of[:-distance] == row_of[distance:]) & (near != far)
+        weight = 1.0 / distance if decay == "harmonic" else 1.0
+        weights = np.full(int(pairs.sum()), weight)
+        total = total + sp.csr_matrix((weights, (near[pairs], far[pairs])), shape=(items, items))
+    return (total + total.T).tocsr()
+
+
+def positive_pmi(counts_NN: sp.csr_matrix, *, smoothing: float = 0.75, shift: float = 1.0) -> sp.csr_matrix:
+    """max(0, log p(i, j) / (p(i) p_a(j)) - log shift), p_a(j) proportional to count(j)^a.
+
+    Context smoothing and shift: Levy, Goldberg and Dagan 2015, equations 3 and 2; the shift is their k.
+    """
+    total = counts_NN.sum()
+    rows_N = np.asarray(counts_NN.sum(axis=1)).ravel() / total
+    contexts_N = np.asarray(counts_NN.sum(axis=0)).ravel()
+    smooth_N = np.where(contexts_N > 0, np.maximum(contexts_N, 1e-300) ** smoothing, 0.0)
+    smooth_N /= smooth_N.sum()
+    pairs = counts_NN.tocoo()
+    pmi = np.log(pairs.data / total / (rows_N[pairs.row] * smooth_N[pairs.col])) - np.log(shift)
+    keep = pmi > 0
+    return sp.csr_matrix((pmi[keep], (pairs.row[keep], pairs.col[keep])), shape=counts_NN.shape)

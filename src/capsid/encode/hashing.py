@@ -1,0 +1,114 @@
+"""Vectors of the items' text without any model: hashed words and letter sequences, weighted by rarity, projected.
+
+Quick and free of dependencies, for tests, CI and a first look. Knows which words look alike, not what they mean.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+import scipy.sparse as sp
+
+from capsid.config import fingerprint
+from capsid.data.item_table import ItemTable
+from capsid.encode.base import content_hash, fitted, l2_normalise, pack_strings, require_items, take, unpack_strings
+from capsid.encode.text import item_texts, refuse_blank_catalogue, resolve_fields
+from capsid.errors import ConfigError
+from capsid.progress import Progress, silent
+from capsid.rng import numpy_rng
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(kw_only=True)
+class HashingEncoder:
+    """Word and letter n-grams hashed to buckets, idf-weighted, then a random projection with signs.
+
+    `salt` draws another projection; the seed of `fit` does not matter. An item without any text gets zeros.
+    """
+
+    kind: ClassVar[str] = "hashing"
+    version: ClassVar[int] = 1
+
+    dim: int = 64
+    fields: tuple[str, ...] = ()
+    words: int = 2
+    letters: tuple[int, ...] = (3, 4)
+    buckets: int = 1 << 15
+    salt: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dim < 1 or self.buckets < 1 or self.words < 0 or any(n < 1 for n in self.letters):
+            raise ConfigError("dim, buckets and letter n-grams must be at least 1, words at least 0")
+        if not self.words and not self.letters:
+            raise ConfigError("hashing needs words or letters", hint="set words=2 or letters=3,4")
+        self.fields_: tuple[str, ...] | None = None
+        self.idf_: np.ndarray | None = None
+
+    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
+        """Count in how many items each bucket occurs."""
+        require_items(table)
+        fields = resolve_fields(table, self.fields)
+        texts = item_texts(table, fields)
+        refuse_blank_catalogue(texts, table, fields)
+        found_B = np.asarray((self._count(texts) > 0).sum(axis=0)).ravel()
+        self.fields_ = fields
+        self.idf_ = (np.log((1 + len(table)) / (1 + found_B)) + 1e-3).astype(np.float32)
+        return self
+
+    def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
+        """Hash, weigh, project; works for new items. Shape: (items, dim)."""
+        counts_NB = self._count(item_texts(table, fitted(self.fields_, self)))
+        counts_NB.data = np.sqrt(counts_NB.data)
+        weighted_NB = counts_NB.multiply(fitted(self.idf_, self)[None, :]).tocsr()
+        signs_BD = numpy_rng(self.salt, "hashing").integers(0, 2, (self.buckets, self.dim)).astype(np.float32) * 2 - 1
+        return l2_normalise(np.asarray(weighted_NB @ signs_BD))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The fields of the template and the weights of the buckets."""
+        return {"fields": pack_strings(fitted(self.fields_, self)), "idf": fitted(self.idf_, self)}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
+        """Take over a saved state."""
+        self.fields_ = tuple(unpack_strings(take(state, "fields")))
+        self.idf_ = take(state, "idf")
+        return self
+
+    def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
+        """The texts and the hyperparameters; no seed."""
+        fields = resolve_fields(table, self.fields)
+        return fingerprint(self, self.version, content_hash(table.items, fields, item_texts(table, fields)))
+
+    def _count(self, texts: list[str]) -> sp.csr_matrix:
+        """How often each bucket occurs in each text. Shape: (items, buckets)."""
+        of_word: dict[str, list[int]] = {}
+        indices: list[int] = []
+        ends = [0]
+        for text in texts:
+            # A text of punctuation alone is still a text: it stands for itself.
+            words = _WORD.findall(text.lower()) or ([text] if text else [])
+            for word in words:
+                if word not in of_word:
+                    of_word[word] = self._word_buckets(word)
+                indices.extend(of_word[word])
+            for n in range(2, self.words + 1):
+                indices.extend(self._bucket(" ".join(words[i : i + n])) for i in range(len(words) - n + 1))
+            ends.append(len(indices))
+        data = np.ones(len(indices), dtype=np.float32)
+        counts_NB = sp.csr_matrix((data, np.array(indices, dtype=np.int64), ends), shape=(len(texts), self.buckets))
+        counts_NB.sum_duplicates()
+        return counts_NB
+
+    def _word_buckets(self, word: str) -> list[int]:
+        padded = f"<{word}>"
+        grams = [padded[i : i + n] for n in self.letters for i in range(len(padded) - n + 1)]
+        return [self._bucket(gram) for gram in grams] + ([self._bucket(word)] if self.words else [])
+
+    def _bucket(self, gram: str) -> int:
+        # Python's own hash() is salted anew in every process.
+        return zlib.crc32(gram.encode()) % self.buckets

@@ -1,0 +1,150 @@
+"""Several encoders' vectors as one: each block centred, reduced, set to length one and weighted; then PCA to `dim`.
+
+Treats any number of parts alike and asks only whether a part has evidence of an item (a row that is not all zeros).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+
+from capsid.config import fingerprint
+from capsid.data.item_table import ItemTable
+from capsid.encode.base import ItemEncoder, fitted, fresh, has_evidence, l2_normalise, require_items, take
+from capsid.encode.linalg import principal_axes
+from capsid.errors import ConfigError, DataError
+from capsid.progress import Progress, silent
+
+
+@dataclass(kw_only=True)
+class JoinedEncoder:
+    """Parts side by side. All projections are learnt on the catalogue, so that new items land in the same space.
+
+    `missing`: an item of which a part has no evidence gets what a ridge regression foretells of that block from the
+    others ("predict"), or zeros, so that the other blocks alone make its vector ("zero").
+    """
+
+    kind: ClassVar[str] = "joined"
+    version: ClassVar[int] = 1
+
+    parts: tuple[ItemEncoder, ...]
+    weights: tuple[float, ...] = ()
+    block_dim: int = 64
+    dim: int = 128
+    whiten: bool = False
+    missing: Literal["predict", "zero"] = "predict"
+    ridge: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise ConfigError("a joined encoder needs parts", hint="for example text and collaborative")
+        if self.weights and len(self.weights) != len(self.parts):
+            raise ConfigError(f"{len(self.weights)} weights for {len(self.parts)} parts", hint="one weight a part")
+        if any(not w > 0 for w in self.weights):
+            raise ConfigError("weights must be positive", hint="leave a part out instead of giving it weight 0")
+        if self.dim < 1 or self.block_dim < 0 or self.ridge <= 0:
+            raise ConfigError("dim must be at least 1, block_dim at least 0 (0 keeps blocks whole), ridge above 0")
+        if self.missing not in ("zero", "predict"):
+            raise ConfigError(f"missing={self.missing!r} does not exist", hint="allowed: zero, predict")
+        self.parts_: tuple[ItemEncoder, ...] | None = None
+        self.rotation_: np.ndarray | None = None
+        self.blocks_: list[dict[str, np.ndarray]] = []
+
+    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
+        """Fit every part and the projections; the parts given as hyperparameters stay as they are."""
+        self.fit_transform(table, seed=seed, progress=progress)
+        return self
+
+    def fit_transform(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> np.ndarray:
+        """`fit`, and the catalogue's vectors without computing any part twice. Shape: (items, at most dim)."""
+        require_items(table)
+        parts = tuple(fresh(part).fit(table, seed=seed, progress=progress) for part in self.parts)
+        blocks = [part.transform(table, progress=progress) for part in parts]
+        return self.join_blocks(parts, blocks)
+
+    def join_blocks(self, parts: Sequence[ItemEncoder], blocks: Sequence[np.ndarray]) -> np.ndarray:
+        """`fit_transform` for parts that are fitted already, with their vectors of the catalogue."""
+        self.parts_ = tuple(parts)
+        self.blocks_ = [self._fit_block(part, block) for part, block in zip(parts, blocks, strict=True)]
+        reduced = self._reduce(blocks)
+        if self.missing == "predict" and len(parts) > 1:
+            for i, own in enumerate(self.blocks_):
+                own["predictor"] = self._fit_predictor(reduced, i)
+        wide_NS = self._concatenate(reduced)
+        axes_SD, spread_D = principal_axes(wide_NS, self.dim)
+        self.rotation_ = axes_SD / spread_D if self.whiten else axes_SD
+        return l2_normalise(wide_NS @ self.rotation_)
+
+    def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
+        """Vectors of any items; zeros where no part knows anything. Shape: (items, at most dim)."""
+        parts = fitted(self.parts_, self)
+        blocks = [part.transform(table, progress=progress) for part in parts]
+        return l2_normalise(self._concatenate(self._reduce(blocks)) @ fitted(self.rotation_, self))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The projections, and every part's state under `parts.<number>.`."""
+        out = {"rotation": fitted(self.rotation_, self)}
+        for i, part in enumerate(fitted(self.parts_, self)):
+            out |= {f"block.{i}.{name}": array for name, array in self.blocks_[i].items()}
+            out |= {f"parts.{i}.{name}": array for name, array in part.state().items()}
+        return out
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
+        """Take over a saved state."""
+        self.rotation_ = take(state, "rotation")
+        self.parts_ = tuple(fresh(p).load_state(_below(state, f"parts.{i}.")) for i, p in enumerate(self.parts))
+        self.blocks_ = [_below(state, f"block.{i}.") for i in range(len(self.parts))]
+        return self
+
+    def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
+        """The parts' keys and our own hyperparameters."""
+        own = (self.weights, self.block_dim, self.dim, self.whiten, self.missing, self.ridge)
+        return fingerprint(self.kind, self.version, own, [p.cache_key(table, seed=seed) for p in self.parts])
+
+    def _fit_block(self, part: ItemEncoder, block_ND: np.ndarray) -> dict[str, np.ndarray]:
+        """Mean and axes of the rows with evidence; whole blocks (block_dim 0) are taken as they are."""
+        known_MD = block_ND[has_evidence(block_ND)].astype(np.float64)
+        if not len(known_MD):
+            raise DataError(f"the {part.kind} encoder has no evidence of any item", hint="leave that part out")
+        if self.block_dim == 0:
+            return {"mean": np.zeros(block_ND.shape[1]), "axes": np.eye(block_ND.shape[1])}
+        mean_D = known_MD.mean(axis=0)
+        return {"mean": mean_D, "axes": principal_axes(known_MD - mean_D, self.block_dim)[0]}
+
+    def _reduce(self, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Rows of length one in each block's own axes; zeros stay zeros."""
+        out = []
+        for block_ND, own in zip(blocks, self.blocks_, strict=True):
+            reduced_NR = (block_ND - own["mean"]) @ own["axes"]
+            reduced_NR[~has_evidence(block_ND)] = 0.0
+            out.append(l2_normalise(reduced_NR).astype(np.float64))
+        return out
+
+    def _fit_predictor(self, reduced: list[np.ndarray], i: int) -> np.ndarray:
+        """Ridge regression of block i on the others, over the items that have it. Shape: (other widths, width)."""
+        others_NO = np.concatenate(reduced[:i] + reduced[i + 1 :], axis=1)
+        rows = has_evidence(reduced[i])
+        gram_OO = others_NO[rows].T @ others_NO[rows] + self.ridge * np.eye(others_NO.shape[1])
+        return np.linalg.solve(gram_OO, others_NO[rows].T @ reduced[i][rows])
+
+    def _concatenate(self, reduced: list[np.ndarray]) -> np.ndarray:
+        """Weighted blocks side by side, what is missing filled in or left out. Shape: (items, all widths)."""
+        filled = list(reduced)
+        for i, own in enumerate(self.blocks_):
+            lacking = ~has_evidence(reduced[i])
+            if "predictor" in own and lacking.any():
+                others_NO = np.concatenate(reduced[:i] + reduced[i + 1 :], axis=1)
+                filled[i] = reduced[i].copy()
+                # At the regression's own length, not length one: what is only foretold should weigh less
+                # (docs/vectors.md has the measurement).
+                filled[i][lacking] = others_NO[lacking] @ own["predictor"]
+        weights = self.weights or (1.0,) * len(filled)
+        wide_NS = np.concatenate([w * block for w, block in zip(weights, filled, strict=True)], axis=1)
+        return l2_normalise(wide_NS).astype(np.float64)
+
+
+def _below(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

@@ -1,0 +1,19 @@
+"""The literal table of encoders: the only way from a name in a file to a class."""
+
+from __future__ import annotations
+
+from capsid.encode.attributes import AttributeEncoder
+from capsid.encode.collaborative import CollaborativeEncoder
+from capsid.encode.hashing import HashingEncoder
+from capsid.encode.joined import JoinedEncoder
+from capsid.encode.precomputed import PrecomputedEncoder
+from capsid.encode.text import TextEncoder
+
+ENCODERS: dict[str, type] = {
+    "attributes": AttributeEncoder,
+    "collaborative": CollaborativeEncoder,
+    "hashing": HashingEncoder,
+    "joined": JoinedEncoder,
+    "precomputed": PrecomputedEncoder,
+    "text": TextEncoder,
+}

@@ -1,0 +1,115 @@
+"""A user's own vectors, read from one file and matched to the items by id.
+
+Knows files of numbers; what the numbers mean, and where they came from, it does not ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+
+from capsid.artifacts import file_hash
+from capsid.config import fingerprint
+from capsid.data.item_table import ItemTable
+from capsid.encode.base import (
+    check_vectors,
+    content_hash,
+    first_ids,
+    fitted,
+    has_evidence,
+    pack_strings,
+    require_items,
+    take,
+    unpack_strings,
+)
+from capsid.encode.matrix_files import ids_file, read_matrix
+from capsid.errors import ConfigError, DataError
+from capsid.progress import Progress, silent
+from capsid.vocabulary import Vocabulary
+
+
+@dataclass(kw_only=True)
+class PrecomputedEncoder:
+    """Vectors from a .npy, .npz, .parquet or .safetensors file.
+
+    `missing` says what an item without a vector (no row, or a row of zeros) is: an error, or an item without evidence.
+    """
+
+    kind: ClassVar[str] = "precomputed"
+    version: ClassVar[int] = 1
+
+    path: str
+    missing: Literal["error", "zero"] = "error"
+
+    def __post_init__(self) -> None:
+        if self.missing not in ("error", "zero"):
+            raise ConfigError(f"missing={self.missing!r} does not exist", hint="allowed: error, zero")
+        self.items_: Vocabulary | None = None
+        self.vectors_: np.ndarray | None = None
+
+    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
+        """Read and check the file. Rows of other items are kept: they may be tomorrow's new ones."""
+        require_items(table)
+        vectors_ND, ids = read_matrix(Path(self.path))
+        if ids is None:
+            if len(vectors_ND) != len(table):
+                raise DataError(
+                    f"{self.path} has {len(vectors_ND)} rows for {len(table)} items and says no ids",
+                    hint=f"rows in item order, or ids one a line in {ids_file(Path(self.path)).name}",
+                )
+            ids = list(table.items)
+        if len(ids) != len(vectors_ND):
+            raise DataError(f"{self.path} has {len(vectors_ND)} vectors but {len(ids)} ids")
+        try:
+            items = Vocabulary(ids)
+        except DataError as error:
+            raise DataError(f"{self.path}: {error.message}", hint=error.hint) from None
+        check_vectors(vectors_ND, ids, allow_zero=True)
+        self.items_, self.vectors_ = items, vectors_ND.astype(np.float32)
+        extra = len(ids) - len(set(ids) & set(table.items))
+        if extra:
+            progress.line(f"{self.path}: {extra:,} of {len(ids):,} vectors belong to no item of the dataset")
+        self.transform(table)
+        return self
+
+    def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
+        """The file's vectors by item id; works for new items that the file holds. Shape: (items, d)."""
+        vectors_ND, known = fitted(self.vectors_, self), fitted(self.items_, self)
+        numbers = known.numbers(table.items, missing="negative")
+        if self.missing == "error" and (numbers < 0).any():
+            sample = ", ".join(map(repr, known[:3]))
+            raise DataError(
+                f"{self.path} has no vector for {int((numbers < 0).sum())} of {len(table)} items: "
+                f"{first_ids(numbers < 0, table.items)}",
+                hint=f"its ids look like {sample}; missing=zero lets items be without a vector",
+            )
+        out_ND = np.where((numbers >= 0)[:, None], vectors_ND[numbers], np.float32(0.0))
+        if self.missing == "error" and not has_evidence(out_ND).all():
+            zero = ~has_evidence(out_ND)
+            raise DataError(
+                f"the vectors of {int(zero.sum())} items in {self.path} are all zeros: {first_ids(zero, table.items)}",
+                hint="missing=zero lets items be without a vector",
+            )
+        return out_ND
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Ids and vectors, so that a saved model does not need the file."""
+        return {"items": pack_strings(fitted(self.items_, self)), "vectors": fitted(self.vectors_, self)}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
+        """Take over a saved state."""
+        self.items_ = Vocabulary(unpack_strings(take(state, "items")))
+        self.vectors_ = take(state, "vectors")
+        return self
+
+    def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
+        """The bytes of the file and of its ids, and the items; not where the file lies."""
+        path, ids = Path(self.path), ids_file(Path(self.path))
+        if not path.is_file():
+            raise DataError(f"there is no file {path}", hint="give the path of a .npy, .npz, .parquet or .safetensors")
+        hashes = [file_hash(p) for p in (path, ids) if p.is_file()]
+        return fingerprint(self.kind, self.version, self.missing, hashes, content_hash(table.items))

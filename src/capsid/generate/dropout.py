@@ -1,0 +1,21 @@
+"""Dropout that draws eight decisions from one 64-bit random number.
+
+torch's CPU dropout draws one number an element and took 9 to 15 % of a training step here. The rate is rounded to 1/256
+and the scale is that of the rounded rate, so expectations stay exact.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
+    """Zero a share `rate` of the elements and scale the rest, in training only."""
+    threshold = round(rate * 256)
+    if not training or threshold == 0:
+        return x
+    count = x.numel()
+    words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+    keep = words.view(torch.uint8)[:count].view(x.shape) >= threshold
+    return x * keep.to(x.dtype).mul_(256 / (256 - threshold))

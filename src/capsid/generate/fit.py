@@ -1,0 +1,93 @@
+"""Train a generator on histories under a list of loss terms: data in, `capsid.train` does the rest.
+
+Every next item of every training sequence is a target once an epoch; a sequence longer than the model's history is
+cut into pieces that overlap by one item, so that no target is lost.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from capsid.errors import ConfigError, DataError
+from capsid.generate.generator import TransformerGenerator
+from capsid.generate.objective import Predictions, Term
+from capsid.ids.flatten import TokenBatch, flatten
+from capsid.ids.semantic_ids import SemanticIds
+from capsid.progress import Progress, silent
+from capsid.ragged import Ragged
+from capsid.train.batches import BatchPlan
+from capsid.train.loop import Loss, Task, TrainingResult, train
+from capsid.train.options import Training
+
+
+def fit_generator(
+    generator: TransformerGenerator,
+    ids: SemanticIds,
+    sequences: Ragged,
+    terms: Sequence[Term],
+    training: Training,
+    *,
+    seed: int,
+    learns: Sequence[str] = ("*",),
+    validate: Callable[[], float] | None = None,
+    checkpoint: Path | None = None,
+    progress: Progress = silent,
+    name: str = "generator",
+) -> TrainingResult:
+    """Train the parameters whose names match `learns` (shell patterns); the others stay as they are."""
+    pieces = training_pieces(sequences, generator.history)
+    if not len(pieces):
+        raise DataError("no training sequence has two or more items", hint="there is no next item to learn from")
+    tokens = ids.closed.lengths[pieces.values]
+    lengths = np.add.reduceat(tokens, pieces.offsets[:-1])
+    network = generator.network
+    _freeze(network, learns)
+
+    def loss(rows: np.ndarray, step: int) -> Loss:
+        batch = flatten(ids, pieces.take(rows), last=generator.history + 1)
+        predictions = predict(generator, batch)
+        total = sum((term.weight * term.loss(network, predictions) for term in terms), torch.zeros(()))
+        return Loss(total, int(batch.lengths_B.sum()) - len(batch))
+
+    plan = BatchPlan(lengths, training.batch_size, seed)
+    task = Task(network, plan, loss, validate)
+    return train(task, training, seed=seed, checkpoint=checkpoint, progress=progress, name=name)
+
+
+def predict(generator: TransformerGenerator, batch: TokenBatch) -> Predictions:
+    """Read whole sequences; keep the rows that predict a token of the second item or a later one (methods 6.8, N4)."""
+    tokens, places = torch.from_numpy(batch.tokens_BL), torch.from_numpy(batch.places_BL)
+    depths = torch.from_numpy(batch.depths_BL)
+    hidden_BLD = generator.network.hidden(tokens[:, :-1], places[:, :-1], depths[:, :-1])
+    wanted = np.flatnonzero((batch.places_BL[:, 1:] >= 1).ravel())
+    index = torch.from_numpy(wanted)
+    return Predictions(hidden_BLD.flatten(0, 1)[index], tokens[:, 1:].flatten()[index])
+
+
+def training_pieces(sequences: Ragged, history: int) -> Ragged:
+    """Sequences of two items and more, cut into pieces of at most history + 1 items that overlap by one."""
+    lengths = sequences.lengths
+    counts = np.where(lengths >= 2, -(-(lengths - 1) // history), 0)
+    row = np.repeat(np.arange(len(sequences)), counts)
+    number = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    # Cut from the end, so that the latest items have the longest past.
+    stop = lengths[row] - number * history
+    start = np.maximum(stop - history - 1, 0)
+    sizes = stop - start
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    index = np.repeat(sequences.offsets[:-1][row] + start - offsets[:-1], sizes) + np.arange(offsets[-1])
+    return Ragged(sequences.values[index], offsets)
+
+
+def _freeze(network: torch.nn.Module, learns: Sequence[str]) -> None:
+    found = False
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(any(fnmatch.fnmatchcase(name, pattern) for pattern in learns))
+        found |= parameter.requires_grad
+    if not found:
+        raise ConfigError(f"no parameter of the generator matches {list(learns)}")

@@ -1,0 +1,169 @@
+"""Generators as parts of a recipe: the trained Transformer, and the popularity counter that needs no training.
+
+Both answer the decoder's protocol (start, step). Neither knows items: tokens in, scores of tokens out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from capsid.errors import ConfigError, NotFittedError
+from capsid.generate.network import CausalTransformer, NetworkShape, State
+from capsid.ids.flatten import TokenBatch
+from capsid.ids.layout import TokenLayout
+from capsid.ids.semantic_ids import SemanticIds
+from capsid.rng import child_seed
+
+
+class Generator(Protocol):
+    """What a recipe's generator can do. `history` is how many items it reads."""
+
+    history: int
+
+    def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Any:
+        """Make the weights for these ids; `vectors` may start the token embeddings. Returns self."""
+
+    def start(self, histories: TokenBatch) -> tuple[Any, Tensor]:
+        """See `capsid.decode.protocol`."""
+
+    def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
+        """See `capsid.decode.protocol`."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights by name."""
+
+    def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> Any:
+        """Weights as saved. Returns self."""
+
+
+@dataclass(kw_only=True)
+class TransformerGenerator:
+    """The paper's causal Transformer (4 layers, 4 heads, 128, feed-forward 512, 50 items of history)."""
+
+    kind: ClassVar[str] = "transformer"
+    layers: int = 4
+    heads: int = 4
+    width: int = 128
+    feedforward: int = 512
+    dropout: float = 0.2
+    embedding_dropout: float = 0.2
+    history: int = 50
+    warm_start: bool = True
+
+    @property
+    def network(self) -> CausalTransformer:
+        """The network, once built."""
+        if not hasattr(self, "network_"):
+            raise NotFittedError("the generator has no weights yet", hint="fit or load it first")
+        return self.network_
+
+    def build(
+        self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None
+    ) -> TransformerGenerator:
+        """Fresh weights; with `warm_start`, token embeddings start from `vectors` (NaN rows stay random)."""
+        self.network_ = self._network(ids.layout)
+        self.network_.reset(torch.Generator().manual_seed(child_seed(seed, "weights")))
+        if self.warm_start and vectors is not None:
+            _start_tokens(self.network_.token, vectors, seed)
+        self.network_.eval()
+        return self
+
+    def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
+        """Read histories once."""
+        arrays = (histories.tokens_BL, histories.places_BL, histories.depths_BL, histories.lengths_B)
+        return self.network.start(*(torch.from_numpy(a) for a in arrays))
+
+    def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
+        """One token more for every beam."""
+        return self.network.step(state, parents_UW, tokens_UW)
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights by name."""
+        return {name: t.detach().clone() for name, t in self.network.state_dict().items()}
+
+    def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> TransformerGenerator:
+        """Weights as saved."""
+        self.network_ = self._network(layout)
+        try:
+            self.network_.load_state_dict(state)
+        except RuntimeError as error:
+            raise ConfigError(f"the saved weights are of another network: {error}") from None
+        self.network_.eval()
+        return self
+
+    def _network(self, layout: TokenLayout) -> CausalTransformer:
+        if self.width % self.heads:
+            raise ConfigError(f"generator.width {self.width} is not a multiple of generator.heads {self.heads}")
+        shape = NetworkShape(
+            vocabulary=layout.vocabulary,
+            depths=layout.depths + 1,
+            layers=self.layers,
+            heads=self.heads,
+            width=self.width,
+            feedforward=self.feedforward,
+            history=self.history,
+            dropout=self.dropout,
+            embedding_dropout=self.embedding_dropout,
+        )
+        return CausalTransformer(shape)
+
+
+def _start_tokens(embedding: nn.Embedding, vectors_VD: np.ndarray, seed: int) -> None:
+    """Put given vectors in the rows that have one, rotated or projected to the width, scaled to the usual spread."""
+    given = np.flatnonzero(np.isfinite(vectors_VD).all(axis=1))
+    if not len(given):
+        return
+    vectors = torch.from_numpy(vectors_VD[given].astype(np.float32))
+    width = embedding.weight.shape[1]
+    if vectors.shape[1] != width:
+        # A random orthonormal map keeps inner products as well as any map that knows nothing can.
+        source = torch.Generator().manual_seed(child_seed(seed, "warm start"))
+        square = torch.randn(max(vectors.shape[1], width), max(vectors.shape[1], width), generator=source)
+        vectors = vectors @ torch.linalg.qr(square)[0][: vectors.shape[1], :width]
+    vectors = vectors * (embedding.weight.std() / vectors.std().clamp_min(1e-6))
+    with torch.no_grad():
+        embedding.weight[torch.from_numpy(given)] = vectors
+
+
+@dataclass(kw_only=True)
+class PopularityGenerator:
+    """Scores every token by how often training took it, whatever the history: the floor of every table."""
+
+    kind: ClassVar[str] = "popularity"
+    history: int = 1
+
+    def build(
+        self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None
+    ) -> PopularityGenerator:
+        """Count tokens; ids must have one token an item, or prefixes would be scored as if they were items."""
+        if int(ids.closed.lengths.max()) != 1:
+            raise ConfigError("the popularity generator needs one-token ids", hint="use the atomic tokenizer")
+        logits = np.full(ids.layout.vocabulary, -1e9, dtype=np.float32)
+        logits[ids.closed.values] = np.log(counts + 0.5)
+        self.logits_ = torch.from_numpy(logits)
+        return self
+
+    def start(self, histories: TokenBatch) -> tuple[None, Tensor]:
+        """The same scores for every history."""
+        return None, self.logits_.expand(len(histories), -1)
+
+    def step(self, state: None, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[None, Tensor]:
+        """Ids end after one token, so a step only happens while scoring padding."""
+        return None, self.logits_.expand(*tokens_UW.shape, -1)
+
+    def state(self) -> dict[str, Tensor]:
+        """The scores."""
+        return {"logits": self.logits_}
+
+    def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> PopularityGenerator:
+        """The scores as saved."""
+        self.logits_ = state["logits"]
+        return self
+
+
+GENERATORS: dict[str, type] = {g.kind: g for g in (TransformerGenerator, PopularityGenerator)}

@@ -1,0 +1,170 @@
+"""The causal Transformer over flattened item tokens, and its two ways to run: whole sequences and cached steps.
+
+Pre-LayerNorm, GELU, tied token embeddings (paper, appendix on the generator; SASRec-style). A position is the sum of
+its token, its item's place in the history and its depth in the item, so ids of any length fit. Knows tokens only: no
+items, no trie, no optimiser. Shapes: B batch, L length, D width, H heads, K head width, U users, W beams, T steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsid.generate.dropout import dropout
+
+
+@dataclass(frozen=True)
+class NetworkShape:
+    """Sizes that fix the parameters, and the two dropout rates."""
+
+    vocabulary: int
+    depths: int
+    layers: int
+    heads: int
+    width: int
+    feedforward: int
+    history: int
+    dropout: float
+    embedding_dropout: float
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keys and values of one layer: the history's, shared by all beams, and the beams' own few positions."""
+
+    keys_UHLK: Tensor
+    values_UHLK: Tensor
+    own_keys_UWTHK: Tensor | None = None
+    own_values_UWTHK: Tensor | None = None
+
+    def reordered(self, parents_UW: Tensor, key_UWHK: Tensor, value_UWHK: Tensor) -> Cache:
+        """Own positions follow their beams, then the new one is added; the history is not touched."""
+        keys, values = key_UWHK[:, :, None], value_UWHK[:, :, None]
+        if self.own_keys_UWTHK is not None and self.own_values_UWTHK is not None:
+            users = torch.arange(len(parents_UW), device=parents_UW.device)[:, None]
+            keys = torch.cat([self.own_keys_UWTHK[users, parents_UW], keys], dim=2)
+            values = torch.cat([self.own_values_UWTHK[users, parents_UW], values], dim=2)
+        return replace(self, own_keys_UWTHK=keys, own_values_UWTHK=values)
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything a step needs. `padding_UL` is True where a history has padding."""
+
+    caches: tuple[Cache, ...]
+    padding_UL: Tensor
+    places_U: Tensor
+    depth: int
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each on a normalised input and added to what came in."""
+
+    def __init__(self, shape: NetworkShape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.dropout = shape.dropout
+        self.norm_attention = nn.LayerNorm(shape.width)
+        self.qkv = nn.Linear(shape.width, 3 * shape.width)
+        self.out = nn.Linear(shape.width, shape.width)
+        self.norm_feedforward = nn.LayerNorm(shape.width)
+        self.up = nn.Linear(shape.width, shape.feedforward)
+        self.down = nn.Linear(shape.feedforward, shape.width)
+
+    def forward(self, x_BLD: Tensor) -> tuple[Tensor, Cache]:
+        """Whole sequences under a causal mask, and the keys and values they leave."""
+        q, k, v = (t.transpose(1, 2) for t in self._project(x_BLD))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self._finish(x_BLD, mixed.transpose(1, 2).flatten(2)), Cache(k, v)
+
+    def step(self, x_UWD: Tensor, cache: Cache, parents_UW: Tensor, padding_UL: Tensor) -> tuple[Tensor, Cache]:
+        """One new position a beam: queries of all beams of a user against that user's one set of keys."""
+        q_UWHK, k, v = self._project(x_UWD)
+        cache = cache.reordered(parents_UW, k, v)
+        own_k, own_v = cache.own_keys_UWTHK, cache.own_values_UWTHK
+        assert own_k is not None
+        assert own_v is not None
+        q_UHWK = q_UWHK.transpose(1, 2) / math.sqrt(q_UWHK.shape[-1])
+        shared_UHWL = q_UHWK @ cache.keys_UHLK.transpose(2, 3)
+        shared_UHWL.masked_fill_(padding_UL[:, None, None, :], -torch.inf)
+        own_UHWT = torch.einsum("uhwk,uwthk->uhwt", q_UHWK, own_k)
+        weights = torch.cat([shared_UHWL, own_UHWT], dim=-1).softmax(-1)
+        length = shared_UHWL.shape[-1]
+        mixed_UHWK = weights[..., :length] @ cache.values_UHLK
+        mixed_UHWK += torch.einsum("uhwt,uwthk->uhwk", weights[..., length:], own_v)
+        return self._finish(x_UWD, mixed_UHWK.transpose(1, 2).flatten(2)), cache
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        qkv = self.qkv(self.norm_attention(x))
+        q, k, v = qkv.view(*x.shape[:-1], 3, self.heads, -1).unbind(-3)
+        return q, k, v
+
+    def _finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        x = x + dropout(self.out(mixed), self.dropout, self.training)
+        hidden = F.gelu(self.up(self.norm_feedforward(x)))
+        return x + dropout(self.down(hidden), self.dropout, self.training)
+
+
+class CausalTransformer(nn.Module):
+    """Token, item-place and depth embeddings, blocks, a last LayerNorm, and logits by the tied embedding."""
+
+    def __init__(self, shape: NetworkShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.token = nn.Embedding(shape.vocabulary, shape.width)
+        self.place = nn.Embedding(shape.history + 1, shape.width)
+        self.depth = nn.Embedding(shape.depths + 1, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width)
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Small normal weights; the two projections into the residual stream are scaled down by depth (GPT-2)."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                into_stream = name.endswith(("out.weight", "down.weight"))
+                std = 0.02 / math.sqrt(2 * self.shape.layers) if into_stream else 0.02
+                nn.init.normal_(parameter, std=std, generator=generator)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def hidden(self, tokens_BL: Tensor, places_BL: Tensor, depths_BL: Tensor) -> Tensor:
+        """Last hidden rows of whole sequences, before the last norm. Padding stands at the end of a row."""
+        x = self._embed(tokens_BL, places_BL, depths_BL)
+        for block in self.blocks:
+            x, _ = block(x)
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Scores of all tokens for rows that will be predicted from."""
+        return F.linear(self.norm(x), self.token.weight)
+
+    def start(self, tokens_UL: Tensor, places_UL: Tensor, depths_UL: Tensor, lengths_U: Tensor) -> tuple[State, Tensor]:
+        """Read histories once; the state for beams, and the scores of the next item's first token (U, V)."""
+        x = self._embed(tokens_UL, places_UL, depths_UL)
+        caches = []
+        for block in self.blocks:
+            x, cache = block(x)
+            caches.append(cache)
+        users = torch.arange(len(lengths_U))
+        padding = torch.arange(tokens_UL.shape[1])[None, :] >= lengths_U[:, None]
+        places = places_UL[users, lengths_U - 1] + 1
+        return State(tuple(caches), padding, places, 0), self.logits(x[users, lengths_U - 1])
+
+    def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
+        """One more token for every beam: the new state, and the scores of what follows (U, W, V)."""
+        places = state.places_U[:, None].expand_as(tokens_UW)
+        x = self._embed(tokens_UW, places, torch.full_like(tokens_UW, state.depth))
+        caches = []
+        for block, old in zip(self.blocks, state.caches):
+            assert isinstance(block, Block)
+            x, cache = block.step(x, old, parents_UW, state.padding_UL)
+            caches.append(cache)
+        return replace(state, caches=tuple(caches), depth=state.depth + 1), self.logits(x)
+
+    def _embed(self, tokens: Tensor, places: Tensor, depths: Tensor) -> Tensor:
+        x = self.token(tokens) + self.place(places) + self.depth(depths)
+        return dropout(x, self.shape.embedding_dropout, self.training)

@@ -1,0 +1,51 @@
+"""Loss terms, each a small value with a weight; a recipe lists the ones it wants.
+
+A term sees the network's hidden rows and the tokens they must predict. It knows no data and no optimiser.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from capsid.generate.network import CausalTransformer
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Hidden rows from which a token is predicted, and that token. Shapes: (N, D), (N,)."""
+
+    hidden_ND: Tensor
+    targets_N: Tensor
+
+
+class Term(Protocol):
+    """Adds `weight * loss` to the objective."""
+
+    weight: float
+
+    def loss(self, network: CausalTransformer, predictions: Predictions) -> Tensor:
+        """The mean over predictions."""
+
+
+@dataclass(kw_only=True, frozen=True)
+class NextToken:
+    """Cross-entropy of the next token over the whole vocabulary; logits divided by `temperature` (LETTER, eq. 9)."""
+
+    kind: ClassVar[str] = "next-token"
+    weight: float = 1.0
+    label_smoothing: float = 0.0
+    temperature: float = 1.0
+
+    def loss(self, network: CausalTransformer, predictions: Predictions) -> Tensor:
+        """Mean cross-entropy."""
+        logits = network.logits(predictions.hidden_ND)
+        if self.temperature != 1.0:
+            logits = logits / self.temperature
+        return F.cross_entropy(logits, predictions.targets_N, label_smoothing=self.label_smoothing)
+
+
+TERMS: dict[str, type] = {t.kind: t for t in (NextToken,)}

@@ -1,0 +1,23 @@
+"""Residual k-means ids with TIGER's suffix token, and the shared generator."""
+
+from __future__ import annotations
+
+from capsid.encode.defaults import default_encoder
+from capsid.generate.generator import TransformerGenerator
+from capsid.generate.objective import NextToken
+from capsid.ids.collisions import Suffix
+from capsid.recipe import Phase, Recipe
+from capsid.tokenize.residual_kmeans import ResidualKMeans
+
+RQ_KMEANS = Recipe(
+    name="rq-kmeans",
+    about="Residual k-means, 3 x 256 codes and a suffix token; causal Transformer; trie-constrained beam search",
+    paper="TIGER (Rajput et al. 2023, arXiv 2305.05065) with residual k-means in place of the RQ-VAE",
+    deviations=("item vectors join text with collaborative vectors", "decoder-only generator without a user token"),
+    encoder=default_encoder(),
+    tokenizer=ResidualKMeans(),
+    collisions=Suffix(),
+    generator=TransformerGenerator(),
+    objective=(NextToken(),),
+    schedule=(Phase(),),
+)

@@ -1,0 +1,111 @@
+"""A fitted recommender as a folder: JSON, safetensors, npz, npy and Parquet under one manifest of hashes.
+
+recipe.json  about.json  log.json  users.json  items.parquet  split.npz  tokenizer/  trie/  generator.safetensors
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+import capsid
+from capsid.artifacts import load_arrays, new_folder, open_folder, read_json, save_arrays, write_json
+from capsid.config import Kinds
+from capsid.data.split import Cases, Split
+from capsid.errors import ArtifactError
+from capsid.ids.trie import Trie
+from capsid.ragged import Ragged
+from capsid.recipe import KINDS, Recipe
+from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from capsid.recommender import Recommender
+
+KIND = "run"
+
+
+def save_recommender(recommender: Recommender, path: Path) -> None:
+    """Write everything; an older folder at `path` is replaced only when the new one is complete."""
+    fitted, catalogue = recommender.fitted, recommender.catalogue_
+    with new_folder(path, kind=KIND) as folder:
+        write_json(folder / "recipe.json", recommender.recipe.to_dict())
+        write_json(folder / "log.json", list(fitted.log))
+        write_json(folder / "users.json", list(catalogue.users))
+        about = {
+            "seed": recommender.seed,
+            "dataset": catalogue.name,
+            "dataset_fingerprint": catalogue.fingerprint,
+            "split": catalogue.split.kind,
+            "versions": _versions(),
+        }
+        write_json(folder / "about.json", about)
+        # Parquet needs a column even where items have no attributes at all.
+        frame = catalogue.attributes.with_columns(pl.Series("item_id", list(catalogue.items), dtype=pl.String))
+        frame.write_parquet(folder / "items.parquet")
+        save_arrays(folder / "split.npz", {"counts": catalogue.counts, **_split_arrays(catalogue.split)})
+        (folder / "tokenizer").mkdir()
+        fitted.tokenizer.save(folder / "tokenizer")
+        fitted.trie.save(folder / "trie")
+        save_file(fitted.generator.state(), folder / "generator.safetensors")
+
+
+def load_recommender(path: Path, kinds: Kinds) -> Recommender:
+    """Read everything, after every hash was checked."""
+    from capsid.fitting import Fitted
+    from capsid.recommender import Catalogue, Recommender
+
+    folder = open_folder(path, kind=KIND)
+    about = read_json(folder / "about.json")
+    recipe = Recipe.from_dict(read_json(folder / "recipe.json"), kinds)
+    recommender = Recommender(recipe, seed=about["seed"])
+    tokenizer = ItemTokenizer.load(folder / "tokenizer", {**KINDS, **kinds})
+    frame = pl.read_parquet(folder / "items.parquet")
+    arrays = load_arrays(folder / "split.npz")
+    try:
+        state = load_file(folder / "generator.safetensors")
+    except SafetensorError as error:
+        raise ArtifactError(f"{folder / 'generator.safetensors'} cannot be read: {error}") from None
+    generator = recipe.generator.load_state(tokenizer.ids.layout, state)
+    recommender.fitted_ = Fitted(
+        tokenizer, Trie.load(folder / "trie"), generator, tuple(read_json(folder / "log.json"))
+    )
+    recommender.catalogue_ = Catalogue(
+        about["dataset"],
+        about["dataset_fingerprint"],
+        Vocabulary(read_json(folder / "users.json")),
+        Vocabulary(frame["item_id"]),
+        frame.drop("item_id"),
+        arrays["counts"],
+        _split_of(about["split"], arrays),
+    )
+    return recommender
+
+
+def _split_arrays(split: Split) -> dict[str, np.ndarray]:
+    out = {"train_values": split.train.values, "train_offsets": split.train.offsets}
+    for name in ("valid", "test"):
+        cases = split.cases(name)
+        out[f"{name}_users"], out[f"{name}_targets"] = cases.users, cases.targets
+        out[f"{name}_values"], out[f"{name}_offsets"] = cases.histories.values, cases.histories.offsets
+    return out
+
+
+def _split_of(kind: str, arrays: dict[str, np.ndarray]) -> Split:
+    cases = {
+        n: Cases(arrays[f"{n}_users"], Ragged(arrays[f"{n}_values"], arrays[f"{n}_offsets"]), arrays[f"{n}_targets"])
+        for n in ("valid", "test")
+    }
+    return Split(kind, Ragged(arrays["train_values"], arrays["train_offsets"]), cases["valid"], cases["test"])
+
+
+def _versions() -> dict[str, Any]:
+    import torch
+
+    return {"capsid": capsid.__version__, "python": platform.python_version(), "torch": torch.__version__}

@@ -1,0 +1,61 @@
+"""One token an item: no quantization at all. With it the generator is SASRec with full cross-entropy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from capsid.data.item_table import ItemTable
+from capsid.errors import DataError, NotFittedError
+from capsid.progress import Progress, silent
+from capsid.ragged import Ragged
+from capsid.vocabulary import Vocabulary
+
+
+@dataclass(kw_only=True)
+class Atomic:
+    """Code of an item = its number in the catalogue it was fitted on."""
+
+    kind: ClassVar[str] = "atomic"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """One depth, as wide as the catalogue."""
+        if not hasattr(self, "items_"):
+            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
+        return (len(self.items_),)
+
+    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Atomic:
+        """Remember the catalogue."""
+        self.items_ = table.items
+        return self
+
+    def encode(self, table: ItemTable) -> Ragged:
+        """Numbers of known items; a new item has none."""
+        numbers = self.items_.numbers(table.items, missing="negative")
+        if (numbers < 0).any():
+            new = table.items[int(np.flatnonzero(numbers < 0)[0])]
+            raise DataError(
+                f"item {new!r} was not in the catalogue: one-token ids cannot name new items",
+                hint="use a tokenizer that works from vectors, such as rq-kmeans",
+            )
+        return Ragged.from_dense(numbers[:, None].astype(np.int32))
+
+    def decode(self, codes: Ragged) -> None:
+        """A number stands for nothing but itself."""
+        return None
+
+    def centres(self) -> None:
+        """There are none."""
+        return None
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The catalogue's ids."""
+        return {"items": np.array(list(self.items_), dtype=np.str_)}
+
+    def load_state(self, state: dict[str, np.ndarray]) -> Atomic:
+        """The catalogue's ids as saved."""
+        self.items_ = Vocabulary(str(i) for i in state["items"])
+        return self

@@ -1,0 +1,163 @@
+"""From items to Semantic IDs and back: encoder, tokenizer and collision policy as one fitted thing that can be saved.
+
+Usable alone, without a generator. Users see their own item ids.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from capsid.artifacts import load_arrays, new_folder, open_folder, read_json, save_arrays, write_json
+from capsid.config import Kinds, from_dict, to_dict
+from capsid.data.dataset import Dataset
+from capsid.data.item_table import ItemTable
+from capsid.data.split import leave_one_out
+from capsid.encode.cache import encode_items
+from capsid.encode.kinds import ENCODERS
+from capsid.errors import ConfigError, DataError, NotFittedError
+from capsid.ids.collisions import COLLISIONS, Bucket
+from capsid.ids.semantic_ids import SemanticIds
+from capsid.progress import Progress, silent
+from capsid.tokenize.kinds import TOKENIZERS
+from capsid.vocabulary import Vocabulary
+
+KIND = "tokenizer"
+KINDS: Kinds = {**ENCODERS, **TOKENIZERS, **COLLISIONS}
+
+
+@dataclass(kw_only=True)
+class ItemTokenizer:
+    """Parts as in a recipe; `encoder` may be None where the tokenizer needs no vectors."""
+
+    tokenizer: Any
+    encoder: Any | None = None
+    collisions: Any = dataclasses.field(default_factory=Bucket)
+
+    @property
+    def ids(self) -> SemanticIds:
+        """Ids of the catalogue it was fitted on, and of the items added since."""
+        if not hasattr(self, "ids_"):
+            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
+        return self.ids_
+
+    def fit(self, data: Dataset | ItemTable, *, seed: int = 0, progress: Progress = silent) -> ItemTokenizer:
+        """Learn from a dataset's training part (leave-one-out), or from an item table made of any other split."""
+        table = data if isinstance(data, ItemTable) else ItemTable.from_training(data, leave_one_out(data).train)
+        self.text_fields_ = table.text_fields
+        table = self._with_vectors(table, seed, progress)
+        self.tokenizer_ = dataclasses.replace(self.tokenizer).fit(table, seed=seed, progress=progress)
+        codes = self.tokenizer_.encode(table)
+        self.ids_: SemanticIds = SemanticIds.assign(table.items, codes, self.tokenizer_.sizes, self.collisions)
+        return self
+
+    def revise(
+        self, table: ItemTable, learnt_ND: np.ndarray, *, seed: int = 0, progress: Progress = silent
+    ) -> ItemTokenizer:
+        """New ids for the same items, from what a generator has learnt of each (for re-tokenising recipes)."""
+        if not hasattr(self.tokenizer_, "revise"):
+            raise ConfigError(
+                f"the tokenizer {self.tokenizer_.kind!r} cannot re-tokenise", hint="drop retokenize from the schedule"
+            )
+        table = self._with_vectors(table, seed, progress).with_block("learnt", learnt_ND)
+        old = self.ids.layout
+        self.tokenizer_.revise(table)
+        ids = SemanticIds.assign(table.items, self.tokenizer_.encode(table), self.tokenizer_.sizes, self.collisions)
+        if ids.layout.sizes != old.sizes:
+            raise ConfigError("re-tokenising changed the codebook sizes, so the generator's tokens lost their meaning")
+        self.ids_ = dataclasses.replace(ids, layout=old)
+        return self
+
+    def encode(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
+        """Codes of items given by their attributes (a column `item_id` and the text fields), known or new."""
+        table = self._table(items)
+        codes = self.tokenizer_.encode(table)
+        return {item: tuple(int(c) for c in codes[i]) for i, item in enumerate(table.items)}
+
+    def add(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> SemanticIds:
+        """Give new items ids without retraining; old ids do not change."""
+        table = self._table(items)
+        self.ids_ = self.ids.extend(list(table.items), self.tokenizer_.encode(table))
+        return self.ids_
+
+    def decode(self, tokens: Sequence[int]) -> list[str]:
+        """The items that own these tokens."""
+        return self.ids.lookup(tokens)
+
+    def token_vectors(self) -> np.ndarray | None:
+        """A vector a token where the tokenizer has centres, NaN elsewhere. Shape: (vocabulary, d)."""
+        centres = self.tokenizer_.centres()
+        if centres is None:
+            return None
+        layout = self.ids.layout
+        out = np.full((layout.vocabulary, centres[0].shape[1]), np.nan, dtype=np.float32)
+        for depth, rows in enumerate(centres):
+            out[layout.bases[depth] : layout.bases[depth] + len(rows)] = rows
+        return out
+
+    def save(self, folder: Path) -> None:
+        """Write into an open artifact folder."""
+        write_json(
+            folder / "tokenizer.json",
+            {
+                "encoder": to_dict(self.encoder),
+                "tokenizer": to_dict(self.tokenizer),
+                "collisions": to_dict(self.collisions),
+                "text_fields": list(self.text_fields_),
+            },
+        )
+        save_arrays(folder / "tokenizer.npz", self.tokenizer_.state())
+        if self.encoder_ is not None:
+            save_arrays(folder / "encoder.npz", self.encoder_.state())
+        self.ids.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path, kinds: Kinds = KINDS) -> ItemTokenizer:
+        """Read what `save` wrote."""
+        about = read_json(folder / "tokenizer.json")
+        parts = {
+            n: from_dict(None, about[n], kinds) if about[n] else None for n in ("encoder", "tokenizer", "collisions")
+        }
+        self = cls(**parts)
+        self.text_fields_ = tuple(about["text_fields"])
+        self.tokenizer_ = dataclasses.replace(self.tokenizer).load_state(load_arrays(folder / "tokenizer.npz"))
+        self.encoder_ = None
+        if self.encoder is not None:
+            self.encoder_ = dataclasses.replace(self.encoder).load_state(load_arrays(folder / "encoder.npz"))
+        self.ids_ = SemanticIds.load(folder)
+        return self
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """A folder that `from_pretrained` reads; whole or not at all."""
+        self.ids  # noqa: B018  (not fitted: say so before anything is written)
+        with new_folder(Path(path), kind=KIND) as folder:
+            self.save(folder)
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> ItemTokenizer:
+        """Read a folder that `save_pretrained` wrote."""
+        return cls.load(open_folder(Path(path), kind=KIND))
+
+    def _with_vectors(self, table: ItemTable, seed: int, progress: Progress) -> ItemTable:
+        self.encoder_ = None
+        if self.encoder is None:
+            return table
+        self.encoder_, vectors = encode_items(self.encoder, table, seed=seed, progress=progress)
+        return table.with_block("item", vectors)
+
+    def _table(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> ItemTable:
+        self.ids  # noqa: B018  (not fitted)
+        frame = items if isinstance(items, pl.DataFrame) else pl.DataFrame(dict(items))
+        if "item_id" not in frame.columns:
+            raise DataError("items need a column 'item_id'", hint=f"there are: {', '.join(frame.columns)}")
+        names = Vocabulary(str(i) for i in frame["item_id"])
+        table = ItemTable.new_items(names, frame.drop("item_id"), self.text_fields_)
+        if self.encoder_ is None:
+            return table
+        return table.with_block("item", self.encoder_.transform(table))

@@ -1,0 +1,8 @@
+"""The tokenizers there are, by kind."""
+
+from __future__ import annotations
+
+from capsid.tokenize.atomic import Atomic
+from capsid.tokenize.residual_kmeans import ResidualKMeans
+
+TOKENIZERS: dict[str, type] = {t.kind: t for t in (ResidualKMeans, Atomic)}

@@ -1,0 +1,118 @@
+"""Residual k-means: quantize, subtract the centre, quantize what is left (QARM; OneRec; methods 3).
+
+k-means and nearest centres are faiss'. Codes of an item do not depend on which other items are encoded with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import faiss
+import numpy as np
+
+from capsid.data.item_table import ItemTable
+from capsid.encode.base import check_vectors
+from capsid.errors import ConfigError, NotFittedError
+from capsid.progress import Progress, silent
+from capsid.ragged import Ragged
+from capsid.rng import child_seed
+
+
+@dataclass(kw_only=True)
+class ResidualKMeans:
+    """`codebooks[d]` centres at depth d, fewer where the catalogue has fewer items."""
+
+    kind: ClassVar[str] = "residual-kmeans"
+    codebooks: tuple[int, ...] = (256, 256, 256)
+    iterations: int = 25
+    restarts: int = 3
+    block: str = "item"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Codebook size of every depth."""
+        return tuple(len(c) for c in self._fitted())
+
+    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> ResidualKMeans:
+        """k-means on the vectors, then on the residuals, depth by depth."""
+        if not self.codebooks or min(self.codebooks) < 1:
+            raise ConfigError(f"tokenizer.codebooks is {self.codebooks}", hint="give one positive size a depth")
+        self.centres_: tuple[np.ndarray, ...] = ()
+        residual = self._vectors(table)
+        for depth, size in enumerate(self.codebooks):
+            centres = _kmeans(residual, min(size, len(residual)), self.iterations, self.restarts, seed + depth)
+            self.centres_ = (*self.centres_, centres)
+            residual -= centres[_nearest(residual, centres)]
+            left = float(np.linalg.norm(residual, axis=1).mean())
+            progress.line(f"residual k-means: depth {depth + 1}/{len(self.codebooks)}, {left:.3f} of the norm left")
+        return self
+
+    def encode(self, table: ItemTable) -> Ragged:
+        """Nearest centre at every depth."""
+        self._fitted()
+        residual = self._vectors(table)
+        codes_ND = np.empty((len(residual), len(self.centres_)), dtype=np.int32)
+        for depth, centres in enumerate(self.centres_):
+            codes_ND[:, depth] = _nearest(residual, centres)
+            residual -= centres[codes_ND[:, depth]]
+        return Ragged.from_dense(codes_ND)
+
+    def decode(self, codes: Ragged) -> np.ndarray:
+        """Sum of the codes' centres."""
+        out = np.zeros((len(codes), self._fitted()[0].shape[1]), dtype=np.float32)
+        for row, values in enumerate(codes):
+            for depth, code in enumerate(values):
+                out[row] += self.centres_[depth][code]
+        return out
+
+    def centres(self) -> tuple[np.ndarray, ...]:
+        """Centres by depth."""
+        return self._fitted()
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Centres by name."""
+        return {f"centres_{d}": c for d, c in enumerate(self._fitted())}
+
+    def load_state(self, state: dict[str, np.ndarray]) -> ResidualKMeans:
+        """Centres as saved."""
+        self.centres_ = tuple(state[f"centres_{d}"] for d in range(len(state)))
+        return self
+
+    def _vectors(self, table: ItemTable) -> np.ndarray:
+        vectors = table.vectors(self.block)
+        dim = self.centres_[0].shape[1] if getattr(self, "centres_", ()) else None
+        check_vectors(vectors, table.items, dim=dim)
+        return np.array(vectors, dtype=np.float32)
+
+    def _fitted(self) -> tuple[np.ndarray, ...]:
+        if not hasattr(self, "centres_"):
+            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
+        return self.centres_
+
+
+def _kmeans(vectors_ND: np.ndarray, k: int, iterations: int, restarts: int, seed: int) -> np.ndarray:
+    means = faiss.Kmeans(
+        vectors_ND.shape[1],
+        k,
+        niter=iterations,
+        nredo=restarts,
+        seed=child_seed(seed, "kmeans") % (2**31),
+        min_points_per_centroid=1,
+        max_points_per_centroid=4096,
+    )
+    means.train(np.ascontiguousarray(vectors_ND, dtype=np.float32))
+    return np.asarray(means.centroids, dtype=np.float32)
+
+
+def _nearest(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> np.ndarray:
+    """Nearest centre of every vector. The full norm is used, in blocks of one shape, so batch and single agree."""
+    norms_K = (centres_KD**2).sum(1)
+    out = np.empty(len(vectors_ND), dtype=np.int64)
+    block = 1024
+    padded = np.zeros((block, vectors_ND.shape[1]), dtype=np.float32)
+    for start in range(0, len(vectors_ND), block):
+        part = vectors_ND[start : start + block]
+        padded[: len(part)] = part
+        out[start : start + len(part)] = (norms_K - 2 * padded @ centres_KD.T).argmin(1)[: len(part)]
+    return out

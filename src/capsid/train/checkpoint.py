@@ -1,0 +1,60 @@
+"""One file that holds everything an interrupted training needs to go on with the same bits.
+
+A safetensors file whose metadata carries the plain values, so tensors and counters can never disagree. Written to
+a temporary sibling and renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from capsid.errors import ArtifactError
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Tensors by name and plain values."""
+
+    tensors: Mapping[str, Tensor]
+    values: Mapping[str, Any]
+
+    def group(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors below `prefix/`, without it."""
+        return {name[len(prefix) + 1 :]: t for name, t in self.tensors.items() if name.startswith(prefix + "/")}
+
+
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    """Write whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        save_file(whole, temporary, metadata={"values": json.dumps(dict(values))})
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise ArtifactError(f"could not write the checkpoint {path}: {error}", hint="is the disk full?") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_checkpoint(path: Path) -> Checkpoint | None:
+    """Read a checkpoint; None if there is none; an unreadable one is an error that says what to do."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            return Checkpoint({n: file.get_tensor(n) for n in file.keys()}, json.loads(metadata["values"]))  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise ArtifactError(f"the checkpoint {path} cannot be read: {error}", hint="delete it to start anew") from error

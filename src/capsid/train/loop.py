@@ -1,0 +1,265 @@
+"""The one training loop: every network of every method goes through it.
+
+It is told how to make a batch's loss and how to validate, and knows neither. Killed at any moment and started again
+with the same arguments it goes on from its checkpoint and ends with the same bits as an unbroken run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from capsid.errors import CapsidError
+from capsid.progress import Progress, duration, silent
+from capsid.rng import child_seed
+from capsid.train.batches import BatchPlan
+from capsid.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from capsid.train.options import Training
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Mean loss of a batch, and how many real tokens the network read for it."""
+
+    value: Tensor
+    tokens: int
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """What one validation saw."""
+
+    step: int
+    loss: float
+    metric: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How training went; the network holds the best averaged weights."""
+
+    steps: int
+    best_step: int
+    best_metric: float
+    seconds: float
+    tokens: int
+    curve: tuple[CurvePoint, ...]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Real tokens read a second of training time, validation not counted."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What to train: `loss` of a batch of rows, and `validate`, larger is better, on the weights as they are."""
+
+    network: nn.Module
+    plan: BatchPlan
+    loss: Callable[[np.ndarray, int], Loss]
+    validate: Callable[[], float] | None = None
+    metric: str = "recall@10"
+
+
+def train(
+    task: Task,
+    options: Training,
+    *,
+    seed: int,
+    checkpoint: Path | None = None,
+    progress: Progress = silent,
+    name: str = "training",
+) -> TrainingResult:
+    """Train to the end, or on from the checkpoint if there is one."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(child_seed(seed, "dropout"))
+        run = _Run(task, options, seed, checkpoint, progress, name)
+        run.resume()
+        while not run.over():
+            run.step()
+        return run.finish()
+
+
+@dataclass
+class _Run:
+    task: Task
+    options: Training
+    seed: int
+    checkpoint: Path | None
+    progress: Progress
+    name: str
+    done: int = 0
+    best_step: int = 0
+    best_metric: float = -math.inf
+    tokens: int = 0
+    seconds: float = 0.0
+    recent: float = math.nan
+    curve: list[CurvePoint] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.parameters = {n: p for n, p in self.task.network.named_parameters() if p.requires_grad}
+        self.optimizer = torch.optim.AdamW(
+            _decay_groups(self.parameters, self.options.weight_decay),
+            betas=(self.options.beta1, self.options.beta2),
+            fused=True,
+        )
+        self.average = {n: p.detach().clone() for n, p in self.parameters.items()}
+        self.best = self.average
+        self.epoch = -1
+        self.batches: list[np.ndarray] = []
+        self.saved_at = time.monotonic()
+        self.start_tokens, self.start_seconds = 0, 0.0
+
+    def over(self) -> bool:
+        if self.done >= self.options.steps:
+            return True
+        stale = [p for p in self.curve if p.step > self.best_step]
+        return len(stale) >= self.options.patience
+
+    def step(self) -> None:
+        began = time.monotonic()
+        epoch, index = divmod(self.done, len(self.task.plan))
+        if epoch != self.epoch:
+            self.epoch, self.batches = epoch, self.task.plan.epoch(epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.options.rate(self.done)
+        loss = self.task.loss(self.batches[index], self.done)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.value.backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.options.clip)
+        self.optimizer.step()
+        self._average()
+        self.done += 1
+        self.tokens += loss.tokens
+        self._watch(float(loss.value.detach()))
+        self.seconds += time.monotonic() - began
+        self._after_step()
+
+    def _average(self) -> None:
+        # Early averages would be dominated by the start: let the decay grow with the steps.
+        decay = min(self.options.ema, (1 + self.done) / (10 + self.done))
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.values()), list(self.parameters.values()), 1 - decay)
+
+    def _watch(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise CapsidError(
+                f"the loss became {loss} at step {self.done}", hint="lower training.learning_rate or check the vectors"
+            )
+        self.recent = loss if math.isnan(self.recent) else 0.98 * self.recent + 0.02 * loss
+
+    def _after_step(self) -> None:
+        last = self.done >= self.options.steps
+        if self.done % self.options.validate_every == 0 or last:
+            self._validate()
+            self._save()
+        elif time.monotonic() - self.saved_at > self.options.checkpoint_seconds:
+            self._save()
+        self.progress.update(self._status())
+
+    def _validate(self) -> None:
+        if self.task.validate is None:
+            self.best_step, self.best = self.done, self.average
+            return
+        with _Lent(self.parameters, self.average):
+            self.task.network.eval()
+            metric = self.task.validate()
+            self.task.network.train()
+        self.curve.append(CurvePoint(self.done, self.recent, metric, self.seconds))
+        if metric > self.best_metric:
+            self.best_step, self.best_metric = self.done, metric
+            self.best = {n: t.clone() for n, t in self.average.items()}
+        best = f"best {self.best_metric:.4f} at {self.best_step:,}"
+        self.progress.line(f"{self._status()}  valid {self.task.metric} {metric:.4f} ({best})")
+
+    def _status(self) -> str:
+        spent = self.seconds - self.start_seconds
+        speed = (self.tokens - self.start_tokens) / spent if spent > 0 else 0.0
+        steps = self.seconds / max(self.done, 1) * (self.options.steps - self.done)
+        return (
+            f"{self.name}: step {self.done:,}/{self.options.steps:,}  loss {self.recent:.3f}  "
+            f"{speed:,.0f} tokens/s  ETA {duration(steps)}"
+        )
+
+    def finish(self) -> TrainingResult:
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.copy_(self.best[name])
+        self.task.network.eval()
+        return TrainingResult(self.done, self.best_step, self.best_metric, self.seconds, self.tokens, tuple(self.curve))
+
+    def _save(self) -> None:
+        if self.checkpoint is None:
+            return
+        tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
+        for name, parameter in self.parameters.items():
+            tensors[f"weights/{name}"] = parameter.detach().clone()
+            tensors[f"average/{name}"] = self.average[name].clone()
+            tensors[f"best/{name}"] = self.best[name].clone()
+            for key, value in self.optimizer.state[parameter].items():
+                tensors[f"adam/{name}/{key}"] = value
+        values = {
+            "counters": [self.done, self.best_step, self.tokens],
+            "numbers": [self.best_metric, self.seconds, self.recent],
+            "curve": [[p.step, p.loss, p.metric, p.seconds] for p in self.curve],
+        }
+        save_checkpoint(self.checkpoint, tensors, values)
+        self.saved_at = time.monotonic()
+
+    def resume(self) -> None:
+        self.task.network.train()
+        saved = load_checkpoint(self.checkpoint) if self.checkpoint is not None else None
+        if saved is None:
+            return
+        self._restore_tensors(saved)
+        self.done, self.best_step, self.tokens = saved.values["counters"]
+        self.best_metric, self.seconds, self.recent = saved.values["numbers"]
+        self.curve = [CurvePoint(*p) for p in saved.values["curve"]]
+        self.start_tokens, self.start_seconds = self.tokens, self.seconds
+        self.progress.line(f"{self.name}: going on from step {self.done:,}")
+
+    def _restore_tensors(self, saved: Checkpoint) -> None:
+        weights, average, best, adam = (saved.group(g) for g in ("weights", "average", "best", "adam"))
+        if {n: t.shape for n, t in weights.items()} != {n: p.shape for n, p in self.parameters.items()}:
+            raise CapsidError(f"the checkpoint {self.checkpoint} is of another network", hint="delete it to start anew")
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.copy_(weights[name])
+                prefix = f"{name}/"
+                self.optimizer.state[parameter] = {
+                    key[len(prefix) :]: t for key, t in adam.items() if key.startswith(prefix)
+                }
+        self.average, self.best = average, best
+        torch.set_rng_state(saved.tensors["rng"])
+
+
+def _decay_groups(parameters: dict[str, nn.Parameter], weight_decay: float) -> list[dict]:
+    """Matrices decay; biases and norms do not."""
+    matrices = [p for p in parameters.values() if p.dim() >= 2]
+    rest = [p for p in parameters.values() if p.dim() < 2]
+    return [{"params": matrices, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
+
+
+class _Lent:
+    """Lend the network other weights for a while."""
+
+    def __init__(self, parameters: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
+        self.parameters, self.values = parameters, values
+
+    def __enter__(self) -> None:
+        self.own = {n: p.data for n, p in self.parameters.items()}
+        for name, parameter in self.parameters.items():
+            parameter.data = self.values[name]
+
+    def __exit__(self, *_: object) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.data = self.own[name]
