@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,19 +33,18 @@ def cache_home() -> Path:
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise ArtifactError(f"could not write {path}: {error.strerror}", hint="is the disk full?") from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    with _told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+        _sync_folder(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -75,16 +75,15 @@ def new_folder(path: Path, *, kind: str) -> Iterator[Path]:
         raise ArtifactError(
             f"{path} holds files that capsid did not write", hint="choose another --out, or empty that folder"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
-    try:
-        yield temporary
-        _seal(temporary, kind)
-        _replace_folder(temporary, path)
-    except OSError as error:
-        raise ArtifactError(f"could not write {path}: {error.strerror}", hint="is the disk full?") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with _told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+        try:
+            yield temporary
+            _seal(temporary, kind)
+            _replace_folder(temporary, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def open_folder(path: Path, *, kind: str) -> Path:
@@ -98,6 +97,8 @@ def open_folder(path: Path, *, kind: str) -> Path:
             hint="the run that wrote it may have been stopped; run it again to resume it",
         )
     manifest = read_json(path / MANIFEST)
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise ArtifactError(f"{path / MANIFEST} is not a manifest", hint="write the artifact again")
     if manifest.get("format") != FORMAT_VERSION:
         raise ArtifactError(f"{path} has format {manifest.get('format')}, this capsid reads {FORMAT_VERSION}")
     if manifest.get("kind") != kind:
@@ -137,8 +138,18 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ArtifactError(f"{path} could not be read: {error}") from None
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ArtifactError(
+            f"could not write {path}: {error.strerror or error}", hint="is the disk full, or the place not yours?"
+        ) from error
 
 
 def _seal(folder: Path, kind: str) -> None:
@@ -155,12 +166,18 @@ def _seal(folder: Path, kind: str) -> None:
 
 
 def _replace_folder(new: Path, path: Path) -> None:
-    old = None
-    if path.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-        os.replace(path, old)
-    os.replace(new, path)
-    os.chmod(path, 0o755)
+    os.chmod(new, 0o755)
+    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent)) if path.exists() else None
+    try:
+        if old is not None:
+            os.replace(path, old)
+        os.replace(new, path)
+    except BaseException:
+        if old is not None and not path.exists():
+            os.replace(old, path)
+        elif old is not None:
+            old.rmdir()
+        raise
     _sync_folder(path.parent)
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)

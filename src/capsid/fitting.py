@@ -27,17 +27,8 @@ from capsid.ids.trie import Trie
 from capsid.progress import Progress, duration
 from capsid.recipe import Phase, Recipe
 from capsid.rng import numpy_rng
+from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """All that was learnt. `log` has an entry for every phase."""
-
-    tokenizer: ItemTokenizer
-    trie: Trie
-    generator: Any
-    log: tuple[dict[str, Any], ...]
 
 
 def fit_recipe(

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import polars as pl
 
 from capsid.config import Kinds, fingerprint
 from capsid.data.dataset import Dataset
@@ -20,15 +19,12 @@ from capsid.data.sources import load_dataset
 from capsid.data.split import Split, leave_one_out
 from capsid.decode.retrieve import Retriever
 from capsid.errors import DataError, NotFittedError
+from capsid.evaluate.evaluator import Evaluation, evaluate
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.recipe import Recipe
+from capsid.recipe import KINDS, Recipe
 from capsid.recipes import get_recipe
-from capsid.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from capsid.evaluate.evaluator import Evaluation
-    from capsid.fitting import Fitted
+from capsid.stored import Catalogue, Fitted, Stored, load_run, save_run
 
 # Users at once in a search: enough to fill the matrix products, small enough for the caches (benchmarks/decode.py).
 BATCH = 64
@@ -45,26 +41,6 @@ class Recommendation:
 
     def __len__(self) -> int:
         return len(self.items)
-
-
-@dataclass(frozen=True, eq=False)
-class Catalogue:
-    """What a fitted recommender remembers of its data, so that it can evaluate and show titles by itself."""
-
-    name: str
-    fingerprint: str
-    users: Vocabulary
-    items: Vocabulary
-    attributes: pl.DataFrame
-    counts: np.ndarray
-    split: Split
-
-    def title(self, number: int) -> str:
-        """What to show a person for an item."""
-        for column in ("title", "keywords"):
-            if column in self.attributes.columns and self.attributes[column][int(number)]:
-                return str(self.attributes[column][int(number)])
-        return self.items[int(number)]
 
 
 class Recommender:
@@ -97,8 +73,8 @@ class Recommender:
         progress: Progress = silent,
     ) -> Recommender:
         """Learn from a dataset (default split: leave one out). With `work`, a killed fit goes on when called again."""
+        # Late, so that serving a fitted recommender never loads training code.
         from capsid.fitting import fit_recipe
-        from capsid.recipe import KINDS
 
         dataset = load_dataset(data, progress=progress) if isinstance(data, str) else data
         split = split or leave_one_out(dataset)
@@ -195,8 +171,6 @@ class Recommender:
         progress: Progress = silent,
     ) -> Evaluation:
         """Metrics on a split, with one value a user for each."""
-        from capsid.evaluate.evaluator import evaluate
-
         cases, counts = self.catalogue_.split.cases(split), self.catalogue_.counts
         return evaluate(
             self.retriever,
@@ -211,16 +185,15 @@ class Recommender:
 
     def save_pretrained(self, path: str | Path) -> None:
         """One folder with all parts and hashes; whole or not at all."""
-        from capsid.stored import save_recommender
-
-        save_recommender(self, Path(path))
+        save_run(Path(path), Stored(self.recipe, self.seed, self.fitted, self.catalogue_))
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, kinds: Kinds | None = None) -> Recommender:
         """Load such a folder; a changed byte or a missing part is an error."""
-        from capsid.stored import load_recommender
-
-        return load_recommender(Path(path), kinds or {})
+        stored = load_run(Path(path), kinds or {})
+        self = cls(stored.recipe, seed=stored.seed)
+        self.fitted_, self.catalogue_ = stored.fitted, stored.catalogue
+        return self
 
     def _rank(self, rows: list[np.ndarray], k: int, options: dict[str, Any]) -> Iterator[Recommendation]:
         for start in range(0, len(rows), BATCH):

@@ -5,9 +5,11 @@ recipe.json  about.json  log.json  users.json  items.parquet  split.npz  tokeniz
 
 from __future__ import annotations
 
+import dataclasses
 import platform
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -25,21 +27,58 @@ from capsid.recipe import KINDS, Recipe
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from capsid.recommender import Recommender
-
 KIND = "run"
 
 
-def save_recommender(recommender: Recommender, path: Path) -> None:
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """All that was learnt. `log` has an entry for every phase."""
+
+    tokenizer: ItemTokenizer
+    trie: Trie
+    generator: Any
+    log: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """What a fitted recommender remembers of its data, so that it can evaluate and show titles by itself."""
+
+    name: str
+    fingerprint: str
+    users: Vocabulary
+    items: Vocabulary
+    attributes: pl.DataFrame
+    counts: np.ndarray
+    split: Split
+
+    def title(self, number: int) -> str:
+        """What to show a person for an item."""
+        for column in ("title", "keywords"):
+            if column in self.attributes.columns and self.attributes[column][int(number)]:
+                return str(self.attributes[column][int(number)])
+        return self.items[int(number)]
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """All that a run's folder holds."""
+
+    recipe: Recipe
+    seed: int
+    fitted: Fitted
+    catalogue: Catalogue
+
+
+def save_run(path: Path, run: Stored) -> None:
     """Write everything; an older folder at `path` is replaced only when the new one is complete."""
-    fitted, catalogue = recommender.fitted, recommender.catalogue_
+    fitted, catalogue = run.fitted, run.catalogue
     with new_folder(path, kind=KIND) as folder:
-        write_json(folder / "recipe.json", recommender.recipe.to_dict())
+        write_json(folder / "recipe.json", run.recipe.to_dict())
         write_json(folder / "log.json", list(fitted.log))
         write_json(folder / "users.json", list(catalogue.users))
         about = {
-            "seed": recommender.seed,
+            "seed": run.seed,
             "dataset": catalogue.name,
             "dataset_fingerprint": catalogue.fingerprint,
             "split": catalogue.split.kind,
@@ -56,27 +95,21 @@ def save_recommender(recommender: Recommender, path: Path) -> None:
         save_file(fitted.generator.state(), folder / "generator.safetensors")
 
 
-def load_recommender(path: Path, kinds: Kinds) -> Recommender:
+def load_run(path: Path, kinds: Kinds) -> Stored:
     """Read everything, after every hash was checked."""
-    from capsid.fitting import Fitted
-    from capsid.recommender import Catalogue, Recommender
-
     folder = open_folder(path, kind=KIND)
     about = read_json(folder / "about.json")
     recipe = Recipe.from_dict(read_json(folder / "recipe.json"), kinds)
-    recommender = Recommender(recipe, seed=about["seed"])
     tokenizer = ItemTokenizer.load(folder / "tokenizer", {**KINDS, **kinds})
-    frame = pl.read_parquet(folder / "items.parquet")
-    arrays = load_arrays(folder / "split.npz")
     try:
         state = load_file(folder / "generator.safetensors")
     except SafetensorError as error:
         raise ArtifactError(f"{folder / 'generator.safetensors'} cannot be read: {error}") from None
-    generator = recipe.generator.load_state(tokenizer.ids.layout, state)
-    recommender.fitted_ = Fitted(
-        tokenizer, Trie.load(folder / "trie"), generator, tuple(read_json(folder / "log.json"))
-    )
-    recommender.catalogue_ = Catalogue(
+    generator = dataclasses.replace(recipe.generator).load_state(tokenizer.ids.layout, state)
+    fitted = Fitted(tokenizer, Trie.load(folder / "trie"), generator, tuple(read_json(folder / "log.json")))
+    frame = pl.read_parquet(folder / "items.parquet")
+    arrays = load_arrays(folder / "split.npz")
+    catalogue = Catalogue(
         about["dataset"],
         about["dataset_fingerprint"],
         Vocabulary(read_json(folder / "users.json")),
@@ -85,7 +118,7 @@ def load_recommender(path: Path, kinds: Kinds) -> Recommender:
         arrays["counts"],
         _split_of(about["split"], arrays),
     )
-    return recommender
+    return Stored(recipe, about["seed"], fitted, catalogue)
 
 
 def _split_arrays(split: Split) -> dict[str, np.ndarray]:

@@ -23,8 +23,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("decode",),
     ("evaluate",),
     ("recipe",),
+    ("recipes", "stored"),
+    ("fitting",),
     ("recommender",),
-    ("recipes",),
     ("bench", "scale", "serve"),
     ("cli",),
 )

@@ -75,12 +75,15 @@ def test_few_examples_and_the_whole_count(shop: Path) -> None:
         load_dataset(shop)
 
 
-def test_title_that_leaks_popularity(tmp_path: Path) -> None:
-    items = [{"item_id": str(i), "categories": ["x"]} | ({"title": "t"} if i % 2 else {}) for i in range(20)]
+@pytest.mark.parametrize("keywords", [True, False])
+def test_title_that_leaks_popularity(tmp_path: Path, keywords: bool) -> None:
+    more = {"keywords": "k"} if keywords else {}
+    items = [{"item_id": str(i), "categories": ["x"]} | ({"title": "t"} if i % 2 else {}) | more for i in range(20)]
     write(tmp_path / "items.jsonl", [json.dumps(i) for i in items])
     write(tmp_path / "sequences.txt", ["u 1 2 3"])
     finding = next(f for f in check_path(tmp_path).findings if f.where == "title")
-    assert "50.0% of the items have no 'title'; under 90% coverage titles are not used" in finding.message
+    assert "50.0% of the items have no 'title'; under 90% coverage" in finding.message
+    assert ("not used as text" if keywords else "used all the same") in finding.message
     assert "popular" in str(finding.hint)
 
 

@@ -22,6 +22,7 @@ def test_paths_recovered_from_vectors_depth_by_depth() -> None:
         assert (nearest == paths[:, depth]).all()
         residual = residual - centres[paths[:, depth]]
         norms.append(np.linalg.norm(residual, axis=1).mean())
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx((1 + 1 / 4 + 1 / 16) ** 0.5, rel=0.05)
     assert norms[0] > norms[1] > norms[2] > norms[3]
     assert norms[3] < 0.1
 

@@ -129,7 +129,7 @@ def test_round_trip_keeps_everything(shop: Path, tmp_path: Path) -> None:
 
 
 def test_column_order_survives_leading_nulls(tmp_path: Path) -> None:
-    frame = pl.DataFrame({"title": ["x", "y"], "brand": [None, "B"], "year": [None, 3]})
+    frame = pl.DataFrame({"brand": [None, "B"], "title": ["x", "y"], "year": [None, 3]})
     ragged = Ragged.from_rows([[0, 1]])
     data = Dataset("d", Vocabulary(["u"]), Vocabulary(["a", "b"]), ragged, frame, times=np.array([5, 6]))
     again = load_dataset(write_prepared(data, tmp_path / "d"))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_files import write
 
 from capsid.data.sources import SOURCES, load_dataset
 from capsid.errors import DataError
@@ -72,3 +73,15 @@ def test_min_rating_needs_ratings(shop: Path) -> None:
     for name in (str(shop), "planted"):
         with pytest.raises(DataError, match="no ratings"):
             load_dataset(name, min_rating=3)
+
+
+def test_the_page_about_data_is_true(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    blocks = [[line[4:] for line in block.splitlines()] for block in page.split("\n\n") if block.startswith("    ")]
+    assert [len(b) for b in blocks] == [3, 5, 5, 6, 6, 5, 5]
+    names = ["sequences.txt", "items.jsonl", "interactions.csv", "items.csv", "reviews_X_5.json", "meta_X.json"]
+    folders = ["prepared", "prepared", "tables", "tables", "amazon", "amazon"]
+    for folder, name, block in zip(folders, names, blocks[1:]):
+        write(tmp_path / folder / name, block)
+    sizes = {f: load_dataset(tmp_path / f).describe() for f in dict.fromkeys(folders)}
+    assert [(s["users"], s["items"], s["interactions"]) for s in sizes.values()] == [(5, 5, 17), (3, 5, 5), (3, 3, 5)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from capsid.encode.collaborative import CollaborativeEncoder, cooccurrence, positive_pmi
 from capsid.errors import ConfigError, DataError
 from capsid.ragged import Ragged
-from encode.catalogue import COLD, make_table, table_of
+from encode.catalogue import COLD, make_table, new_items, permuted, table_of
 
 ITEMS = 6
 histories = st.lists(st.lists(st.integers(0, ITEMS - 1), max_size=7), max_size=6)
@@ -53,6 +53,20 @@ def test_groups_are_found_from_histories_alone() -> None:
     np.fill_diagonal(cosines, -1)
     np.testing.assert_array_equal(cosines.argmax(axis=1) % 4, warm % 4)
     assert not vectors[40 - COLD :].any(), "items nobody took in training have no evidence"
+
+
+def test_new_items_get_zeros_whatever_the_last_item_is() -> None:
+    table = make_table()
+    turned = permuted(table, np.arange(len(table))[::-1])
+    encoder = CollaborativeEncoder(dim=4).fit(turned)
+    assert encoder.transform(turned)[-1].any()
+    assert not encoder.transform(new_items()).any()
+
+
+def test_key_follows_the_histories() -> None:
+    table, other = make_table(seed=0), make_table(seed=1)
+    np.testing.assert_array_equal(table.sequences.offsets, other.sequences.offsets)
+    assert CollaborativeEncoder().cache_key(table) != CollaborativeEncoder().cache_key(other)
 
 
 def test_groups_beyond_the_leading_components_are_zeros_not_noise() -> None:

@@ -89,9 +89,7 @@ def test_fields_are_fixed_at_fit_and_checked(make: type) -> None:
         make().fit(replace(table, text_fields=()))
     encoder = make(fields=("title",)).fit(table)
     alone = some(table, [3])
-    np.testing.assert_array_equal(
-        encoder.transform(alone), encoder.transform(replace(alone, text_fields=("brand",)))
-    )
+    np.testing.assert_array_equal(encoder.transform(alone), encoder.transform(replace(alone, text_fields=("brand",))))
 
 
 def test_missing_package_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +103,7 @@ def test_missing_package_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_unknown_model_is_a_config_error() -> None:
     table = titled(["x"])
-    with pytest.raises(ConfigError, match="'./no-such-model' could not be loaded"):
+    with pytest.raises(ConfigError, match=r"'\./no-such-model' could not be loaded"):
         TextEncoder(model="./no-such-model").fit(table).transform(table)
 
 
@@ -127,9 +125,14 @@ def test_bad_numbers_are_config_errors() -> None:
 
 def test_hashing_sees_shared_words_and_spellings() -> None:
     table = titled(["red nail polish", "nail polishes in red", "garden hose", "gardening hoses", *"abcdefgh"])
-    vectors = HashingEncoder().fit(table).transform(table)
+    vectors = HashingEncoder(dim=512).fit(table).transform(table)
     cosines = vectors @ vectors.T
-    assert cosines[0, 1] > 0.4 > cosines[0, 2]
-    assert cosines[2, 3] > 0.4 > cosines[1, 3]
-    other = HashingEncoder(salt=1).fit(table).transform(table)
+    assert cosines[0, 1] > 0.3 > cosines[0, 2]
+    assert cosines[2, 3] > 0.3 > cosines[1, 3]
+    other = HashingEncoder(dim=512, salt=1).fit(table).transform(table)
     assert not np.allclose(vectors, other)
+
+
+def test_hashing_is_the_same_in_every_process() -> None:
+    # Python's own hash() would give another number in each; this one must also survive releases.
+    assert HashingEncoder(buckets=2**32)._bucket("nail") == 1133708198

@@ -20,11 +20,11 @@ import polars as pl
 from capsid.artifacts import cache_home, folder_kind
 from capsid.data.attributes import attribute_frame
 from capsid.data.dataset import Dataset
-from capsid.data.download import check_download, fetch
+from capsid.data.download import fetch
 from capsid.data.findings import Findings
 from capsid.data.lines import numbered_lines
 from capsid.data.prepared import KIND, read_prepared, write_prepared
-from capsid.data.tables import group_events
+from capsid.data.tables import first_seen, group_events
 from capsid.errors import DataError, nearest
 from capsid.progress import Progress, silent
 from capsid.vocabulary import Vocabulary
@@ -90,10 +90,8 @@ def read_amazon(
 ) -> Dataset:
     """The reviews in time order (file order breaks ties), and what the meta file says of the reviewed items."""
     reviews, meta, category = _pair(folder)
-    for file in (reviews, meta):
-        check_download(file)
     events = _read_reviews(reviews, min_rating, findings)
-    item_ids = list(dict.fromkeys(events["item"]))
+    item_ids = first_seen(events["item"])
     progress.line(f"{reviews.name}: {events.height:,} reviews of {len(item_ids):,} items; reading {meta.name}")
     records = _read_meta(meta, set(item_ids), findings, progress)
     lines = [records.get(i, (0, {}))[0] for i in item_ids]

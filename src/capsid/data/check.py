@@ -121,7 +121,8 @@ def _check_text(dataset: Dataset, findings: Findings) -> None:
         message = f"{1 - share:.1%} of the items have no {column!r}"
         hint = None
         if column == "title" and share < TITLE_COVERAGE:
-            message += f"; under {TITLE_COVERAGE:.0%} coverage titles are not used as text"
+            used = "used all the same, for want of keywords" if column in dataset.text_fields else "not used as text"
+            message += f"; under {TITLE_COVERAGE:.0%} coverage titles should not be used, and here they are {used}"
             hint = "who has a title tells how popular an item is, and that would leak; complete them or give keywords"
         if share == 0.0 and len(frame.columns) > 1:
             hint = hint or f"the column {column!r} is empty: leave it out"

@@ -71,7 +71,7 @@ def build(
     events = _events(interactions, files[0], columns or {}, min_rating, findings)
     item_ids, attributes = _catalogue(items, files[1], columns or {}, findings)
     if items is None:
-        item_ids = list(dict.fromkeys(events["item"]))
+        item_ids = first_seen(events["item"])
         attributes = pl.DataFrame({"title": pl.Series([None] * len(item_ids), dtype=pl.String)})
     else:
         events = _known_only(events, item_ids, files, findings)
@@ -91,20 +91,24 @@ def build(
 
 def group_events(events: pl.DataFrame, item_ids: list[str]) -> tuple[Vocabulary, Ragged, np.ndarray]:
     """Rows (user, item, timestamp, all known) -> users in order of first row, their items in time order, the times."""
-    users = list(dict.fromkeys(events["user"]))
-    user_numbers, item_numbers = _numbers(users), _numbers(item_ids)
-    # With no rows polars gives an array of objects, so the type is said twice.
-    users_E = events["user"].replace_strict(user_numbers, return_dtype=pl.Int64).to_numpy().astype(np.int64)
-    items_E = events["item"].replace_strict(item_numbers, return_dtype=pl.Int32).to_numpy().astype(np.int32)
+    users = first_seen(events["user"])
+    users_E, items_E = _numbers(events["user"], users), _numbers(events["item"], item_ids).astype(np.int32)
     times_E = events["timestamp"].to_numpy()
     # lexsort is stable, so rows of one user with equal times keep their order.
     order = np.lexsort((times_E, users_E))
     offsets = np.concatenate([[0], np.cumsum(np.bincount(users_E, minlength=len(users)))]).astype(np.int64)
-    return Vocabulary(users), Ragged(items_E[order].copy(), offsets), times_E[order]
+    return Vocabulary(users), Ragged(items_E[order], offsets), times_E[order]
 
 
-def _numbers(ids: list[str]) -> dict[str, int]:
-    return {id_: number for number, id_ in enumerate(ids)}
+def first_seen(ids: pl.Series) -> list[str]:
+    """The distinct ids in order of first appearance."""
+    return ids.unique(maintain_order=True).to_list()
+
+
+def _numbers(ids: pl.Series, known: list[str]) -> np.ndarray:
+    """The place of every id among the known ones."""
+    table = pl.DataFrame({"id": pl.Series(known, dtype=pl.String), "number": np.arange(len(known), dtype=np.int64)})
+    return pl.DataFrame({"id": ids}).join(table, on="id", how="left", maintain_order="left")["number"].to_numpy()
 
 
 def _events(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from torch import Tensor
-from torch.nn import functional as F
 
+from capsid.generate.cross_entropy import linear_cross_entropy
 from capsid.generate.network import CausalTransformer
 
 
@@ -42,10 +42,12 @@ class NextToken:
 
     def loss(self, network: CausalTransformer, predictions: Predictions) -> Tensor:
         """Mean cross-entropy."""
-        logits = network.logits(predictions.hidden_ND)
+        hidden_ND = network.norm(predictions.hidden_ND)
         if self.temperature != 1.0:
-            logits = logits / self.temperature
-        return F.cross_entropy(logits, predictions.targets_N, label_smoothing=self.label_smoothing)
+            hidden_ND = hidden_ND / self.temperature
+        return linear_cross_entropy(
+            hidden_ND, network.token.weight, predictions.targets_N, label_smoothing=self.label_smoothing
+        )
 
 
 TERMS: dict[str, type] = {t.kind: t for t in (NextToken,)}

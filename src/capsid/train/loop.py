@@ -21,6 +21,7 @@ from capsid.progress import Progress, duration, silent
 from capsid.rng import child_seed
 from capsid.train.batches import BatchPlan
 from capsid.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from capsid.train.memory import keep_freed_memory
 from capsid.train.options import Training
 
 
@@ -80,6 +81,7 @@ def train(
     name: str = "training",
 ) -> TrainingResult:
     """Train to the end, or on from the checkpoint if there is one."""
+    keep_freed_memory()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(child_seed(seed, "dropout"))
         run = _Run(task, options, seed, checkpoint, progress, name)

@@ -1,0 +1,129 @@
+"""What the benchmarks share: facts about the machine, timing side by side, memory, and writing results.
+
+Times on one machine differ by a factor of two from hour to hour, so nothing here compares numbers of two runs: variants
+take turns inside one process, and the median of each and the ratio of medians are what is reported.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import re
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from capsid.artifacts import write_json
+
+RESULTS = Path(__file__).resolve().parent / "results"
+_LIBRARIES = ("torch", "numpy", "transformers")
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """Processor, cores, memory, versions: what a reader needs to judge a number. Names no host and no path."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "threads": threads,
+        # How busy the machine was with other work when the run began.
+        "load_average": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in _LIBRARIES},
+    }
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of every repeat, by the clock and of the processor (all threads)."""
+
+    wall: tuple[float, ...]
+    cpu: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Median by the clock."""
+        return statistics.median(self.wall)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Median of the processor: steadier than the clock where others use the machine."""
+        return statistics.median(self.cpu)
+
+    def summary(self) -> dict[str, Any]:
+        """As it stands in a result file."""
+        digits = [round(t, 5) for t in self.wall]
+        return {"seconds": round(self.seconds, 5), "cpu_seconds": round(self.cpu_seconds, 5), "repeats": digits}
+
+
+def side_by_side(variants: Mapping[str, Callable[[], object]], repeat: int, *, warm: bool = True) -> dict[str, Times]:
+    """Time every variant `repeat` times, taking turns (A B C A B C ...); one untimed call each before that."""
+    wall: dict[str, list[float]] = {name: [] for name in variants}
+    cpu: dict[str, list[float]] = {name: [] for name in variants}
+    for call in variants.values() if warm else ():
+        call()
+    for _ in range(repeat):
+        for name, call in variants.items():
+            gc.collect()
+            wall_start, cpu_start = time.perf_counter(), time.process_time()
+            call()
+            wall[name].append(time.perf_counter() - wall_start)
+            cpu[name].append(time.process_time() - cpu_start)
+    return {name: Times(tuple(wall[name]), tuple(cpu[name])) for name in variants}
+
+
+def memory_now() -> int:
+    """Bytes of this process that stand in memory."""
+    return _status("VmRSS") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def memory_peak() -> int:
+    """The most bytes this process ever had in memory.
+
+    Not `ru_maxrss` where the kernel says it better: a started process inherits that one from its parent.
+    """
+    return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def write_result(name: str, out: Path | None, config: Mapping[str, Any], result: Mapping[str, Any]) -> Path:
+    """One JSON file with what was run, where, and what came out; whole or not at all."""
+    path = out or RESULTS / f"{name}.json"
+    write_json(path, {"benchmark": name, "config": dict(config), **result})
+    print(f"written: {os.path.relpath(path)}", file=sys.stderr)
+    return path
+
+
+def gigabytes(size: float) -> str:
+    """Bytes for people."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.2f} MB"
+
+
+def _status(field: str) -> int:
+    """A line of /proc/self/status in bytes; 0 where there is no such file."""
+    try:
+        found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found.group(1)) * 1024 if found else 0
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found.group(1).strip() if found else platform.machine()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,159 @@
+"""Training speed: our loop's step against a transformers GPT-2 of the same shape on the same batches.
+
+    python benchmarks/train.py [--quick] [--threads 2]
+
+Both read the same Beauty-like batches (made ids, 3 x 256 codes and a suffix token, 64 sequences, near-equal lengths
+together), with dropout 0.2, AdamW, clipping; steps of the two alternate in one process. Tokens are real ones, padding not
+counted. Also: what share of this machine's measured sgemm speed our step reaches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from capsid.data.planted import planted_codes
+from capsid.generate.fit import predict
+from capsid.generate.generator import TransformerGenerator
+from capsid.generate.objective import NextToken
+from capsid.ids.collisions import Suffix
+from capsid.ids.flatten import TokenBatch, flatten
+from capsid.ids.semantic_ids import SemanticIds
+from capsid.ragged import Ragged
+from capsid.train.batches import BatchPlan
+from capsid.train.options import Training
+from capsid.vocabulary import Vocabulary
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import machine_facts, write_result
+
+ITEMS, USERS, BATCH, DROPOUT = 12_101, 22_363, 64, 0.2
+
+
+def made_batches(count: int, seed: int = 0) -> tuple[SemanticIds, list[TokenBatch]]:
+    rng = np.random.default_rng(seed)
+    codes = Ragged.from_dense(np.asarray(planted_codes(ITEMS, (256, 256, 256), seed=seed), dtype=np.int32))
+    ids = SemanticIds.assign(Vocabulary(map(str, range(ITEMS))), codes, (256, 256, 256), Suffix())
+    # Beauty's training lengths: from 3 up, mean 6.9 items.
+    lengths = np.minimum(3 + rng.geometric(1 / 4.9, size=USERS) - 1, 51)
+    rows = Ragged.from_rows([rng.integers(0, ITEMS, n) for n in lengths], np.int64)
+    plan = BatchPlan(lengths, BATCH, seed)
+    return ids, [flatten(ids, rows.take(b), last=51) for b in plan.epoch(0)[:count]]
+
+
+def our_step(ids: SemanticIds) -> Callable[[TokenBatch], None]:
+    options = Training()
+    generator = TransformerGenerator(dropout=DROPOUT, embedding_dropout=DROPOUT, warm_start=False)
+    generator.build(ids, np.ones(ITEMS), seed=0)
+    network, term = generator.network.train(), NextToken()
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
+
+    def step(batch: TokenBatch) -> None:
+        loss = term.loss(network, predict(generator, batch))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), options.clip)
+        optimizer.step()
+
+    return step
+
+
+def gpt2_step(ids: SemanticIds) -> Callable[[TokenBatch], None]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=ids.layout.vocabulary,
+        n_positions=256,
+        n_embd=128,
+        n_layer=4,
+        n_head=4,
+        n_inner=512,
+        activation_function="gelu",
+        resid_pdrop=DROPOUT,
+        embd_pdrop=DROPOUT,
+        attn_pdrop=0.0,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    model = GPT2LMHeadModel(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(batch: TokenBatch) -> None:
+        tokens = torch.from_numpy(batch.tokens_BL)
+        labels = torch.where(torch.from_numpy(batch.places_BL) >= 1, tokens, -100)
+        mask = torch.arange(tokens.shape[1])[None] < torch.from_numpy(batch.lengths_B)[:, None]
+        loss = model(input_ids=tokens, attention_mask=mask.long(), labels=labels).loss
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def sgemm_gflops() -> float:
+    """Best of many products of the shape that dominates a step."""
+    a, b = torch.randn(2048, 512), torch.randn(512, 512)
+    best = 1e9
+    for _ in range(40):
+        start = time.perf_counter()
+        F.linear(a, b)
+        best = min(best, time.perf_counter() - start)
+    return 2 * 2048 * 512 * 512 / best / 1e9
+
+
+def flops_per_token(vocabulary: int) -> float:
+    """Multiply-adds of the matrix products, forward and backward (three times forward)."""
+    block = 3 * 128 * 128 + 128 * 128 + 2 * 128 * 512
+    return 3 * 2 * (4 * block + 128 * vocabulary)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--out", default="benchmarks/results/train.json")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    count = 8 if arguments.quick else 60
+    ids, batches = made_batches(count)
+    steps = {"capsid": our_step(ids), "transformers GPT-2": gpt2_step(ids)}
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    gemm = []
+    for number, batch in enumerate([*batches[:3], *batches]):
+        gemm.append(sgemm_gflops() if number % 10 == 0 else gemm[-1])
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step(batch)
+            if number >= 3:
+                times[name].append(time.perf_counter() - start)
+    tokens = np.array([int(b.lengths_B.sum()) for b in batches])
+    padding = 1 - tokens.sum() / sum(b.tokens_BL.size for b in batches)
+    speed = {name: float(np.median(tokens / np.array(t))) for name, t in times.items()}
+    ratio = float(np.median(np.array(times["transformers GPT-2"]) / np.array(times["capsid"])))
+    share = speed["capsid"] * flops_per_token(ids.layout.vocabulary) / (max(gemm) * 1e9)
+    for name, value in speed.items():
+        print(f"{name:20s} {value:10,.0f} tokens/s")
+    print(f"ratio {ratio:.2f}  padding {padding:.1%}  sgemm {max(gemm):.0f} GFLOP/s  share of sgemm {share:.0%}")
+    result = {
+        "tokens_per_second": speed,
+        "ratio": ratio,
+        "padding": float(padding),
+        "sgemm_gflops": max(gemm),
+        "share_of_sgemm": share,
+        "config": {"threads": arguments.threads, "batches": count, "batch_size": BATCH, "dropout": DROPOUT},
+        "machine": machine_facts(),
+    }
+    write_result(Path(arguments.out), result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from capsid.errors import ConfigError, nearest
+from capsid.progress import Console, duration, silent
+from capsid.rng import child_seed, numpy_rng
+
+
+def test_children_of_a_seed_differ_and_repeat() -> None:
+    seeds = {child_seed(s, *p) for s in (0, 1) for p in [("a",), ("b",), ("a", 0), ("a", 1)]}
+    assert len(seeds) == 8
+    assert all(0 <= s < 2**63 for s in seeds)
+    assert child_seed(3, "a", 1) == child_seed(3, "a", 1)
+    np.testing.assert_array_equal(numpy_rng(5, "x").random(4), numpy_rng(5, "x").random(4))
+
+
+def test_numpy_is_not_seeded_globally() -> None:
+    before = np.random.get_state()[1].copy()
+    numpy_rng(0, "x").random(3)
+    np.testing.assert_array_equal(np.random.get_state()[1], before)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (42.2, "42 s"), (185, "3 min 05 s"), (3599.6, "1 h 00 min"), (7800, "2 h 10 min")]
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_console_writes_plain_lines_to_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(every_seconds=0.0)
+    console.update("at 1")
+    console.line("done")
+    Console(every_seconds=60).update("too soon")
+    silent.line("nothing")
+    silent.update("nothing")
+    captured = capsys.readouterr()
+    assert captured.err == "at 1\ndone\n"
+    assert captured.out == ""
+
+
+def test_an_error_says_its_hint() -> None:
+    error = ConfigError("no recipe 'tigre'", hint=nearest("tigre", ["tiger", "sasrec"]))
+    assert str(error) == "no recipe 'tigre' (hint: did you mean 'tiger'? allowed: sasrec, tiger)"
+    assert nearest("zzz", ["b", "a"]) == "allowed: a, b"
+    assert error.exit_code == 2

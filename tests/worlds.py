@@ -1,0 +1,107 @@
+"""Small worlds with known answers, for the tests of all rooms: random ids, random models, a model that is a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from capsid.decode.beam import BeamSearch
+from capsid.decode.retrieve import Retriever
+from capsid.generate.generator import TransformerGenerator
+from capsid.ids.collisions import CollisionPolicy
+from capsid.ids.flatten import TokenBatch
+from capsid.ids.semantic_ids import SemanticIds
+from capsid.ids.trie import Trie
+from capsid.ragged import Ragged
+from capsid.vocabulary import Vocabulary
+
+
+def make_ids(
+    codes: Sequence[Sequence[int]], sizes: Sequence[int], collisions: CollisionPolicy | None = None
+) -> SemanticIds:
+    """Ids of items a0, a1, ... from their codes."""
+    items = Vocabulary(f"a{i}" for i in range(len(codes)))
+    return SemanticIds.assign(items, Ragged.from_rows(codes), sizes, collisions)
+
+
+def random_codes(
+    seed: int, *, items: int, sizes: Sequence[int], variable: bool = False, distinct: bool = True
+) -> list[list[int]]:
+    """Rows of codes; `variable` ones end anywhere, so that some are prefixes of others."""
+    rng = np.random.default_rng(seed)
+    rows: list[list[int]] = []
+    while len(rows) < items:
+        length = int(rng.integers(1, len(sizes) + 1)) if variable else len(sizes)
+        row = [int(rng.integers(0, s)) for s in sizes[:length]]
+        if not distinct or row not in rows:
+            rows.append(row)
+    return rows
+
+
+def ragged_codes(*, depths: int = 4, size: int = 4, most: int = 25) -> st.SearchStrategy[list[list[int]]]:
+    """Rows of one to `depths` codes, with repeats and prefixes of each other."""
+    row = st.lists(st.integers(0, size - 1), min_size=1, max_size=depths)
+    return st.lists(row, min_size=1, max_size=most)
+
+
+def random_generator(ids: SemanticIds, seed: int = 0, *, scale: float = 12.0, **fields: int | float) -> TransformerGenerator:
+    """An untrained Transformer whose weights are large enough for its distributions to be far from flat."""
+    settings = {"layers": 2, "heads": 2, "width": 16, "feedforward": 24, "history": 6, **fields}
+    generator = TransformerGenerator(**settings).build(ids, np.ones(len(ids)), seed=seed)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in generator.network.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(scale)
+            else:
+                source = torch.Generator().manual_seed(seed)
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=source))
+    return generator
+
+
+def random_histories(seed: int, items: int, lengths: Sequence[int]) -> Ragged:
+    """Histories of the given lengths without repeats (as far as the catalogue goes)."""
+    rng = np.random.default_rng(seed)
+    return Ragged.from_rows([rng.permutation(items)[:n] for n in lengths], np.int64)
+
+
+class TableModel:
+    """Answers the decoder's protocol from a function of (user, prefix): the probabilities of all tokens."""
+
+    def __init__(self, vocabulary: int, probabilities: Callable[[int, tuple[int, ...]], dict[int, float]]) -> None:
+        self.vocabulary = vocabulary
+        self.probabilities = probabilities
+        self.asked: list[tuple[int, tuple[int, ...]]] = []
+
+    def start(self, histories: TokenBatch) -> tuple[list[list[tuple[int, ...]]], Tensor]:
+        state = [[()] for _ in range(len(histories))]
+        return state, self._logits(state)[:, 0]
+
+    def step(
+        self, state: list[list[tuple[int, ...]]], parents_UW: Tensor, tokens_UW: Tensor
+    ) -> tuple[list[list[tuple[int, ...]]], Tensor]:
+        grown = [
+            [(*state[u][p], t) for p, t in zip(parents, tokens)]
+            for u, (parents, tokens) in enumerate(zip(parents_UW.tolist(), tokens_UW.tolist()))
+        ]
+        return grown, self._logits(grown)
+
+    def _logits(self, state: list[list[tuple[int, ...]]]) -> Tensor:
+        out = torch.full((len(state), len(state[0]) if state else 1, self.vocabulary), -torch.inf)
+        for u, beams in enumerate(state):
+            for w, prefix in enumerate(beams):
+                self.asked.append((u, prefix))
+                for token, p in self.probabilities(u, prefix).items():
+                    out[u, w, token] = float(np.log(p))
+        # A row without any entry (a dead beam asks for padding) must not become NaN.
+        return torch.where(torch.isinf(out).all(-1, keepdim=True), torch.zeros(()), out)
+
+
+def retriever_of(
+    model: object, ids: SemanticIds, *, width: int = 10_000, history: int = 6, priority: np.ndarray | None = None
+) -> Retriever:
+    """A retriever over these ids, by default with a beam wider than any catalogue here."""
+    return Retriever(model, ids, Trie.build(ids.closed, priority), BeamSearch(width=width), history)  # type: ignore[arg-type]
