@@ -176,7 +176,7 @@ def _replace_folder(new: Path, path: Path) -> None:
         if old is not None and not path.exists():
             os.replace(old, path)
         elif old is not None:
-            old.rmdir()
+            shutil.rmtree(old, ignore_errors=True)
         raise
     _sync_folder(path.parent)
     if old is not None:

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 import capsid
 from capsid.artifacts import load_arrays, new_folder, open_folder, read_json, save_arrays, write_json
 from capsid.config import Kinds
+from capsid.data.dataset import item_title
 from capsid.data.split import Cases, Split
 from capsid.errors import ArtifactError
 from capsid.ids.trie import Trie
@@ -54,10 +55,7 @@ class Catalogue:
 
     def title(self, number: int) -> str:
         """What to show a person for an item."""
-        for column in ("title", "keywords"):
-            if column in self.attributes.columns and self.attributes[column][int(number)]:
-                return str(self.attributes[column][int(number)])
-        return self.items[int(number)]
+        return item_title(self.items, self.attributes, number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +125,8 @@ def _split_arrays(split: Split) -> dict[str, np.ndarray]:
         cases = split.cases(name)
         out[f"{name}_users"], out[f"{name}_targets"] = cases.users, cases.targets
         out[f"{name}_values"], out[f"{name}_offsets"] = cases.histories.values, cases.histories.offsets
+    if split.cold is not None:
+        out["cold"] = split.cold
     return out
 
 
@@ -135,7 +135,8 @@ def _split_of(kind: str, arrays: dict[str, np.ndarray]) -> Split:
         n: Cases(arrays[f"{n}_users"], Ragged(arrays[f"{n}_values"], arrays[f"{n}_offsets"]), arrays[f"{n}_targets"])
         for n in ("valid", "test")
     }
-    return Split(kind, Ragged(arrays["train_values"], arrays["train_offsets"]), cases["valid"], cases["test"])
+    train = Ragged(arrays["train_values"], arrays["train_offsets"])
+    return Split(kind, train, cases["valid"], cases["test"], arrays.get("cold"))
 
 
 def _versions() -> dict[str, Any]:

@@ -98,12 +98,7 @@ class Dataset:
 
     def title(self, number: int) -> str:
         """What to show a person for an item: its title, else its keywords, else its id."""
-        for column in ("title", "keywords"):
-            if column in self.attributes.columns:
-                value = self.attributes[column][int(number)]
-                if value:
-                    return str(value)
-        return self.items[int(number)]
+        return item_title(self.items, self.attributes, number)
 
     def describe(self) -> dict[str, object]:
         """Counts a person wants to see first."""
@@ -123,6 +118,14 @@ class Dataset:
             "attributes": {c: round(coverage(self.attributes, c), 4) for c in self.attributes.columns},
             "fingerprint": self.fingerprint,
         }
+
+
+def item_title(items: Vocabulary, attributes: pl.DataFrame, number: int) -> str:
+    """An item's title, else its keywords, else its id."""
+    for column in ("title", "keywords"):
+        if column in attributes.columns and attributes[column][int(number)]:
+            return str(attributes[column][int(number)])
+    return items[int(number)]
 
 
 def coverage(frame: pl.DataFrame, column: str) -> float:

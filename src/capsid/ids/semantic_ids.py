@@ -15,7 +15,7 @@ import numpy as np
 
 from capsid.artifacts import load_arrays, read_json, save_arrays, write_json
 from capsid.errors import ArtifactError, DataError
-from capsid.ids.collisions import Bucket, CollisionPolicy
+from capsid.ids.collisions import Bucket, CollisionPolicy, running_number
 from capsid.ids.layout import END, TokenLayout
 from capsid.ids.order import group_numbers, proper_prefixes
 from capsid.ragged import Ragged
@@ -108,12 +108,8 @@ class SemanticIds:
     def extend(self, items: Sequence[str], codes: Ragged) -> SemanticIds:
         """More items; the tokens of the old ones do not change, and neither does the vocabulary."""
         every = self.codes.append(codes)
-        suffixes = None
-        if self.suffixes is not None:
-            # Suffixes are counted in row order, so old rows keep their numbers.
-            from capsid.ids.collisions import Suffix
-
-            suffixes = Suffix().suffixes(every)
+        # Suffixes are counted in row order, so old rows keep their numbers.
+        suffixes = None if self.suffixes is None else running_number(group_numbers(every))
         grown = SemanticIds(Vocabulary([*self.items, *items]), every, self.layout, suffixes)
         grown.tokens  # noqa: B018  (raises now if a code or suffix is out of range)
         return grown
