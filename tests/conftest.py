@@ -12,7 +12,15 @@ import torch
 torch.set_num_threads(1)
 faiss.omp_set_num_threads(1)
 # A failure must come back when the suite is run again, so examples are derived from the test itself.
-hypothesis.settings.register_profile("capsid", deadline=None, max_examples=30, derandomize=True, database=None)
+# Explaining a failure takes a minute and more.
+hypothesis.settings.register_profile(
+    "capsid",
+    deadline=None,
+    max_examples=30,
+    derandomize=True,
+    database=None,
+    phases=[p for p in hypothesis.Phase if p is not hypothesis.Phase.explain],
+)
 hypothesis.settings.load_profile("capsid")
 
 

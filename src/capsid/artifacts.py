@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 import zipfile
@@ -35,15 +36,16 @@ def write_bytes(path: Path, data: bytes) -> None:
     path = Path(path)
     with _told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        # Opened by name, not by mkstemp: the file gets the rights that the user's umask gives.
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with open(temporary, "xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         finally:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         _sync_folder(path.parent)
 
 
@@ -69,6 +71,20 @@ def new_folder(path: Path, *, kind: str) -> Iterator[Path]:
     An earlier folder at `path` stays untouched until the new one is complete on disk.
     """
     path = Path(path)
+    check_place(path)
+    with _told(path):
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+        try:
+            yield temporary
+            _seal(temporary, kind)
+            _replace_folder(temporary, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place where `new_folder` could not write: said before hours of work, not after them."""
+    path = Path(path)
     if path.exists() and not path.is_dir():
         raise ArtifactError(f"{path} exists and is not a folder", hint="choose another --out")
     if path.exists() and any(path.iterdir()) and not (path / MANIFEST).exists():
@@ -77,13 +93,8 @@ def new_folder(path: Path, *, kind: str) -> Iterator[Path]:
         )
     with _told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
-        try:
-            yield temporary
-            _seal(temporary, kind)
-            _replace_folder(temporary, path)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    if not os.access(path.parent, os.W_OK):
+        raise ArtifactError(f"{path.parent} is not writable", hint="choose another --out")
 
 
 def open_folder(path: Path, *, kind: str) -> Path:

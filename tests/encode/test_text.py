@@ -48,6 +48,13 @@ def test_minilm_knows_meaning() -> None:
     assert cosines.argmax(axis=1).tolist() == [1, 0, 3, 2]
 
 
+def test_text_is_cut_at_max_tokens() -> None:
+    table = titled(["red nail polish with glitter", "red nail polish with a very different end"])
+    short, long = (TextEncoder(max_tokens=n).fit(table).transform(table) for n in (5, 64))
+    np.testing.assert_allclose(short[0], short[1], atol=1e-5)
+    assert long[0] @ long[1] < 0.95
+
+
 def test_equal_texts_are_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 

@@ -15,7 +15,13 @@ import typer
 if TYPE_CHECKING:
     from capsid.data.check import CheckReport
 
-app = typer.Typer(name="data", help="List, describe, check and import datasets.", no_args_is_help=True)
+app = typer.Typer(
+    name="data",
+    help="List, describe, check and import datasets.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 Where = Annotated[
     str, typer.Argument(metavar="D", help="A built-in or benchmark name (`capsid data list`), or a folder.")

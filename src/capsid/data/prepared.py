@@ -38,7 +38,7 @@ def read_prepared(folder: Path, findings: Findings) -> Dataset:
     """All that can be read; what cannot is in `findings`."""
     _check_manifest(folder, findings)
     about = _read_about(folder, findings)
-    items, attributes = _read_items(_need(folder, ITEMS), findings)
+    items, attributes = read_items(_need(folder, ITEMS), findings)
     users, sequences = read_sequences(_need(folder, SEQUENCES), items, findings)
     times_file = find_file(folder, *TIMES)
     times = read_times(times_file, users, sequences, findings) if times_file else None
@@ -126,7 +126,8 @@ def _text_fields(about: Mapping[str, Any], attributes: pl.DataFrame, findings: F
     return tuple(name for name in wanted if name in attributes.columns)
 
 
-def _read_items(path: Path, findings: Findings) -> tuple[Vocabulary, pl.DataFrame]:
+def read_items(path: Path, findings: Findings) -> tuple[Vocabulary, pl.DataFrame]:
+    """Ids and attributes of an items file; what is wrong goes to `findings`."""
     first_line: dict[str, int] = {}
     records: list[Mapping[str, Any]] = []
     for number, line in numbered_lines(path, findings):

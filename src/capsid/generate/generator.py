@@ -55,6 +55,16 @@ class TransformerGenerator:
     history: int = 50
     warm_start: bool = True
 
+    def __post_init__(self) -> None:
+        for name in ("layers", "heads", "width", "feedforward", "history"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"generator.{name} is {getattr(self, name)}, but must be at least 1")
+        for name in ("dropout", "embedding_dropout"):
+            if not 0 <= getattr(self, name) <= 0.99:
+                raise ConfigError(f"generator.{name} is {getattr(self, name)}, but must be from 0 to 0.99")
+        if self.width % self.heads:
+            raise ConfigError(f"generator.width {self.width} is not a multiple of generator.heads {self.heads}")
+
     @property
     def network(self) -> CausalTransformer:
         """The network, once built."""
@@ -97,8 +107,6 @@ class TransformerGenerator:
         return self
 
     def _network(self, layout: TokenLayout) -> CausalTransformer:
-        if self.width % self.heads:
-            raise ConfigError(f"generator.width {self.width} is not a multiple of generator.heads {self.heads}")
         shape = NetworkShape(
             vocabulary=layout.vocabulary,
             depths=layout.depths + 1,
@@ -158,6 +166,8 @@ class PopularityGenerator:
 
     def state(self) -> dict[str, Tensor]:
         """The scores."""
+        if not hasattr(self, "logits_"):
+            raise NotFittedError("the generator has no counts yet", hint="fit or load it first")
         return {"logits": self.logits_}
 
     def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> PopularityGenerator:

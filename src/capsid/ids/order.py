@@ -10,26 +10,42 @@ from capsid.ragged import Ragged
 ABSENT = -1
 
 
+class Columns:
+    """The values of rows depth by depth. Lengths are looked at once, and equally long rows are not copied."""
+
+    def __init__(self, rows: Ragged) -> None:
+        lengths = rows.lengths
+        self.width = int(lengths.max()) if len(rows) else 0
+        self._rows = rows
+        self._lengths = lengths
+        self._matrix: np.ndarray | None = None
+        if len(rows) and lengths.min() == self.width and rows.offsets[0] == 0:
+            self._matrix = rows.values.reshape(len(rows), self.width)
+            self._lengths = lengths[:0]
+
+    def __getitem__(self, depth: int) -> np.ndarray:
+        """The value of every row at `depth`, ABSENT where the row is shorter. May be a view: not for writing."""
+        if self._matrix is not None and depth < self.width:
+            return self._matrix[:, depth].astype(np.int32, copy=False)
+        out = np.full(len(self._rows), ABSENT, dtype=np.int32)
+        there = np.flatnonzero(self._lengths > depth)
+        out[there] = self._rows.values[self._rows.offsets[there] + depth]
+        return out
+
+
 def column(rows: Ragged, depth: int) -> np.ndarray:
-    """The value of every row at `depth`, ABSENT where the row is shorter."""
-    lengths = rows.lengths
-    if len(lengths) and lengths.min() > depth:
-        return rows.values[rows.offsets[:-1] + depth].astype(np.int32, copy=False)
-    out = np.full(len(rows), ABSENT, dtype=np.int32)
-    there = lengths > depth
-    out[there] = rows.values[rows.offsets[:-1][there] + depth]
-    return out
+    """One of the `Columns`."""
+    return Columns(rows)[depth]
 
 
 def lexicographic_order(rows: Ragged, priority: np.ndarray | None = None) -> np.ndarray:
     """Row numbers in lexicographic order; equal rows by `priority` (small first), then by row number."""
-    width = int(rows.lengths.max()) if len(rows) else 0
-    keys = _packed_keys(rows, width)
+    columns = Columns(rows)
+    keys = _packed_keys(rows, columns.width)
     if keys is None:
-        order = np.lexsort([column(rows, d) for d in reversed(range(width))])
+        order = np.lexsort([columns[d] for d in reversed(range(columns.width))])
         return _break_ties(order, _same_as_previous(rows, order), priority)
-    order = np.argsort(keys)
-    keys = keys[order]
+    order = _sort(keys)
     same = np.zeros(len(order), dtype=bool)
     np.equal(keys[1:], keys[:-1], out=same[1:])
     return _break_ties(order, same, priority)
@@ -45,17 +61,19 @@ def group_numbers(rows: Ragged) -> np.ndarray:
 
 def proper_prefixes(rows: Ragged) -> np.ndarray:
     """True for every row that another row extends."""
-    order = lexicographic_order(rows)
     lengths = rows.lengths
-    same_so_far = np.ones(max(len(order) - 1, 0), dtype=bool)
-    for depth in range(int(lengths.max()) if len(rows) else 0):
-        values = column(rows, depth)[order]
+    if not len(rows) or lengths.min() == lengths.max():
+        return np.zeros(len(rows), dtype=bool)
+    order = lexicographic_order(rows)
+    same_so_far = np.ones(len(order) - 1, dtype=bool)
+    columns = Columns(rows)
+    for depth in range(columns.width):
+        values = columns[depth][order]
         same_so_far &= (values[1:] == values[:-1]) | (values[:-1] == ABSENT)
     extended = np.zeros(len(rows), dtype=bool)
-    if len(order) > 1:
-        # In sorted order the last of several equal rows stands before the first extension.
-        follows = same_so_far & (lengths[order[1:]] > lengths[order[:-1]])
-        extended[order[:-1][follows]] = True
+    # In sorted order the last of several equal rows stands before the first extension.
+    follows = same_so_far & (lengths[order[1:]] > lengths[order[:-1]])
+    extended[order[:-1][follows]] = True
     groups = group_numbers(rows)
     return np.isin(groups, groups[extended])
 
@@ -64,26 +82,46 @@ def _packed_keys(rows: Ragged, width: int) -> np.ndarray | None:
     """One unsigned 64-bit key a row whose order is the rows' order, or None where 64 bits do not suffice."""
     keys = np.zeros(len(rows), dtype=np.uint64)
     used = 0
+    columns = Columns(rows)
     for depth in range(width):
-        values = column(rows, depth)
-        plain = values[values > END]
-        low = int(plain.min()) if len(plain) else 0
-        # absent 0, end-of-item 1, then the codes of this depth counted from their smallest
-        digits = np.where(values > END, values - low + 3, values + 1).astype(np.uint64)
-        bits = int(digits.max()).bit_length() if len(digits) else 0
+        values = columns[depth]
+        digits = values - values.min()
+        if int(values.min()) <= END:
+            plain = values[values > END]
+            low = int(plain.min()) if len(plain) else 0
+            # absent 0, padding 1, end-of-item 2, then the codes of this depth counted from their smallest
+            digits = np.where(values > END, values - low + 3, values + 1)
+        bits = int(digits.max()).bit_length()
         used += bits
         if used > 64:
             return None
         keys <<= np.uint64(bits)
-        keys |= digits
+        keys |= digits.astype(np.uint64)
     return keys
+
+
+def _sort(keys: np.ndarray) -> np.ndarray:
+    """Sort keys in place and return where each came from."""
+    bits = np.uint64(len(keys).bit_length())
+    if not len(keys) or int(keys.max()).bit_length() + int(bits) > 64:
+        order = np.argsort(keys)
+        keys[:] = keys[order]
+        return order
+    # With the row number in the bits that are left a plain sort does: far quicker than argsort, and in place.
+    keys <<= bits
+    keys |= np.arange(len(keys), dtype=np.uint64)
+    keys.sort()
+    order = (keys & ((np.uint64(1) << bits) - np.uint64(1))).view(np.int64)
+    keys >>= bits
+    return order
 
 
 def _same_as_previous(rows: Ragged, order: np.ndarray) -> np.ndarray:
     same = np.zeros(len(order), dtype=bool)
     same[1:] = True
-    for depth in range(int(rows.lengths.max()) if len(rows) else 0):
-        values = column(rows, depth)[order]
+    columns = Columns(rows)
+    for depth in range(columns.width):
+        values = columns[depth][order]
         same[1:] &= values[1:] == values[:-1]
     return same
 

@@ -61,7 +61,9 @@ class SemanticIds:
             raise DataError("an item has an empty code", hint="every item needs at least one code")
         policy = collisions or Bucket()
         suffixes = policy.suffixes(codes)
-        return cls(items, codes, TokenLayout(tuple(int(s) for s in sizes), policy.width(suffixes)), suffixes)
+        ids = cls(items, codes, TokenLayout(tuple(int(s) for s in sizes), policy.width(suffixes)), suffixes)
+        ids.tokens  # noqa: B018  (raises now, not after saving, if a code or suffix is out of range)
+        return ids
 
     def __len__(self) -> int:
         return len(self.items)

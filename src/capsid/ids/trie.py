@@ -17,7 +17,7 @@ import numpy as np
 
 from capsid.errors import DataError
 from capsid.ids.layout import PAD
-from capsid.ids.order import ABSENT, column, lexicographic_order
+from capsid.ids.order import ABSENT, Columns, lexicographic_order
 from capsid.ragged import Ragged
 
 ROOT = 0
@@ -56,28 +56,31 @@ class Trie:
         index = np.int32 if n < 2**30 else np.int64
         order = order.astype(index, copy=False)
         wide = len(closed.values) and int(closed.values.max()) >= 2**16
-        tokens, lows, highs, starts = [np.zeros(1, np.int32)], [np.zeros(1, index)], [np.full(1, n, index)], []
+        small = np.int32 if wide else np.uint16
+        tokens, lows, highs, starts = [np.zeros(1, small)], [np.zeros(1, index)], [np.full(1, n, index)], []
         changed = np.zeros(n, dtype=bool)
         if n:
             changed[0] = True
         base = 1
-        for depth in range(int(closed.lengths.max()) if n else 0):
-            values = column(closed, depth)[order]
+        columns = Columns(closed)
+        for depth in range(columns.width):
+            values = columns[depth][order]
             changed[1:] |= values[1:] != values[:-1]
-            borders = np.flatnonzero(changed)
-            here = values[borders] != ABSENT
-            low = borders[here].astype(index)
+            low = np.flatnonzero(changed).astype(index)
             # A node ends where the next group begins, also if that group's rows have already ended.
-            high = np.append(borders[1:], n)[here].astype(index)
+            high = np.append(low[1:], index(n))
+            here = values[low] != ABSENT
+            if not here.all():
+                low, high = low[here], high[here]
             starts.append(base + np.searchsorted(low, lows[-1]).astype(index))
-            tokens.append(values[low])
+            tokens.append(values[low].astype(small))
             lows.append(low)
             highs.append(high)
             base += len(low)
         starts.append(np.full(len(lows[-1]) + 1, base, dtype=index))
-        token = np.concatenate(tokens).astype(np.int32 if wide else np.uint16)
-        trie = cls(np.concatenate(starts).astype(index), token, np.concatenate(lows), np.concatenate(highs), order)
-        if len(trie.leaves) and int((trie.high - trie.low)[trie.leaves].sum()) != n:
+        trie = cls(_joined(starts), _joined(tokens), _joined(lows), _joined(highs), order)
+        ends = trie.first_child[1:] == trie.first_child[:-1]
+        if n and int((trie.high - trie.low).sum(where=ends, dtype=np.int64)) != n:
             raise DataError("an id is a prefix of another", hint="build the trie from SemanticIds.closed")
         return trie
 
@@ -98,7 +101,9 @@ class Trie:
     def leaves(self) -> np.ndarray:
         """Leaf nodes in lexicographic order of their ids."""
         leaves = np.flatnonzero(self.first_child[1:] == self.first_child[:-1])
-        return leaves[np.argsort(self.low[leaves], kind="stable")]
+        starts = self.low[leaves]
+        # Where all ids are equally long the leaves are one level, already in order.
+        return leaves if (starts[1:] > starts[:-1]).all() else leaves[np.argsort(starts)]
 
     @cached_property
     def positions(self) -> np.ndarray:
@@ -174,7 +179,10 @@ class Trie:
         """
         old = len(self.items)
         same = self.rows() == closed.take(np.arange(old))
-        if not same or priority is not None:
+        if priority is None and not same:
+            # Places in the old order stand for the priorities it was built with; new items follow.
+            priority = np.concatenate([self.positions, np.arange(old, len(closed))])
+        if priority is not None:
             return Trie.build(closed, priority)
         new = closed.take(np.arange(old, len(closed)))
         return Trie._from_sorted(closed, _merge(closed, self.items, old + lexicographic_order(new)))
@@ -192,12 +200,22 @@ class Trie:
         return cls(*(np.load(f, mmap_mode="r" if memory_map else None, allow_pickle=False) for f in files))
 
 
+def _joined(levels: list[np.ndarray]) -> np.ndarray:
+    """The levels end to end; the list is emptied, because at the size of a catalogue both would not fit."""
+    out = np.concatenate(levels)
+    levels.clear()
+    return out
+
+
 def _merge(rows: Ragged, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Merge two sorted lists of row numbers; of equal rows the left ones come first."""
     low = np.zeros(len(right), dtype=np.int64)
     high = np.full(len(right), len(left), dtype=np.int64)
-    width = int(rows.lengths.max())
-    dense_right = np.stack([column(rows, d)[right] for d in range(width)], axis=1)
+    if not len(right):
+        return left
+    columns = Columns(rows)
+    width = columns.width
+    dense_right = np.stack([columns[d][right] for d in range(width)], axis=1)
     while (low < high).any():
         middle = (low + high) // 2
         probe = left[np.minimum(middle, len(left) - 1)]

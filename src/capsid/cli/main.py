@@ -1,0 +1,123 @@
+"""The command `capsid`: which verbs there are, how a verb is found, and what a user sees when something goes wrong.
+
+A verb's module is imported when the verb is called, and verbs import heavy libraries inside their functions, so that
+help is quick. Help is plain text: rich boxes would double the time it takes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from capsid import __version__
+from capsid.errors import CapsidError, ConfigError, nearest
+
+# verb -> module with its `app`, and one line of help
+VERBS: dict[str, tuple[str, str]] = {
+    "demo": ("capsid.cli.demo", "The whole way on built-in films: ids, training, metrics, recommendations."),
+    "data": ("capsid.cli.data", "List, describe, check and import datasets."),
+    "recipes": ("capsid.cli.recipes", "List, show and compare the methods there are."),
+    "fit": ("capsid.cli.fit", "Fit a recipe on a dataset and write a run; a stopped fit resumes."),
+    "evaluate": ("capsid.cli.evaluate", "Metrics of a run on held-out interactions."),
+    "predict": ("capsid.cli.predict", "Ranked lists for every held-out user, as JSON lines."),
+    "recommend": ("capsid.cli.recommend", "The next items after a history."),
+    "tokenizer": ("capsid.cli.tokenizer", "Fit a tokenizer alone; look at the ids of a tokenizer or a run."),
+    "doctor": ("capsid.cli.doctor", "Versions, optional libraries, cores, cache, and how fast this machine is."),
+}
+
+
+class Stopped(CapsidError):
+    """The user pressed Ctrl-C."""
+
+    exit_code = 130
+
+
+class Verbs(TyperGroup):
+    """Finds verbs in `VERBS`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All verbs, in the order of the table."""
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import a verb."""
+        if cmd_name not in VERBS:
+            raise ConfigError(f"there is no command {cmd_name!r}", hint=nearest(cmd_name, VERBS))
+        command = typer.main.get_command(importlib.import_module(VERBS[cmd_name][0]).app)
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list of verbs, without importing one."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in VERBS.items()])
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a verb."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Stopped("stopped; run the same command again to resume") from None
+
+
+app = typer.Typer(cls=Verbs, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"capsid {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog="`capsid VERB --help` has examples. Start with `capsid demo`.")
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Semantic IDs for recommendation: from interactions to ids to recommendations."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line with these arguments; returns the exit code. Errors that are bugs of ours propagate."""
+    try:
+        result = typer.main.get_command(app).main(list(arguments), prog_name="capsid", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except Stopped as stopped:
+        print(f"\n{stopped.message}", file=sys.stderr)
+        return stopped.exit_code
+    except CapsidError as error:
+        _tell(error.message, error.hint)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader (head, less) has gone; point standard output elsewhere or the interpreter complains at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        # Wrong usage. The class is of click, which typer carries inside itself at a place that differs by version.
+        if not hasattr(error, "format_message"):
+            raise
+        context = getattr(error, "ctx", None)
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message(), file=sys.stderr)
+        else:
+            _tell(error.format_message(), f"see `{context.command_path if context else 'capsid'} --help`")
+        return 2
+
+
+def _tell(message: str, hint: str | None) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+
+
+def main() -> None:
+    """Entry of the command `capsid`."""
+    sys.exit(run(sys.argv[1:]))

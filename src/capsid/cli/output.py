@@ -1,0 +1,95 @@
+"""What all verbs share: printing JSON and tables, reading lists from options, a clear answer to an unknown item."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from capsid.errors import ConfigError, DataError
+
+LIMIT = 20_000
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on standard output."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def json_line(value: Any) -> str:
+    """One line of a JSON-lines file."""
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table on standard output; numbers to the right. Nothing is cut off where the reader is not a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = [list(row) for row in rows]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, name in enumerate(columns):
+        number = all(isinstance(row[i], int | float) for row in rows)
+        table.add_column(name, justify="right" if number else "left", no_wrap=number)
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def parse_ks(text: str) -> tuple[int, ...]:
+    """`5,10` as increasing whole numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) >= 1 for part in parts):
+        raise ConfigError(f"-k is {text!r}", hint="give whole numbers of at least 1, such as -k 5,10")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def parse_k(k: int) -> int:
+    """How many items are asked for."""
+    if k < 1:
+        raise ConfigError(f"-k is {k}", hint="ask for at least one item, such as -k 10")
+    return k
+
+
+def parse_ids(text: str) -> list[str]:
+    """`ID,ID,...`; an id with a comma in it stands in quotation marks."""
+    parts = next(csv.reader([text], skipinitialspace=True), [])
+    return [part.strip() for part in parts if part.strip()]
+
+
+def check_items(wanted: Sequence[str], items: Sequence[str], title: Callable[[int], str]) -> None:
+    """Refuse an id that the catalogue does not have, naming ids and titles that are near."""
+    for id_ in wanted:
+        if id_ not in items:
+            near = _near(id_, items, title)
+            hint = f"did you mean {' or '.join(near)}?" if near else "use the item ids of your data, separated by commas"
+            raise DataError(f"there is no item {id_!r} among the {len(items):,} items", hint=hint)
+
+
+def _near(id_: str, items: Sequence[str], title: Callable[[int], str]) -> list[str]:
+    # Comparing costs time for every id: a catalogue of millions is searched among the ids that begin alike.
+    numbers: Sequence[int] = range(len(items))
+    if len(items) > LIMIT:
+        numbers = [n for n in numbers if items[n][:2] == id_[:2]][:LIMIT]
+    by_id = {items[n]: n for n in numbers}
+    found = [by_id[i] for i in difflib.get_close_matches(id_, by_id, n=3, cutoff=0.6)]
+    if len(id_) >= 4 and len(items) <= LIMIT:
+        found += [n for n in numbers if id_.lower() in title(n).lower() and n not in found][:3]
+    return [repr(items[n]) if title(n) == items[n] else f"{items[n]!r} ({title(n)})" for n in found[:3]]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

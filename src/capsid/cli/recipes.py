@@ -1,0 +1,90 @@
+"""`capsid recipes`: which methods there are, what is in one, and how two differ."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from capsid.cli.output import print_json, print_table
+
+app = typer.Typer(
+    help="List, show and compare the methods there are.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+Name = Annotated[str, typer.Argument(metavar="R", help="A recipe (`capsid recipes list`).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+# What a recipe says of itself; no setting.
+TEXTS = ("name", "about", "paper", "deviations")
+
+
+@app.command("list")
+def list_recipes(as_json: AsJson = False) -> None:
+    """Show all recipes.
+
+    Examples:
+
+      capsid recipes list
+
+      capsid recipes list --json
+    """
+    from capsid.recipes import RECIPES
+
+    if as_json:
+        print_json([{"name": r.name, "about": r.about, "paper": r.paper} for r in RECIPES.values()])
+    else:
+        print_table(["recipe", "what it is"], [[r.name, r.about] for r in RECIPES.values()])
+
+
+@app.command("show")
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show every setting of a recipe, by the name that `capsid fit --set` takes.
+
+    Examples:
+
+      capsid recipes show rq-kmeans
+
+      capsid recipes show sasrec --json
+    """
+    from capsid.config import flatten
+    from capsid.recipes import get_recipe
+
+    recipe = get_recipe(name)
+    if as_json:
+        print_json(recipe.to_dict())
+        return
+    settings = flatten(recipe)
+    width = max(map(len, settings))
+    for path, value in settings.items():
+        print(f"{path:<{width}}  {_shown(value)}")
+
+
+@app.command("diff")
+def diff(first: Name, second: Name, as_json: AsJson = False) -> None:
+    """Show the settings in which two recipes differ.
+
+    Examples:
+
+      capsid recipes diff rq-kmeans sasrec
+
+      capsid recipes diff sasrec popularity --json
+    """
+    from capsid.config import difference
+    from capsid.recipes import get_recipe
+
+    found = difference(get_recipe(first), get_recipe(second))
+    if as_json:
+        print_json({path: {first: a, second: b} for path, (a, b) in found.items()})
+        return
+    rows = [[path, _shown(a), _shown(b)] for path, (a, b) in found.items() if path not in TEXTS]
+    print_table(["setting", first, second], rows)
+
+
+def _shown(value: object) -> str:
+    if value is None or value == "" or value == []:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

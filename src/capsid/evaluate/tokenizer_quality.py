@@ -1,0 +1,126 @@
+"""How good ids are before a generator is trained on them: collisions, use of codes, similarity, reconstruction.
+
+Ids, vectors and a function from codes to vectors in, numbers out. NumPy only; knows no tokenizer, no file, no network.
+What a tokenizer does not have (stop causes, winner mass, soft reconstruction, ...) is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from capsid.ids.semantic_ids import SemanticIds
+from capsid.ragged import Ragged
+
+Decode = Callable[[Ragged], np.ndarray | None]
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """Mean norm of what the first depths leave unexplained, by depth: `soft` by mixtures, `hard` by codes alone."""
+
+    soft: tuple[float, ...] | None = None
+    hard: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class TokenizerQuality:
+    """What `capsid tokenizer report` shows. `utilization` and `gini` are means over the depths."""
+
+    items: int
+    collision_rate: float
+    collision_rate_final: float
+    items_sharing_an_id: int
+    largest_bucket: int
+    utilization: float
+    utilization_by_depth: tuple[float, ...]
+    gini: float
+    gini_by_depth: tuple[float, ...]
+    intra_code_similarity: float | None
+    mean_similarity: float | None
+    mean_length: float
+    length_histogram: dict[int, int]
+    stop_causes: dict[str, float] | None
+    winner_mass: tuple[float, ...] | None
+    norm_increasing_share: tuple[float, ...] | None
+    reconstruction: Reconstruction
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `--json` prints them."""
+        return asdict(self)
+
+
+def tokenizer_quality(
+    ids: SemanticIds, vectors_ND: np.ndarray | None = None, decode: Decode | None = None
+) -> TokenizerQuality:
+    """All that can be told of these ids. `vectors_ND` are the items' vectors, `decode` what codes stand for."""
+    about = ids.statistics()
+    similar = overall = None
+    hard = None
+    if vectors_ND is not None and len(vectors_ND):
+        first_N = ids.codes.values[ids.codes.offsets[:-1]]
+        similar = intra_code_similarity(vectors_ND, first_N)
+        overall = intra_code_similarity(vectors_ND, np.zeros(len(first_N), dtype=np.int64))
+        hard = unexplained_by_depth(vectors_ND, ids.codes, decode) if decode is not None else None
+    return TokenizerQuality(
+        items=about.items,
+        collision_rate=about.collision_rate,
+        collision_rate_final=about.collision_rate_final,
+        items_sharing_an_id=about.items_sharing_an_id,
+        largest_bucket=about.largest_bucket,
+        utilization=_mean(about.utilization),
+        utilization_by_depth=about.utilization,
+        gini=_mean(about.gini),
+        gini_by_depth=about.gini,
+        intra_code_similarity=similar,
+        mean_similarity=overall,
+        mean_length=about.mean_length,
+        length_histogram=about.length_histogram,
+        stop_causes=None,
+        winner_mass=None,
+        norm_increasing_share=None,
+        reconstruction=Reconstruction(hard=hard),
+    )
+
+
+def intra_code_similarity(vectors_ND: np.ndarray, codes_N: np.ndarray) -> float | None:
+    """Mean cosine over all pairs of items with the same code, pair-weighted; None if no two items share one.
+
+    Exact without listing pairs (methods 6.10): in a group of n unit vectors the cosines of the ordered pairs sum to
+    ||sum x||^2 - n. Items whose vector is all zeros have no direction and are left out.
+    """
+    norms_N = np.linalg.norm(vectors_ND, axis=1).astype(np.float64)
+    known = norms_N > 0
+    unit_MD = vectors_ND[known].astype(np.float64) / norms_N[known, None]
+    groups_M = np.unique(codes_N[known], return_inverse=True)[1]
+    sizes_G = np.bincount(groups_M)
+    order = np.argsort(groups_M, kind="stable")
+    starts = np.cumsum(sizes_G) - sizes_G
+    sums_GD = np.add.reduceat(unit_MD[order], starts, axis=0) if len(starts) else np.zeros((0, 1))
+    pairs = float((sizes_G * (sizes_G - 1.0)).sum())
+    return float(((sums_GD**2).sum() - len(unit_MD)) / pairs) if pairs else None
+
+
+def unexplained_by_depth(vectors_ND: np.ndarray, codes: Ragged, decode: Decode) -> tuple[float, ...] | None:
+    """Mean norm of x minus what its first 1, 2, ... codes stand for; shorter codes count whole at every depth."""
+    out = []
+    for depth in range(1, int(codes.lengths.max()) + 1):
+        stands_for_ND = decode(first_codes(codes, depth))
+        if stands_for_ND is None:
+            return None
+        out.append(float(np.linalg.norm(vectors_ND - stands_for_ND, axis=1).mean()))
+    return tuple(out)
+
+
+def first_codes(codes: Ragged, depth: int) -> Ragged:
+    """The first `depth` codes of every row."""
+    place = np.arange(len(codes.values)) - np.repeat(codes.offsets[:-1], codes.lengths)
+    lengths = np.minimum(codes.lengths, depth)
+    return Ragged(codes.values[place < depth], np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+
+
+def _mean(values: tuple[float, ...]) -> float:
+    return float(np.mean(values)) if values else 0.0

@@ -1,0 +1,170 @@
+"""What the generator is trained on, and which of its parameters learn."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+from worlds import make_ids, random_codes, random_generator
+
+from capsid.errors import ConfigError, DataError
+from capsid.generate.fit import fit_generator, predict, training_pieces
+from capsid.generate.generator import TransformerGenerator
+from capsid.generate.objective import NextToken, Predictions
+from capsid.ids.flatten import flatten
+from capsid.ragged import Ragged
+from capsid.train.options import Training
+
+IDS = make_ids(random_codes(3, items=12, sizes=(4, 3, 3), variable=True), (4, 3, 3))
+SEQUENCES = st.lists(st.lists(st.integers(0, 11), max_size=17), min_size=1, max_size=6)
+TINY = Training(steps=6, batch_size=3, validate_every=3, learning_rate=0.01, checkpoint_seconds=0.0)
+
+
+@given(sequences=SEQUENCES, history=st.integers(1, 6))
+def test_every_next_item_is_a_target_once(sequences: list[list[int]], history: int) -> None:
+    numbered, number = [], 0
+    for row in sequences:
+        numbered.append(list(range(number, number + len(row))))
+        number += len(row)
+    pieces = [p.tolist() for p in training_pieces(Ragged.from_rows(numbered, np.int64), history)]
+    targets = [event for piece in pieces for event in piece[1:]]
+    assert sorted(targets) == [event for row in numbered for event in row[1:]]
+    for piece in pieces:
+        assert 2 <= len(piece) <= history + 1
+        assert piece == list(range(piece[0], piece[-1] + 1)), "a piece is a stretch of one sequence"
+        assert any(piece[0] in row and piece[-1] in row for row in numbered)
+    for row in numbered:
+        if len(row) > history:
+            assert row[-history - 1 :] in pieces, "the latest items have the longest past"
+
+
+@given(sequences=st.lists(st.lists(st.integers(0, 11), min_size=2, max_size=7), min_size=1, max_size=5))
+def test_predictions_are_the_tokens_from_the_second_item_on(sequences: list[list[int]]) -> None:
+    generator = random_generator(IDS, history=6)
+    batch = flatten(IDS, Ragged.from_rows(sequences), last=7)
+    found = predict(generator, batch)
+    network = generator.network
+    targets, hidden = [], []
+    for row in sequences:
+        tokens = [(int(t), place, depth) for place, i in enumerate(row) for depth, t in enumerate(IDS.closed[i])]
+        columns = [torch.tensor([c])[:, :-1] for c in zip(*tokens)]
+        states = network.hidden(*columns)[0]
+        for at in range(1, len(tokens)):
+            if tokens[at][1] >= 1:
+                targets.append(tokens[at][0])
+                hidden.append(states[at - 1])
+    assert found.targets_N.tolist() == targets
+    torch.testing.assert_close(found.hidden_ND, torch.stack(hidden), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("temperature", "smoothing"), [(1.0, 0.0), (0.5, 0.1)])
+def test_the_next_token_term_is_cross_entropy(temperature: float, smoothing: float) -> None:
+    generator = random_generator(IDS, 1)
+    predictions = predict(generator, flatten(IDS, Ragged.from_rows([[0, 1, 2], [3, 4]]), last=7))
+    term = NextToken(temperature=temperature, label_smoothing=smoothing)
+    logits = generator.network.logits(predictions.hidden_ND)
+    expected = F.cross_entropy(logits / temperature, predictions.targets_N, label_smoothing=smoothing)
+    torch.testing.assert_close(term.loss(generator.network, predictions), expected, rtol=1e-4, atol=1e-4)
+
+
+def cycle(users: int) -> Ragged:
+    """Everybody goes round the catalogue from another start: the next item is certain."""
+    return Ragged.from_rows([[(u + i) % len(IDS) for i in range(6)] for u in range(users)], np.int64)
+
+
+def small() -> TransformerGenerator:
+    return TransformerGenerator(layers=1, heads=2, width=16, feedforward=24, history=5, dropout=0.0, embedding_dropout=0.0)
+
+
+def test_a_certain_world_is_learnt() -> None:
+    generator = small().build(IDS, np.ones(len(IDS)), seed=0)
+    options = Training(steps=120, batch_size=12, learning_rate=0.02, validate_every=500, ema=0.0)
+    fit_generator(generator, IDS, cycle(12), (NextToken(),), options, seed=0)
+    predictions = predict(generator, flatten(IDS, cycle(12), last=6))
+    loss = NextToken().loss(generator.network, predictions)
+    assert float(loss.detach()) < 0.1 * math.log(IDS.layout.vocabulary)
+
+
+def test_only_what_matches_learns() -> None:
+    generator = small().build(IDS, np.ones(len(IDS)), seed=0)
+    before = generator.state()
+    fit_generator(generator, IDS, cycle(5), (NextToken(),), TINY, seed=0, learns=("blocks.*.up.*", "norm.weight"))
+    changed = {n for n, t in generator.state().items() if not torch.equal(t, before[n])}
+    assert changed == {"blocks.0.up.weight", "blocks.0.up.bias", "norm.weight"}
+    fit_generator(generator, IDS, cycle(5), (NextToken(),), TINY, seed=0)
+    assert not torch.equal(generator.state()["token.weight"], before["token.weight"]), "a later phase may thaw all"
+    with pytest.raises(ConfigError, match="no parameter of the generator matches"):
+        fit_generator(generator, IDS, cycle(5), (NextToken(),), TINY, seed=0, learns=("block.*",))
+
+
+def test_terms_add_up_with_their_weights() -> None:
+    class Fixed:
+        """Pulls on one parameter only."""
+
+        def __init__(self, weight: float) -> None:
+            self.weight = weight
+
+        def loss(self, network: torch.nn.Module, predictions: Predictions) -> torch.Tensor:
+            return network.norm.bias.sum()
+
+    options = Training(steps=1, batch_size=9, learning_rate=0.5, warmup=0.0, weight_decay=0.0, ema=0.0)
+
+    def shift(*weights: float) -> float:
+        generator = small().build(IDS, np.ones(len(IDS)), seed=0)
+        fit_generator(generator, IDS, cycle(5), [Fixed(w) for w in weights], options, seed=0)
+        return float(generator.state()["norm.bias"].sum())
+
+    assert shift(1.0) < 0
+    assert shift(1.0, -3.0) > 0
+    assert shift(1.0, -1.0) == pytest.approx(0.0)
+
+
+def test_tokens_are_counted_without_padding() -> None:
+    generator = small().build(IDS, np.ones(len(IDS)), seed=0)
+    sequences = Ragged.from_rows([[0, 1, 2, 3], [4, 5], [6]], np.int64)
+    options = Training(steps=1, batch_size=8, validate_every=5)
+    result = fit_generator(generator, IDS, sequences, (NextToken(),), options, seed=0)
+    sizes = IDS.closed.lengths
+    assert result.tokens == sizes[[0, 1, 2, 3]].sum() - 1 + sizes[[4, 5]].sum() - 1
+
+
+def test_a_killed_fit_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    """The real network with dropout on, killed in its validation."""
+
+    class Killed(Exception):
+        pass
+
+    def run(generator: TransformerGenerator, die: bool, checkpoint: Path | None) -> None:
+        def validate() -> float:
+            if die:
+                raise Killed
+            return float(generator.network.token.weight.detach().sum())
+
+        fit_generator(
+            generator, IDS, cycle(9), (NextToken(),), TINY, seed=0, validate=validate, checkpoint=checkpoint
+        )
+
+    def fresh() -> TransformerGenerator:
+        return TransformerGenerator(layers=2, heads=2, width=16, feedforward=24, history=5).build(
+            IDS, np.ones(len(IDS)), seed=0
+        )
+
+    whole, broken = fresh(), fresh()
+    run(whole, False, None)
+    with pytest.raises(Killed):
+        run(fresh(), True, tmp_path / "c")
+    run(broken, False, tmp_path / "c")
+    for name, tensor in whole.state().items():
+        assert torch.equal(broken.state()[name], tensor), name
+
+
+def test_nothing_to_learn_from() -> None:
+    generator = small().build(IDS, np.ones(len(IDS)), seed=0)
+    with pytest.raises(DataError, match="no training sequence has two or more items"):
+        fit_generator(generator, IDS, Ragged.from_rows([[1], []], np.int64), (NextToken(),), TINY, seed=0)

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from worlds import make_ids, ragged_codes
+
+from capsid.artifacts import read_json, save_arrays, write_json
+from capsid.errors import ArtifactError, DataError
+from capsid.ids.collisions import Bucket, CollisionPolicy, Suffix
+from capsid.ids.layout import END
+from capsid.ids.semantic_ids import SemanticIds, gini
+from capsid.ids.trie import Trie
+from capsid.ragged import Ragged
+from capsid.vocabulary import Vocabulary
+
+SIZES = (4, 4, 4, 4)
+POLICIES = st.sampled_from([Suffix(), Bucket()])
+
+
+@given(codes=ragged_codes(), policy=POLICIES)
+def test_closed_ids_are_prefix_free_and_end_only_where_needed(
+    codes: list[list[int]], policy: CollisionPolicy
+) -> None:
+    ids = make_ids(codes, SIZES, policy)
+    tokens, closed = ([tuple(r.tolist()) for r in rows] for rows in (ids.tokens, ids.closed))
+    for own, whole in zip(tokens, closed):
+        goes_on = any(len(other) > len(own) and other[: len(own)] == own for other in tokens)
+        assert whole == ((*own, END) if goes_on else own)
+    assert not any(a != b and b[: len(a)] == a for a in closed for b in closed)
+
+
+@given(codes=ragged_codes(size=3, depths=3), policy=POLICIES)
+def test_lookup_both_ways(codes: list[list[int]], policy: CollisionPolicy) -> None:
+    ids = make_ids(codes, SIZES, policy)
+    for item in ids.items:
+        tokens = ids[item]
+        owners = ids.lookup(tokens)
+        assert item in owners
+        assert owners == [other for other in ids.items if ids[other] == tokens]
+        assert ids.lookup([*tokens, END]) == owners
+        assert len(owners) == 1 or isinstance(policy, Bucket)
+    assert ids.lookup([0]) == ids.lookup([]) == []
+
+
+@given(old=ragged_codes(size=2, depths=3), new=ragged_codes(size=2, depths=3), policy=POLICIES)
+def test_extending_keeps_old_tokens_and_the_vocabulary(
+    old: list[list[int]], new: list[list[int]], policy: CollisionPolicy
+) -> None:
+    policy = Suffix(capacity=64) if isinstance(policy, Suffix) else policy
+    ids = make_ids(old, SIZES, policy)
+    names = [f"b{i}" for i in range(len(new))]
+    grown = ids.extend(names, Ragged.from_rows(new))
+    assert all(grown[item] == ids[item] for item in ids.items)
+    assert grown.layout == ids.layout
+    assert list(grown.items) == [*ids.items, *names]
+    whole = SemanticIds.assign(Vocabulary([*ids.items, *names]), Ragged.from_rows(old + new), SIZES, policy)
+    assert grown == whole
+    trie = Trie.build(ids.closed).extend(grown.closed)
+    assert trie.rows() == grown.closed
+
+
+def test_extending_beyond_the_room_is_refused() -> None:
+    ids = make_ids([[0, 0], [0, 0]], SIZES, Suffix(capacity=2))
+    with pytest.raises(DataError, match="only 2 suffix tokens"):
+        ids.extend(["b"], Ragged.from_rows([[0, 0]]))
+    with pytest.raises(DataError, match="outside the codebook"):
+        ids.extend(["b"], Ragged.from_rows([[0, 4]]))
+    with pytest.raises(DataError, match="'a1' occurs twice"):
+        ids.extend(["a1"], Ragged.from_rows([[1, 1]]))
+
+
+@pytest.mark.parametrize("policy", [Suffix(), Suffix(capacity=9), Bucket()])
+def test_save_and_load(tmp_path: Path, policy: CollisionPolicy) -> None:
+    ids = make_ids([[1], [1, 2], [3, 0, 1], [1, 2]], SIZES, policy)
+    ids.save(tmp_path)
+    loaded = SemanticIds.load(tmp_path)
+    assert loaded == ids
+    assert loaded.closed == ids.closed
+    assert loaded.statistics() == ids.statistics()
+    more = Ragged.from_rows([[1], [1, 2]])
+    assert loaded.extend(["x", "y"], more) == ids.extend(["x", "y"], more)
+    assert ids != make_ids([[1], [1, 2], [3, 0, 1], [1, 3]], SIZES, policy)
+    save_arrays(tmp_path / "ids.npz", {"codes": ids.codes.values[:1], "offsets": ids.codes.offsets[:2]})
+    with pytest.raises(ArtifactError, match="1 codes for 4 items"):
+        SemanticIds.load(tmp_path)
+
+
+def test_loading_without_items_of_the_saved_kind(tmp_path: Path) -> None:
+    ids = make_ids([[1], [2]], SIZES)
+    ids.save(tmp_path)
+    about = read_json(tmp_path / "ids.json")
+    assert about == {"items": ["a0", "a1"], "sizes": [4, 4, 4, 4], "suffix": 0}
+    write_json(tmp_path / "ids.json", {**about, "items": ["a0", "a0"]})
+    with pytest.raises(DataError, match="occurs twice"):
+        SemanticIds.load(tmp_path)
+
+
+def test_statistics_by_hand() -> None:
+    ids = make_ids([[0, 0], [0, 0], [0, 0], [0, 1], [1, 0], [1]], (2, 4), Bucket())
+    found = ids.statistics()
+    assert found.items == 6
+    assert found.collision_rate == pytest.approx(1 - 4 / 6)
+    assert found.collision_rate_final == pytest.approx(1 - 4 / 6)
+    assert found.items_sharing_an_id == 3
+    assert found.largest_bucket == 3
+    assert found.utilization == (1.0, 0.5)
+    # Depth 0: counts 4 and 2, Gini (4 - 2) / (2 * 6); depth 1: counts 4, 1, 0, 0, mean absolute difference by hand.
+    assert found.gini == pytest.approx((1 / 6, (3 + 4 + 4 + 1 + 1) * 2 / (2 * 4 * 5)))
+    assert found.mean_length == pytest.approx(11 / 6)
+    assert found.length_histogram == {1: 1, 2: 5}
+
+
+def test_a_policy_changes_the_final_rate_only() -> None:
+    codes = [[0, 0], [0, 0], [0, 0], [0, 1]]
+    found = make_ids(codes, (2, 4), Suffix()).statistics()
+    assert found.collision_rate == pytest.approx(0.5)
+    assert (found.collision_rate_final, found.items_sharing_an_id, found.largest_bucket) == (0.0, 0, 1)
+    assert found.mean_length == 2.0, "codes, without the suffix"
+
+
+@given(counts=st.lists(st.integers(0, 50), min_size=1, max_size=12))
+def test_gini_is_the_mean_absolute_difference(counts: list[int]) -> None:
+    n, total = len(counts), sum(counts)
+    slow = sum(abs(a - b) for a in counts for b in counts) / (2 * n * total) if total else 0.0
+    assert gini(np.array(counts)) == pytest.approx(slow)
+
+
+def test_what_cannot_be_ids() -> None:
+    with pytest.raises(DataError, match="1 codes for 2 items"):
+        SemanticIds.assign(Vocabulary(["a", "b"]), Ragged.from_rows([[1]]), SIZES)
+    with pytest.raises(DataError, match="at least one code"):
+        make_ids([[1], []], SIZES)
+    with pytest.raises(DataError, match="unknown id 'zz'"):
+        make_ids([[1]], SIZES)["zz"]
+    with pytest.raises(DataError, match="outside the codebook"):
+        make_ids([[7]], SIZES)

@@ -1,0 +1,314 @@
+"""The training loop on a small regression with dropout, whose parameters are named against the alphabet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from capsid.errors import ArtifactError, CapsidError
+from capsid.generate.dropout import dropout
+from capsid.train.batches import BatchPlan
+from capsid.train.loop import Loss, Task, TrainingResult, train
+from capsid.train.options import Training
+
+ROWS = 50
+STEPS = 23
+
+
+class Network(nn.Module):
+    """Parameters of equal shapes and names in no alphabetical order, so that mixed-up pairs would go unnoticed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.zeta = nn.Linear(6, 6)
+        self.alpha = nn.Linear(6, 6)
+        self.out = nn.Linear(6, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.alpha(dropout(torch.tanh(self.zeta(x)), 0.25, self.training))))[:, 0]
+
+
+def make_network() -> Network:
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        return Network()
+
+
+X = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(1))
+Y = torch.sin(X.sum(1))
+
+
+@torch.no_grad()
+def score(network: Network) -> float:
+    return -float(nn.functional.mse_loss(network(X), Y))
+
+
+class Killed(Exception):
+    pass
+
+
+def task(network: Network, *, die_at: int | None = None, metric: Callable[[int], float] | None = None) -> Task:
+    """`die_at`: the loss of that step raises, as if the process were killed there."""
+    seen = []
+
+    def loss(rows: np.ndarray, step: int) -> Loss:
+        if step == die_at:
+            raise Killed
+        index = torch.from_numpy(rows)
+        return Loss(nn.functional.mse_loss(network(X[index]), Y[index]), len(rows))
+
+    def validate() -> float:
+        seen.append(0)
+        assert not network.training
+        if metric is not None:
+            return metric(len(seen))
+        return score(network)
+
+    return Task(network, BatchPlan(np.arange(ROWS) % 5, 8, seed=3), loss, validate)
+
+
+OPTIONS = Training(steps=STEPS, learning_rate=0.02, validate_every=5, ema=0.9, checkpoint_seconds=0.0)
+
+
+def weights(network: nn.Module) -> dict[str, Tensor]:
+    return {n: p.detach().clone() for n, p in network.named_parameters()}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
+
+
+def told(result: TrainingResult) -> tuple[object, ...]:
+    """All of a result but the time it took."""
+    curve = [(p.step, p.loss, p.metric) for p in result.curve]
+    return result.steps, result.best_step, result.best_metric, result.tokens, curve
+
+
+def test_learns_and_ends_with_the_best_weights() -> None:
+    network = make_network()
+    before = score(network.eval())
+    result = train(task(network), OPTIONS, seed=0)
+    assert result.best_metric > before + 0.1
+    assert not network.training
+    assert score(network) == pytest.approx(result.best_metric, abs=1e-6)
+    assert [p.step for p in result.curve] == [5, 10, 15, 20, 23]
+    assert result.best_metric == max(p.metric for p in result.curve)
+    batches = [b for e in range(4) for b in task(network).plan.epoch(e)]
+    assert result.tokens == sum(len(b) for b in batches[:STEPS])
+
+
+@pytest.mark.parametrize("stop", [1, 4, 5, 6, 14, 22])
+def test_a_killed_run_goes_on_with_the_same_bits(tmp_path: Path, stop: int) -> None:
+    whole, broken = make_network(), make_network()
+    expected = train(task(whole), OPTIONS, seed=0)
+    file = tmp_path / "c"
+    with pytest.raises(Killed):
+        train(task(broken, die_at=stop), OPTIONS, seed=0, checkpoint=file)
+    torch.manual_seed(99)
+    fresh = make_network()
+    result = train(task(fresh), OPTIONS, seed=0, checkpoint=file)
+    assert told(result) == told(expected)
+    assert same(weights(fresh), weights(whole))
+
+
+def test_a_run_killed_again_and_again(tmp_path: Path) -> None:
+    whole = make_network()
+    expected = train(task(whole), OPTIONS, seed=0)
+    for stop in range(1, STEPS, 3):
+        with pytest.raises(Killed):
+            train(task(make_network(), die_at=stop), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+    last = make_network()
+    assert told(train(task(last), OPTIONS, seed=0, checkpoint=tmp_path / "c")) == told(expected)
+    assert same(weights(last), weights(whole))
+
+
+def test_steps_after_the_last_checkpoint_are_done_again(tmp_path: Path) -> None:
+    """Checkpoints only at validations: a run killed between two goes on from the earlier."""
+    rare = Training(**{**OPTIONS.__dict__, "checkpoint_seconds": 1e9})
+    whole = make_network()
+    expected = train(task(whole), rare, seed=0)
+    with pytest.raises(Killed):
+        train(task(make_network(), die_at=13), rare, seed=0, checkpoint=tmp_path / "c")
+    asked: list[int] = []
+    fresh = make_network()
+    again = task(fresh)
+    spy = Task(again.network, again.plan, lambda r, s: (asked.append(s), again.loss(r, s))[1], again.validate)
+    assert told(train(spy, rare, seed=0, checkpoint=tmp_path / "c")) == told(expected)
+    assert asked == list(range(10, STEPS))
+    assert same(weights(fresh), weights(whole))
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    network = make_network()
+    expected = train(task(network), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+    again = make_network()
+    result = train(task(again, die_at=0), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+    assert told(result) == told(expected)
+    assert same(weights(again), weights(network))
+
+
+def test_without_validation_the_last_average_is_taken(tmp_path: Path) -> None:
+    def run(network: Network, die_at: int | None = None, checkpoint: Path | None = None) -> TrainingResult:
+        full = task(network, die_at=die_at)
+        return train(Task(full.network, full.plan, full.loss), OPTIONS, seed=0, checkpoint=checkpoint)
+
+    whole, fresh = make_network(), make_network()
+    result = run(whole)
+    assert (result.best_step, result.curve) == (STEPS, ())
+    with pytest.raises(Killed):
+        run(make_network(), 17, tmp_path / "c")
+    run(fresh, None, tmp_path / "c")
+    assert same(weights(fresh), weights(whole))
+
+
+def test_seeds_and_the_callers_random_state() -> None:
+    def run(seed: int) -> dict[str, Tensor]:
+        network = make_network()
+        train(task(network), OPTIONS, seed=seed)
+        return weights(network)
+
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first = run(0)
+    assert torch.equal(torch.get_rng_state(), state), "the caller's random numbers must not move"
+    torch.manual_seed(6)
+    assert same(run(0), first)
+    assert not same(run(1), first)
+
+
+def slow_training(options: Training, seed: int) -> tuple[dict[str, Tensor], list[float]]:
+    """AdamW by its equations (Loshchilov and Hutter 2019, algorithm 2), clipping and averages, a tensor at a time."""
+    from capsid.rng import child_seed
+
+    network = make_network().train()
+    plan = task(network).plan
+    batches = [b for e in range(-(-options.steps // len(plan))) for b in plan.epoch(e)]
+    average = weights(network)
+    first = {n: torch.zeros_like(p) for n, p in network.named_parameters()}
+    second = {n: torch.zeros_like(p) for n, p in network.named_parameters()}
+    losses = []
+    with torch.random.fork_rng():
+        torch.manual_seed(child_seed(seed, "dropout"))
+        for step in range(options.steps):
+            index = torch.from_numpy(batches[step])
+            loss = nn.functional.mse_loss(network(X[index]), Y[index])
+            network.zero_grad()
+            loss.backward()
+            losses.append(float(loss.detach()))
+            grads = {n: p.grad for n, p in network.named_parameters()}
+            norm = math.sqrt(sum(float((g**2).sum()) for g in grads.values()))
+            rate = options.rate(step)
+            for n, p in network.named_parameters():
+                g = grads[n] * min(1.0, options.clip / (norm + 1e-6))
+                first[n] = options.beta1 * first[n] + (1 - options.beta1) * g
+                second[n] = options.beta2 * second[n] + (1 - options.beta2) * g * g
+                m = first[n] / (1 - options.beta1 ** (step + 1))
+                v = second[n] / (1 - options.beta2 ** (step + 1))
+                decay = options.weight_decay if p.dim() >= 2 else 0.0
+                p.data = p.data * (1 - rate * decay) - rate * m / (v.sqrt() + 1e-8)
+                keep = min(options.ema, (1 + step) / (10 + step))
+                average[n] = keep * average[n] + (1 - keep) * p.data
+    return average, losses
+
+
+def test_the_loop_is_its_slow_twin() -> None:
+    options = Training(steps=17, learning_rate=0.02, validate_every=100, ema=0.6, weight_decay=0.3, clip=0.05)
+    slow, losses = slow_training(options, seed=4)
+    network = make_network()
+    full = task(network)
+    told_losses: list[float] = []
+
+    def loss(rows: np.ndarray, step: int) -> Loss:
+        found = full.loss(rows, step)
+        told_losses.append(float(found.value.detach()))
+        return found
+
+    train(Task(network, full.plan, loss), options, seed=4)
+    assert told_losses == pytest.approx(losses, rel=1e-4)
+    for name, value in weights(network).items():
+        torch.testing.assert_close(value, slow[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "steps", "best"),
+    [([0.1, 0.3, 0.2, 0.3], 20, 10), ([0.3, 0.2, 0.1, 0.5], 15, 5), ([0.1, 0.2, 0.3, 0.4], 23, 23)],
+)
+def test_early_stopping(metrics: list[float], steps: int, best: int) -> None:
+    """Patience 2: stop at the second validation in a row without a better value; equal is not better."""
+    options = Training(**{**OPTIONS.__dict__, "patience": 2})
+    result = train(task(make_network(), metric=lambda n: (*metrics, 0.9, 0.9)[n - 1]), options, seed=0)
+    assert (result.steps, result.best_step) == (steps, best)
+    assert result.best_metric == max((*metrics, 0.9)[: len(result.curve)])
+
+
+def test_a_stopped_early_run_stays_stopped(tmp_path: Path) -> None:
+    options = Training(**{**OPTIONS.__dict__, "patience": 1})
+    metrics = [0.3, 0.2, 0.9, 0.9, 0.9]
+    first = make_network()
+    expected = train(task(first, metric=lambda n: metrics[n - 1]), options, seed=0, checkpoint=tmp_path / "c")
+    again = make_network()
+    result = train(task(again, die_at=10), options, seed=0, checkpoint=tmp_path / "c")
+    assert told(result) == told(expected)
+    assert same(weights(first), weights(again))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_is_said(tmp_path: Path, value: float) -> None:
+    full = task(make_network())
+
+    def loss(rows: np.ndarray, step: int) -> Loss:
+        found = full.loss(rows, step)
+        return Loss(found.value * (value if step == 6 else 1.0), found.tokens)
+
+    with pytest.raises(CapsidError, match=r"the loss became (nan|inf) at step 7.*learning_rate"):
+        train(Task(full.network, full.plan, loss), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+    # What was kept is from before the trouble: with a sound loss the run goes on.
+    train(task(make_network()), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+
+
+def test_a_checkpoint_that_does_not_fit(tmp_path: Path) -> None:
+    train(task(make_network()), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+    network = make_network()
+    network.zeta.requires_grad_(False)
+    with pytest.raises(CapsidError, match=r"of another network.*delete it"):
+        train(task(network), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+    data = (tmp_path / "c").read_bytes()
+    (tmp_path / "c").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ArtifactError, match="delete it to start anew"):
+        train(task(make_network()), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+
+
+def test_frozen_parameters_stay(tmp_path: Path) -> None:
+    network = make_network()
+    network.alpha.requires_grad_(False)
+    before = weights(network)
+    train(task(network), OPTIONS, seed=0)
+    after = weights(network)
+    assert torch.equal(before["alpha.weight"], after["alpha.weight"])
+    assert not torch.equal(before["zeta.weight"], after["zeta.weight"])
+
+
+def test_progress_tells_steps_speed_loss_and_validation() -> None:
+    class Watcher:
+        def __init__(self) -> None:
+            self.lines: list[str] = []
+            self.updates: list[str] = []
+
+        def line(self, text: str) -> None:
+            self.lines.append(text)
+
+        def update(self, text: str) -> None:
+            self.updates.append(text)
+
+    watcher = Watcher()
+    train(task(make_network()), OPTIONS, seed=0, progress=watcher, name="stage")
+    assert len(watcher.updates) == STEPS
+    assert len(watcher.lines) == 5
+    for word in ("stage: step 5/23", "loss", "tokens/s", "ETA", "valid recall@10", "best"):
+        assert word in watcher.lines[0]
