@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -105,3 +107,14 @@ def retriever_of(
 ) -> Retriever:
     """A retriever over these ids, by default with a beam wider than any catalogue here."""
     return Retriever(model, ids, Trie.build(ids.closed, priority), BeamSearch(width=width), history)  # type: ignore[arg-type]
+
+
+@contextmanager
+def small_disk(limit: int) -> Iterator[None]:
+    """No file may grow beyond `limit` bytes: writing fails in the middle, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

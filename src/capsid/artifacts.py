@@ -126,7 +126,8 @@ def open_folder(path: Path, *, kind: str) -> Path:
 def folder_kind(path: Path) -> str | None:
     """What kind of artifact stands at `path`, or None."""
     file = Path(path) / MANIFEST
-    return read_json(file).get("kind") if file.is_file() else None
+    manifest = read_json(file) if file.is_file() else None
+    return manifest.get("kind") if isinstance(manifest, dict) else None
 
 
 def file_hash(path: Path) -> str:

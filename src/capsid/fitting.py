@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as tensor_bytes
 
 from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds
@@ -162,7 +163,7 @@ class _Stages:
         }
         if folder is not None:
             with new_folder(folder, kind="stage") as new:
-                save_file(generator.state(), new / "generator.safetensors")  # type: ignore[attr-defined]
+                (new / "generator.safetensors").write_bytes(tensor_bytes(generator.state()))  # type: ignore[attr-defined]
                 write_json(new / "log.json", log)
         return log
 

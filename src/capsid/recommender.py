@@ -5,6 +5,7 @@ A thin front: the work is done in the rooms below. Everything fitted is usable w
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
 from capsid.data.split import Split, leave_one_out
 from capsid.decode.retrieve import Retriever
-from capsid.errors import DataError, NotFittedError
+from capsid.errors import ConfigError, DataError, NotFittedError
 from capsid.evaluate.evaluator import Evaluation, evaluate
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
@@ -80,7 +81,7 @@ class Recommender:
         split = split or leave_one_out(dataset)
         table = ItemTable.from_training(dataset, split.train)
         if work is not None:
-            work = work / self.fingerprint(dataset)
+            work = Path(work) / self.fingerprint(dataset, split)
         self.fitted_ = fit_recipe(
             self.recipe,
             table,
@@ -95,9 +96,11 @@ class Recommender:
         )
         return self
 
-    def fingerprint(self, dataset: Dataset) -> str:
-        """Changes with the recipe, the seed or the data."""
-        return fingerprint(self.recipe, self.seed, dataset.fingerprint)
+    def fingerprint(self, dataset: Dataset, split: Split) -> str:
+        """Changes with the recipe, the seed, the data or the split: stages of another split may have seen its cases."""
+        arrays = (split.train.values, split.train.offsets, split.valid.targets, split.test.targets)
+        hashes = [hashlib.sha256(np.asarray(a, dtype=np.int64).tobytes()).hexdigest() for a in arrays]
+        return fingerprint(self.recipe, self.seed, dataset.fingerprint, split.kind, hashes)
 
     @property
     def retriever(self) -> Retriever:
@@ -135,6 +138,8 @@ class Recommender:
 
         `unknown` items in a history: "raise" or "drop". A history of which nothing is left gets the most popular items.
         """
+        if k < 1:
+            raise ConfigError(f"k is {k}, but at least one item must be asked for")
         if unknown not in ("raise", "drop"):
             raise DataError(f"unknown={unknown!r}", hint="allowed: raise, drop")
         items = self.fitted.tokenizer.ids.items

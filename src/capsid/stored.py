@@ -6,6 +6,7 @@ recipe.json  about.json  log.json  users.json  items.parquet  split.npz  tokeniz
 from __future__ import annotations
 
 import dataclasses
+import io
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as tensor_bytes
 
 import capsid
 from capsid.artifacts import load_arrays, new_folder, open_folder, read_json, save_arrays, write_json
@@ -85,12 +87,15 @@ def save_run(path: Path, run: Stored) -> None:
         write_json(folder / "about.json", about)
         # Parquet needs a column even where items have no attributes at all.
         frame = catalogue.attributes.with_columns(pl.Series("item_id", list(catalogue.items), dtype=pl.String))
-        frame.write_parquet(folder / "items.parquet")
+        # Through our own hands, so that a full disk is an OSError, which `new_folder` knows, and no library's own error.
+        buffer = io.BytesIO()
+        frame.write_parquet(buffer)
+        (folder / "items.parquet").write_bytes(buffer.getvalue())
         save_arrays(folder / "split.npz", {"counts": catalogue.counts, **_split_arrays(catalogue.split)})
         (folder / "tokenizer").mkdir()
         fitted.tokenizer.save(folder / "tokenizer")
         fitted.trie.save(folder / "trie")
-        save_file(fitted.generator.state(), folder / "generator.safetensors")
+        (folder / "generator.safetensors").write_bytes(tensor_bytes(fitted.generator.state()))
 
 
 def load_run(path: Path, kinds: Kinds) -> Stored:

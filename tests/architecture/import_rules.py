@@ -26,8 +26,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("recipes", "stored"),
     ("fitting",),
     ("recommender",),
+    ("report",),
     ("bench", "scale", "serve"),
     ("cli",),
+    ("__main__",),
 )
 # Below every room; they may use each other.
 HELPERS = frozenset({"errors", "config", "rng", "artifacts", "progress", "ragged", "vocabulary"})

@@ -14,7 +14,6 @@ from capsid.config import from_dict, to_dict
 from capsid.data.item_table import ItemTable
 from capsid.encode.attributes import AttributeEncoder
 from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.defaults import default_encoder
 from capsid.encode.hashing import HashingEncoder
 from capsid.encode.joined import JoinedEncoder
 from capsid.encode.kinds import ENCODERS
@@ -35,7 +34,6 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "joined-whiten": lambda folder: JoinedEncoder(parts=(HASHING, AttributeEncoder(dim=6)), whiten=True, dim=4),
     "joined-whole": lambda folder: JoinedEncoder(parts=(HASHING, COLLABORATIVE), block_dim=0, weights=(1.0, 0.5)),
     "joined-nested": lambda folder: JoinedEncoder(parts=(JoinedEncoder(parts=(HASHING,)), AttributeEncoder())),
-    "joined-default": lambda folder: default_encoder(),
 }
 KNOWS_NEW_ITEMS = [name for name in MAKERS if name not in ("collaborative", "precomputed")]
 

@@ -137,6 +137,14 @@ def test_items_unseen_in_training_are_placed_by_their_text(missing: Any) -> None
     assert np.any(encoder.transform(new_items()) != 0, axis=1).all()
 
 
+def test_the_default_joins_text_with_collaborative() -> None:
+    table = make_table()
+    encoder = default_encoder().fit(table)
+    old, new = encoder.transform(table), encoder.transform(new_items())
+    assert [part.kind for part in encoder.parts] == ["text", "collaborative"]
+    np.testing.assert_array_equal((new @ old.T).argmax(axis=1) % 4, np.arange(4))
+
+
 def test_fit_leaves_the_parts_given_alone() -> None:
     part = HashingEncoder()
     encoder = JoinedEncoder(parts=(part,)).fit(make_table())

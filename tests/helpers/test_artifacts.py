@@ -3,13 +3,11 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from worlds import small_disk
 
 from capsid import artifacts
 from capsid.artifacts import (
@@ -38,17 +36,6 @@ def is_first(path: Path) -> bool:
     """The folder is whole, holds what `make` wrote, and nothing lies beside it."""
     open_folder(path, kind="thing")
     return (path / "a.txt").read_text() == "first" and os.listdir(path.parent) == [path.name]
-
-
-@contextmanager
-def small_disk(limit: int) -> Iterator[None]:
-    """No file may grow beyond `limit` bytes: writing fails in the middle, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_whole_folder_opens(tmp_path: Path) -> None:

@@ -52,24 +52,41 @@ def fit(
     recommender = Recommender.from_recipe(recipe, seed=seed, settings=settings or ())
     check_place(out)
     dataset = load_dataset(data, progress=progress)
-    if not force and _is_done(out, recommender, dataset, progress):
-        print_json(_summary(out, 0.0)) if as_json else _tell(out, 0.0)
-        return
+    began = time.monotonic()
+    reused = fit_or_reuse(recommender, dataset, out, force=force, progress=progress)
+    if reused:
+        progress.line(f"{out} is finished already, with the same recipe, seed and data; --force fits it anew")
+    seconds = 0.0 if reused else time.monotonic() - began
+    print_json(_summary(out, seconds)) if as_json else _tell(out, seconds)
+
+
+def fit_or_reuse(
+    recommender: Recommender,
+    dataset: Dataset,
+    out: Path,
+    *,
+    force: bool = False,
+    replace: bool = False,
+    progress: Progress,
+) -> bool:
+    """Fit and save, unless the very same run stands there whole: then return True and leave all as it is.
+
+    Unfinished work is kept beside the run and taken up again; it goes when the run is whole. Another run at `out` is
+    replaced only with `force` or `replace`.
+    """
+    from capsid.artifacts import check_place
+
+    check_place(out)
+    if not force and _is_done(out, recommender, dataset, replace, progress):
+        return True
     work = out.parent / f".{out.name}.work"
     if force:
         shutil.rmtree(work, ignore_errors=True)
     progress.line(estimate(recommender.recipe, dataset))
-    began = time.monotonic()
-    fit_and_save(recommender, dataset, out, work, progress)
-    seconds = time.monotonic() - began
-    print_json(_summary(out, seconds)) if as_json else _tell(out, seconds)
-
-
-def fit_and_save(recommender: Recommender, dataset: Dataset, out: Path, work: Path, progress: Progress) -> None:
-    """Fit with a working folder beside the run; it goes when the run is whole."""
     recommender.fit(dataset, work=work, progress=progress)
     recommender.save_pretrained(out)
     shutil.rmtree(work, ignore_errors=True)
+    return False
 
 
 def estimate(recipe: Recipe, dataset: Dataset) -> str:
@@ -81,11 +98,11 @@ def estimate(recipe: Recipe, dataset: Dataset) -> str:
     text = f"{recipe.name} on {dataset.name}: {users:,} users, {len(dataset.items):,} items"
     if not recipe.schedule:
         return f"{text}, {taken:,} training interactions; nothing to train"
-    steps = ", then ".join(f"{p.training.steps:,} of {p.training.batch_size} sequences" for p in recipe.schedule)
-    return f"{text}, about {taken * depths:,} training tokens an epoch; at most {steps and f'{steps} steps'}"
+    steps = ", then ".join(f"{p.training.steps:,} steps of {p.training.batch_size} sequences" for p in recipe.schedule)
+    return f"{text}, about {taken * depths:,} training tokens an epoch; at most {steps}"
 
 
-def _is_done(out: Path, recommender: Recommender, dataset: Dataset, progress: Progress) -> bool:
+def _is_done(out: Path, recommender: Recommender, dataset: Dataset, replace: bool, progress: Progress) -> bool:
     """Whether the very same run stands there, whole. Another one is not replaced without being asked."""
     from capsid.artifacts import MANIFEST, open_folder, read_json
     from capsid.config import canonical_json
@@ -103,13 +120,12 @@ def _is_done(out: Path, recommender: Recommender, dataset: Dataset, progress: Pr
         and about["dataset_fingerprint"] == dataset.fingerprint
         and canonical_json(stored) == canonical_json(recommender.recipe)
     )
-    if not same:
+    if not same and not replace:
         raise ArtifactError(
             f"{out} holds another run ({stored['name']} on {about['dataset']}, seed {about['seed']})",
             hint="choose another --out, or replace it with --force",
         )
-    progress.line(f"{out} is finished already, with the same recipe, seed and data; --force fits it anew")
-    return True
+    return bool(same)
 
 
 def _summary(out: Path, seconds: float) -> dict[str, Any]:

@@ -69,7 +69,9 @@ def check_items(wanted: Sequence[str], items: Sequence[str], title: Callable[[in
     for id_ in wanted:
         if id_ not in items:
             near = _near(id_, items, title)
-            hint = f"did you mean {' or '.join(near)}?" if near else "use the item ids of your data, separated by commas"
+            hint = (
+                f"did you mean {' or '.join(near)}?" if near else "use the item ids of your data, separated by commas"
+            )
             raise DataError(f"there is no item {id_!r} among the {len(items):,} items", hint=hint)
 
 

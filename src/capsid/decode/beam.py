@@ -119,6 +119,29 @@ def _by_user(edges: _Edges, users: int, *columns: np.ndarray) -> tuple[Tensor, l
     return scores.view(users, width), filled
 
 
+def _top(scores_UE: Tensor, nodes_UE: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best of every row and their columns, best first, equal scores by node: torch's topk leaves ties to chance."""
+    # One more than asked for: a tie reaches over the cut where the next value equals the last.
+    values, order = scores_UE.topk(min(k + 1, scores_UE.shape[1]), dim=1)
+    order_UK, last_U1 = order[:, :k], values[:, k - 1 : k]
+    cut = ((values[:, k:] == last_U1) & (last_U1 > -torch.inf)).any(1)
+    if cut.any():
+        order_UK[cut] = _cut_ties(scores_UE[cut], nodes_UE[cut], last_U1[cut], k)
+    order_UK = order_UK.gather(1, nodes_UE.gather(1, order_UK).sort(dim=1).indices)
+    values_UK, places = scores_UE.gather(1, order_UK).sort(dim=1, descending=True, stable=True)
+    return values_UK, order_UK.gather(1, places)
+
+
+def _cut_ties(scores_UE: Tensor, nodes_UE: Tensor, last_U1: Tensor, k: int) -> Tensor:
+    """Columns of the k best where more than fit share the last score: the smallest nodes of those are taken."""
+    better_UE, tied_UE = scores_UE > last_U1, scores_UE == last_U1
+    room_U1 = k - better_UE.sum(1, keepdim=True)
+    far = torch.iinfo(nodes_UE.dtype).max
+    smallest_UK = nodes_UE.masked_fill(~tied_UE, far).topk(k, dim=1, largest=False, sorted=True).values
+    kept_UE = better_UE | (tied_UE & (nodes_UE <= smallest_UK.gather(1, room_U1 - 1)))
+    return kept_UE.nonzero()[:, 1].view(-1, k)
+
+
 class _Finished:
     """The k best finished hypotheses of every user; equal scores in trie order."""
 
@@ -131,15 +154,10 @@ class _Finished:
         if not len(edges.user):
             return
         scores, (nodes,) = _by_user(edges, len(self.scores), edges.node)
-        if scores.shape[1] > 4 * self.k:
-            scores, order = scores.topk(self.k, dim=1)
-            nodes = nodes.gather(1, order)
         scores = torch.cat([self.scores, scores], dim=1)
         nodes = torch.cat([self.nodes, nodes], dim=1)
-        by_node = nodes.sort(dim=1, stable=True).indices
-        order = scores.gather(1, by_node).sort(dim=1, descending=True, stable=True).indices[:, : self.k]
-        order = by_node.gather(1, order)
-        self.scores, self.nodes = scores.gather(1, order), nodes.gather(1, order)
+        self.scores, order = _top(scores, nodes, self.k)
+        self.nodes = nodes.gather(1, order)
 
     def bound(self) -> Tensor:
         """A hypothesis at or below this cannot enter any more. Shape: (U, 1)."""
@@ -159,7 +177,7 @@ def _best(edges: _Edges, users: int, width: int, bound_U1: Tensor) -> _Best | No
     if not len(edges.user):
         return None
     scores, (beam, token, node) = _by_user(edges, users, edges.beam, edges.token, edges.node)
-    scores, order = scores.topk(min(width, scores.shape[1]), dim=1)
+    scores, order = _top(scores, node, min(width, scores.shape[1]))
     alive = scores > bound_U1
     most = int(alive.sum(1).max())
     if most == 0:

@@ -157,7 +157,7 @@ def load_model(name: str) -> Any:
             raise ConfigError(f"text vectors need a package that is missing: {error.name}", hint=INSTALL_HINT) from None
         try:
             return SentenceTransformer(name)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # a folder, a hub client or a network may each fail in its own way
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ConfigError(
                 f"the text model {name!r} could not be loaded: {reason}",

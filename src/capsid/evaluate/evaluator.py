@@ -13,6 +13,7 @@ import numpy as np
 
 from capsid.data.split import Cases
 from capsid.decode.retrieve import RankedItems, Retriever
+from capsid.errors import DataError
 from capsid.evaluate.metrics import TargetRanks, coverage, exposure, per_user, popularity_tiers
 from capsid.ids.trie import ROOT
 from capsid.progress import Progress, duration, silent
@@ -57,6 +58,8 @@ def evaluate(
     progress: Progress = silent,
 ) -> Evaluation:
     """Rank the whole catalogue for every case. Cases are read longest last, results keep the cases' order."""
+    if not len(cases):
+        raise DataError(f"there are no cases to evaluate in {split!r}", hint="histories of three and more items give cases")
     began = time.monotonic()
     parts, shown = [], np.full((len(cases), max(ks)), -1, dtype=np.int64)
     code_ranks = np.zeros(len(cases), dtype=np.int64)

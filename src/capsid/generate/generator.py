@@ -62,8 +62,6 @@ class TransformerGenerator:
         for name in ("dropout", "embedding_dropout"):
             if not 0 <= getattr(self, name) <= 0.99:
                 raise ConfigError(f"generator.{name} is {getattr(self, name)}, but must be from 0 to 0.99")
-        if self.width % self.heads:
-            raise ConfigError(f"generator.width {self.width} is not a multiple of generator.heads {self.heads}")
 
     @property
     def network(self) -> CausalTransformer:
@@ -107,6 +105,9 @@ class TransformerGenerator:
         return self
 
     def _network(self, layout: TokenLayout) -> CausalTransformer:
+        # Asked here, not in __post_init__: settings change one field at a time.
+        if self.width % self.heads:
+            raise ConfigError(f"generator.width {self.width} is not a multiple of generator.heads {self.heads}")
         shape = NetworkShape(
             vocabulary=layout.vocabulary,
             depths=layout.depths + 1,

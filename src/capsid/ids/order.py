@@ -21,7 +21,7 @@ class Columns:
         self._matrix: np.ndarray | None = None
         if len(rows) and lengths.min() == self.width and rows.offsets[0] == 0:
             self._matrix = rows.values.reshape(len(rows), self.width)
-            self._lengths = lengths[:0]
+            self._lengths = np.zeros(0, dtype=np.int64)
 
     def __getitem__(self, depth: int) -> np.ndarray:
         """The value of every row at `depth`, ABSENT where the row is shorter. May be a view: not for writing."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from capsid.data.item_table import ItemTable
+from capsid.encode.base import require_items
 from capsid.errors import DataError, NotFittedError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
@@ -23,18 +24,17 @@ class Atomic:
     @property
     def sizes(self) -> tuple[int, ...]:
         """One depth, as wide as the catalogue."""
-        if not hasattr(self, "items_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return (len(self.items_),)
+        return (len(self._fitted()),)
 
     def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Atomic:
         """Remember the catalogue."""
+        require_items(table)
         self.items_ = table.items
         return self
 
     def encode(self, table: ItemTable) -> Ragged:
         """Numbers of known items; a new item has none."""
-        numbers = self.items_.numbers(table.items, missing="negative")
+        numbers = self._fitted().numbers(table.items, missing="negative")
         if (numbers < 0).any():
             new = table.items[int(np.flatnonzero(numbers < 0)[0])]
             raise DataError(
@@ -53,9 +53,14 @@ class Atomic:
 
     def state(self) -> dict[str, np.ndarray]:
         """The catalogue's ids."""
-        return {"items": np.array(list(self.items_), dtype=np.str_)}
+        return {"items": np.array(list(self._fitted()), dtype=np.str_)}
 
     def load_state(self, state: dict[str, np.ndarray]) -> Atomic:
         """The catalogue's ids as saved."""
         self.items_ = Vocabulary(str(i) for i in state["items"])
         return self
+
+    def _fitted(self) -> Vocabulary:
+        if not hasattr(self, "items_"):
+            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
+        return self.items_

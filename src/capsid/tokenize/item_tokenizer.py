@@ -51,6 +51,7 @@ class ItemTokenizer:
         """Learn from a dataset's training part (leave-one-out), or from an item table made of any other split."""
         table = data if isinstance(data, ItemTable) else ItemTable.from_training(data, leave_one_out(data).train)
         self.text_fields_ = table.text_fields
+        self.vectors_: np.ndarray | None = None
         table = self._with_vectors(table, seed, progress)
         self.tokenizer_ = dataclasses.replace(self.tokenizer).fit(table, seed=seed, progress=progress)
         codes = self.tokenizer_.encode(table)
@@ -94,10 +95,10 @@ class ItemTokenizer:
 
     def token_vectors(self) -> np.ndarray | None:
         """A vector a token where the tokenizer has centres, NaN elsewhere. Shape: (vocabulary, d)."""
+        layout = self.ids.layout
         centres = self.tokenizer_.centres()
         if centres is None:
             return None
-        layout = self.ids.layout
         out = np.full((layout.vocabulary, centres[0].shape[1]), np.nan, dtype=np.float32)
         for depth, rows in enumerate(centres):
             out[layout.bases[depth] : layout.bases[depth] + len(rows)] = rows
@@ -152,11 +153,13 @@ class ItemTokenizer:
         return cls.load(open_folder(Path(path), kind=KIND))
 
     def _with_vectors(self, table: ItemTable, seed: int, progress: Progress) -> ItemTable:
-        self.encoder_ = self.vectors_ = None
+        self.encoder_ = None
+        self.vectors_ = None
         if self.encoder is None:
             return table
-        self.encoder_, self.vectors_ = encode_items(self.encoder, table, seed=seed, progress=progress)
-        return table.with_block("item", self.vectors_)
+        self.encoder_, vectors = encode_items(self.encoder, table, seed=seed, progress=progress)
+        self.vectors_ = vectors
+        return table.with_block("item", vectors)
 
     def _table(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> ItemTable:
         self.ids  # noqa: B018  (not fitted)

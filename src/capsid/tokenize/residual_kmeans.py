@@ -12,7 +12,7 @@ import faiss
 import numpy as np
 
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import check_vectors
+from capsid.encode.base import check_vectors, require_items
 from capsid.errors import ConfigError, NotFittedError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
@@ -38,20 +38,21 @@ class ResidualKMeans:
         """k-means on the vectors, then on the residuals, depth by depth."""
         if not self.codebooks or min(self.codebooks) < 1:
             raise ConfigError(f"tokenizer.codebooks is {self.codebooks}", hint="give one positive size a depth")
-        self.centres_: tuple[np.ndarray, ...] = ()
-        residual = self._vectors(table)
+        require_items(table)
+        learnt: list[np.ndarray] = []
+        residual = self._vectors(table, None)
         for depth, size in enumerate(self.codebooks):
             centres = _kmeans(residual, min(size, len(residual)), self.iterations, self.restarts, seed + depth)
-            self.centres_ = (*self.centres_, centres)
+            learnt.append(centres)
             residual -= centres[_nearest(residual, centres)]
             left = float(np.linalg.norm(residual, axis=1).mean())
             progress.line(f"residual k-means: depth {depth + 1}/{len(self.codebooks)}, {left:.3f} of the norm left")
+        self.centres_: tuple[np.ndarray, ...] = tuple(learnt)
         return self
 
     def encode(self, table: ItemTable) -> Ragged:
         """Nearest centre at every depth."""
-        self._fitted()
-        residual = self._vectors(table)
+        residual = self._vectors(table, self._fitted()[0].shape[1])
         codes_ND = np.empty((len(residual), len(self.centres_)), dtype=np.int32)
         for depth, centres in enumerate(self.centres_):
             codes_ND[:, depth] = _nearest(residual, centres)
@@ -79,9 +80,8 @@ class ResidualKMeans:
         self.centres_ = tuple(state[f"centres_{d}"] for d in range(len(state)))
         return self
 
-    def _vectors(self, table: ItemTable) -> np.ndarray:
+    def _vectors(self, table: ItemTable, dim: int | None) -> np.ndarray:
         vectors = table.vectors(self.block)
-        dim = self.centres_[0].shape[1] if getattr(self, "centres_", ()) else None
         check_vectors(vectors, table.items, dim=dim)
         return np.array(vectors, dtype=np.float32)
 

@@ -1,0 +1,233 @@
+"""`capsid demo`: the whole way on the built-in films, told step by step; everything shown is measured in this run.
+
+The settings were chosen on the validation split (docs/quickstart.md): small enough for minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capsid.cli.output import print_table
+from capsid.errors import ArtifactError
+from capsid.progress import Console, Progress, duration
+
+if TYPE_CHECKING:
+    from capsid.data.dataset import Dataset
+    from capsid.recommender import Recommender
+    from capsid.report import MethodResult, Person
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+MAIN = "rq-kmeans"
+PEOPLE = 5
+SHOWN = 5
+# recipe -> settings; the first is the method the demo is about, the others are what it must be compared with
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "rq-kmeans": (
+        "tokenizer.codebooks=64,64",
+        "generator.layers=2",
+        "generator.width=64",
+        "generator.feedforward=256",
+        "generator.history=30",
+        "schedule.0.training.steps=2000",
+        "schedule.0.training.batch_size=8",
+        "schedule.0.training.learning_rate=0.002",
+        "schedule.0.training.validate_every=250",
+    ),
+    "sasrec": (
+        "generator.history=30",
+        "schedule.0.training.steps=1500",
+        "schedule.0.training.batch_size=16",
+        "schedule.0.training.learning_rate=0.002",
+        "schedule.0.training.validate_every=250",
+    ),
+    "popularity": (),
+}
+QUICK = ("schedule.0.training.steps=200", "schedule.0.training.validate_every=100")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where runs and report go.")] = Path("runs/demo"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Train a tenth as long: to see the way, not the result.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Fit anew what an earlier demo has fitted.")] = False,
+) -> None:
+    """Films that people liked become vectors, ids and recommendations, beside popularity and SASRec. No network.
+
+    A stopped demo goes on where it was; finished runs in FOLDER with the same settings are taken as they are.
+
+    Examples:
+
+      capsid demo
+
+      capsid demo --quick --out runs/quick-demo
+    """
+    if out.exists() and not out.is_dir():
+        raise ArtifactError(f"{out} exists and is not a folder", hint="choose another --out")
+    settings = {name: own + (QUICK if quick and own else ()) for name, own in SETTINGS.items()}
+    tell_demo("movies", out, settings, force=force, progress=Console())
+
+
+def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, force: bool, progress: Progress) -> None:
+    """The demo on any dataset."""
+    from capsid.data.sources import load_dataset
+
+    began = time.monotonic()
+    dataset = load_dataset(data, progress=progress)
+    _tell_data(dataset)
+    _heading(2, "From items to vectors to ids, and a Transformer that speaks them")
+    runs = {MAIN: _fit(MAIN, settings[MAIN], dataset, out, force, progress)}
+    _tell_ids(runs[MAIN], dataset)
+    _heading(3, "The same data for SASRec (one id an item) and for popularity")
+    for name in settings:
+        if name != MAIN:
+            runs[name] = _fit(name, settings[name], dataset, out, force, progress)
+    _heading(4, "Test: the held-out last item of everybody, ranked among all items")
+    results = tuple(_evaluate(name, run, out / name, progress) for name, run in runs.items())
+    _tell_results(results)
+    _heading(5, f"{PEOPLE} people, drawn at random, and what {MAIN} recommends to them")
+    people = _people(runs[MAIN])
+    _tell_people(people)
+    _write(out, dataset, runs[MAIN], results, people, began)
+    print(f"\nreport: {out / 'report.html'}   ({duration(time.monotonic() - began)} in all)")
+    example = ",".join(dataset.items.ids(runs[MAIN].catalogue_.split.test.histories[0][-3:]))
+    print(f"next:   capsid recommend {out / MAIN} --history {example}")
+    print(f"        capsid tokenizer report {out / MAIN}")
+
+
+def _fit(
+    name: str, settings: tuple[str, ...], dataset: Dataset, out: Path, force: bool, progress: Progress
+) -> Recommender:
+    from capsid.cli.fit import fit_or_reuse
+    from capsid.recommender import Recommender
+
+    recommender = Recommender.from_recipe(name, settings=settings)
+    reused = fit_or_reuse(recommender, dataset, out / name, force=force, replace=True, progress=progress)
+    if reused:
+        print(f"   {name}: taken from {out / name}, where an earlier demo left it (--force fits it anew)")
+        return Recommender.from_pretrained(out / name)
+    return recommender
+
+
+def _evaluate(name: str, recommender: Recommender, run: Path, progress: Progress) -> MethodResult:
+    from capsid.cli.evaluate import keep_evaluation
+    from capsid.report import MethodResult
+
+    plain, filtered = (recommender.evaluate("test", filter_history=f, progress=progress) for f in (False, True))
+    for result in (plain, filtered):
+        keep_evaluation(run, result, recommender.catalogue_.split.test)
+    return MethodResult(name, recommender.recipe.about, recommender.fitted.log, plain, filtered)
+
+
+def _people(recommender: Recommender) -> tuple[Person, ...]:
+    from capsid.report import Person
+    from capsid.rng import numpy_rng
+
+    catalogue, cases = recommender.catalogue_, recommender.catalogue_.split.test
+    rows = sorted(numpy_rng(0, "demo people").permutation(len(cases))[:PEOPLE].tolist())
+    histories = [catalogue.items.ids(cases.histories[row]) for row in rows]
+    found = recommender.recommend_many(histories, k=10)
+    return tuple(
+        Person(
+            catalogue.users[int(cases.users[row])],
+            tuple(catalogue.title(n) for n in cases.histories[row][-SHOWN:]),
+            recommended.titles,
+            catalogue.title(cases.targets[row]),
+        )
+        for row, recommended in zip(rows, found)
+    )
+
+
+def _heading(number: int, text: str) -> None:
+    print(f"\n{number}. {text}", flush=True)
+
+
+def _tell_data(dataset: Dataset) -> None:
+    _heading(1, f"The data: {dataset.name}")
+    about = dataset.describe()
+    print(
+        f"   {about['users']:,} people, {about['items']:,} items, {about['interactions']:,} times somebody liked one."
+    )
+    print("   The last item of everybody is hidden for the test, the one before it for validation.", flush=True)
+
+
+def _tell_ids(recommender: Recommender, dataset: Dataset) -> None:
+    """Health of the ids, and a neighbourhood of the most taken item."""
+    import numpy as np
+
+    ids, counts = recommender.fitted.tokenizer.ids, recommender.catalogue_.counts
+    about = ids.statistics()
+    used = " and ".join(f"{u:.0%}" for u in about.utilization)
+    before, after = f"{about.collision_rate:.1%}", f"{about.collision_rate_final:.1%}"
+    print(f"   {about.items:,} ids of {len(ids.layout.sizes)} codes and a suffix; {used} of the codes are in use.")
+    print(f"   {before} of the codes collide before the suffix, {after} after it. The same first code means alike:")
+    first = ids.codes.values[ids.codes.offsets[:-1]]
+    top = int(np.argmax(counts))
+    same = [n for n in np.argsort(-counts, kind="stable") if first[n] == first[top]][:SHOWN]
+    for number in same:
+        print(f"   {'-'.join(map(str, ids.codes[number])):>8}  {dataset.title(number)}")
+    print(flush=True, end="")
+
+
+def _tell_results(results: tuple[MethodResult, ...]) -> None:
+    from capsid.report import standard_error
+
+    rows = []
+    for r in results:
+        metrics = [e.metrics[m] for e in (r.plain, r.filtered) for m in ("recall@10", "ndcg@10")]
+        rows.append([r.name, *metrics, f"{r.filtered.extras['coverage@10']:.0%}"])
+    print_table(["", "Recall@10", "NDCG@10", "Recall@10 filtered", "NDCG@10 filtered", "coverage"], rows)
+    users, recall = results[0].plain.users, results[0].plain.metrics["recall@10"]
+    print(f"   filtered: what somebody has already taken is not recommended again. {users:,} people:")
+    print(f"   a Recall@10 of {recall:.3f} has a standard error of {standard_error(recall, users):.3f}.", flush=True)
+
+
+def _tell_people(people: tuple[Person, ...]) -> None:
+    for person in people:
+        rank = person.recommended.index(person.next_item) + 1 if person.next_item in person.recommended else None
+        print(f"\n   user {person.user} liked    {' | '.join(person.took[-3:])}")
+        print(f"   recommended    {' | '.join(person.recommended[:SHOWN])}")
+        print(f"   really liked   {person.next_item}{f'  (recommended at rank {rank})' if rank else ''}")
+
+
+def _write(
+    out: Path,
+    dataset: Dataset,
+    recommender: Recommender,
+    results: tuple[MethodResult, ...],
+    people: tuple[Person, ...],
+    began: float,
+) -> None:
+    import numpy as np
+
+    from capsid.artifacts import write_bytes, write_json
+    from capsid.evaluate.tokenizer_quality import tokenizer_quality
+    from capsid.ids.order import group_numbers
+    from capsid.report import Report, overview_png, write_report
+
+    tokenizer = recommender.fitted.tokenizer
+    sizes = np.bincount(group_numbers(tokenizer.ids.codes))
+    report = Report(
+        title=f"capsid demo: {dataset.name}",
+        dataset=dataset.describe(),
+        methods=results,
+        quality=tokenizer_quality(tokenizer.ids, tokenizer.vectors_, tokenizer.tokenizer_.decode),
+        sharing={int(n): int((sizes == n).sum() * n) for n in np.unique(sizes)},
+        people=people,
+        notes=("Settings were chosen on the validation split; a small demonstration, not a benchmark.",),
+    )
+    write_report(out / "report.html", report)
+    write_bytes(out / "report.png", overview_png(report))
+    methods = {
+        r.name: {"test": r.plain.summary(), "test-filtered": r.filtered.summary(), "log": list(r.log)} for r in results
+    }
+    write_json(
+        out / "results.json",
+        {"dataset": report.dataset, "methods": methods, "seconds": round(time.monotonic() - began, 1)},
+    )

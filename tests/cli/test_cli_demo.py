@@ -1,0 +1,79 @@
+"""The demo on the small shop: the story, the page and the stored numbers agree; a second demo takes what is there."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import io
+import json
+from pathlib import Path
+
+import pytest
+from cli_world import TINY, capsid
+
+from capsid.cli.demo import MAIN, QUICK, SETTINGS, tell_demo
+from capsid.progress import silent
+from capsid.recipes import get_recipe
+
+SMALL = {"rq-kmeans": TINY, "sasrec": TINY[1:], "popularity": ()}
+
+
+def told(shop: Path, out: Path, *, force: bool = False) -> str:
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        tell_demo(str(shop), out, SMALL, force=force, progress=silent)
+    return text.getvalue()
+
+
+@pytest.fixture(scope="module")
+def demo(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    out = tmp_path_factory.mktemp("demo") / "runs" / "demo"
+    return out, told(shop, out)
+
+
+def test_the_story_shows_measured_numbers(demo: tuple[Path, str]) -> None:
+    out, story = demo
+    results = json.loads((out / "results.json").read_text())["methods"]
+    assert list(results) == ["rq-kmeans", "sasrec", "popularity"]
+    for name, result in results.items():
+        for kind in ("test", "test-filtered"):
+            kept = json.loads((out / name / "evaluations" / f"{kind}.json").read_text())
+            assert kept["metrics"] == result[kind]["metrics"]
+            assert f"{result[kind]['metrics']['recall@10']:.4f}" in story
+    again = capsid("evaluate", out / MAIN, "--json").json
+    assert again["metrics"] == results[MAIN]["test"]["metrics"]
+    assert story.count("recommended    ") == 5
+
+
+def test_the_page_stands_alone(demo: tuple[Path, str]) -> None:
+    out, _ = demo
+    page = (out / "report.html").read_text()
+    assert page.count("<svg") == 4
+    assert "src=" not in page
+    assert "<script" not in page
+    assert "<link" not in page
+    results = json.loads((out / "results.json").read_text())["methods"]
+    for result in results.values():
+        assert f"<td>{result['test']['metrics']['recall@10']:.4f}</td>" in page
+    assert page.count("really took next") == 5
+    assert "amber" in html.unescape(page)
+    assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_second_demo_takes_the_finished_runs(demo: tuple[Path, str], shop: Path) -> None:
+    out, story = demo
+    weights = (out / MAIN / "generator.safetensors").stat()
+    second = told(shop, out)
+    assert second.count("where an earlier demo left it") == 3
+    assert (out / MAIN / "generator.safetensors").stat().st_ino == weights.st_ino
+    table = [line for line in story.splitlines() if line.startswith(("rq-kmeans", "sasrec", "popularity"))]
+    assert len(table) == 3
+    assert all(line in second for line in table)
+
+
+def test_the_settings_of_the_demo_exist() -> None:
+    for name, settings in SETTINGS.items():
+        recipe = get_recipe(name).with_settings(settings)
+        assert recipe.name == name
+        if settings:
+            assert recipe.with_settings(QUICK).schedule[0].training.steps < recipe.schedule[0].training.steps

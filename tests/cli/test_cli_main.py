@@ -1,0 +1,135 @@
+"""The front door: help, versions, and what a user sees when something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+import typer
+from cli_world import capsid
+
+import capsid.data.sources as capsid_sources
+from capsid import __version__
+from capsid.cli.main import VERBS, Verbs, app
+
+GROUPS = {
+    "data": ("list", "describe", "check", "import"),
+    "recipes": ("list", "show", "diff"),
+    "tokenizer": ("fit", "encode", "report", "inspect", "export"),
+}
+COMMANDS = [(verb, *sub) for verb in VERBS for sub in ([(s,) for s in GROUPS[verb]] if verb in GROUPS else [()])]
+
+
+def test_the_verbs_of_the_design_are_there() -> None:
+    assert {"demo", "data", "recipes", "fit", "evaluate", "predict", "recommend", "tokenizer", "doctor"} == set(VERBS)
+    root = typer.main.get_command(app)
+    assert isinstance(root, Verbs)
+    for verb, subs in GROUPS.items():
+        assert set(root.get_command(None, verb).commands) == set(subs)
+
+
+def test_help_names_every_verb() -> None:
+    answer = capsid("--help")
+    assert answer.code == 0
+    for verb, (_, about) in VERBS.items():
+        assert f"\n  {verb} " in answer.out
+        assert about.split()[0] in answer.out
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_examples(command: tuple[str, ...]) -> None:
+    answer = capsid(*command, "--help")
+    assert answer.code == 0
+    assert "Examples:" in answer.out
+    assert f"capsid {' '.join(command)}" in answer.out.split("Examples:")[1]
+
+
+def test_help_is_quick() -> None:
+    """0.3 s of processor time, best of three: waiting for a busy machine is not our time."""
+    spent = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "capsid", "--help"], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(spent) < 0.3
+
+
+def test_version() -> None:
+    assert capsid("--version").out == f"capsid {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["recomend"], "error: there is no command 'recomend'", "hint: did you mean 'recommend'"),
+        (["fit"], "error: Missing argument 'RECIPE'", "hint: see `capsid fit --help`"),
+        (["fit", "sasrec", "--data", "x"], "error: Missing option '--out'", "hint: see `capsid fit --help`"),
+        (["data", "list", "--jsn"], "error: No such option: --jsn", "hint: see `capsid data list --help`"),
+        (["fit", "sasrec", "--data", "x", "--out", "y", "--seed", "one"], "Invalid value for '--seed'", "hint: see `capsid fit --help`"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str], message: str, hint: str) -> None:
+    answer = capsid(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.err
+    assert hint in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_without_a_verb_help_is_shown() -> None:
+    for arguments in ([], ["tokenizer"]):
+        answer = capsid(*arguments)
+        assert answer.code == 2
+        assert "Usage: capsid" in answer.err
+
+
+def test_control_c_is_one_line_and_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(capsid_sources, "load_dataset", stop)
+    answer = capsid("data", "describe", "planted")
+    assert (answer.code, answer.err.strip()) == (130, "stopped; run the same command again to resume")
+
+
+def test_a_bug_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(capsid_sources, "load_dataset", fail)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        capsid("data", "describe", "planted")
+
+
+def test_a_reader_who_leaves_early_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "capsid", "data", "list"]
+    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert result.stderr == ""
+    assert result.returncode == 1
+
+
+def test_recipes_list_show_diff() -> None:
+    names = [recipe["name"] for recipe in capsid("recipes", "list", "--json").json]
+    assert {"rq-kmeans", "sasrec", "popularity"} <= set(names)
+    assert all(name in capsid("recipes", "list").out for name in names)
+    assert capsid("recipes", "show", "rq-kmeans", "--json").json["tokenizer"]["codebooks"] == [256, 256, 256]
+    assert "tokenizer.codebooks" in capsid("recipes", "show", "rq-kmeans").out
+    found = capsid("recipes", "diff", "rq-kmeans", "sasrec", "--json").json
+    assert found["tokenizer.kind"] == {"rq-kmeans": "residual-kmeans", "sasrec": "atomic"}
+    assert "tokenizer.kind" in capsid("recipes", "diff", "rq-kmeans", "sasrec").out
+    assert capsid("recipes", "diff", "sasrec", "sasrec", "--json").json == {}
+
+
+def test_doctor() -> None:
+    facts = capsid("doctor", "--json").json
+    assert facts["capsid"] == __version__
+    assert facts["libraries"]["torch"]
+    assert facts["sgemm_gflops"] > 0
+    assert "GFLOP/s" in capsid("doctor").out

@@ -1,0 +1,50 @@
+"""Every recipe in a size that learns a planted world in a second or two."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+from capsid.data.dataset import Dataset
+from capsid.data.planted import planted_dataset
+from capsid.encode.hashing import HashingEncoder
+from capsid.recipe import Recipe
+from capsid.recipes import RECIPES
+
+SMALL = {
+    "generator.layers": "1",
+    "generator.heads": "2",
+    "generator.width": "32",
+    "generator.feedforward": "64",
+    "generator.dropout": "0.0",
+    "generator.embedding_dropout": "0.1",
+    "generator.history": "8",
+    "decoder.width": "20",
+}
+TRAINING = {"batch_size": "32", "learning_rate": "0.01", "ema": "0.9", "checkpoint_seconds": "0.0"}
+
+
+@cache
+def world() -> Dataset:
+    """72 items; who took one takes the next under the same branch, nine times out of ten."""
+    return planted_dataset(branching=(4, 3, 2), items_per_leaf=3, users=150, length=9)
+
+
+@cache
+def tiny_world() -> Dataset:
+    return planted_dataset(branching=(3, 2), items_per_leaf=2, users=20, length=6)
+
+
+def small(name: str, steps: int = 60) -> Recipe:
+    """The recipe with small parts; text vectors without a language model."""
+    recipe = RECIPES[name]
+    if recipe.encoder is not None:
+        recipe = dataclasses.replace(recipe, encoder=HashingEncoder(dim=24))
+    if hasattr(recipe.tokenizer, "codebooks"):
+        recipe = recipe.with_settings(["tokenizer.codebooks=8,8,8", "tokenizer.restarts=1"])
+    if hasattr(recipe.generator, "layers"):
+        recipe = recipe.with_settings(f"{path}={value}" for path, value in SMALL.items())
+    for number in range(len(recipe.schedule)):
+        wanted = {**TRAINING, "steps": str(steps), "validate_every": str(max(1, steps // 2))}
+        recipe = recipe.with_settings(f"schedule.{number}.training.{f}={v}" for f, v in wanted.items())
+    return recipe

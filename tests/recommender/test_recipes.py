@@ -1,0 +1,68 @@
+"""Recipes are values: they go to files and come back, take settings, and say what is wrong with one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from capsid.config import difference, fingerprint
+from capsid.errors import ConfigError
+from capsid.recipe import KINDS, Recipe
+from capsid.recipes import RECIPES, get_recipe
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_round_trip(name: str) -> None:
+    recipe = RECIPES[name]
+    again = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
+    assert again == recipe
+    assert fingerprint(again) == fingerprint(recipe)
+    assert difference(again, recipe) == {}
+    assert recipe.name == name
+    assert recipe.about
+
+
+def test_names() -> None:
+    assert {"rq-kmeans", "sasrec", "popularity"} <= set(RECIPES)
+    assert get_recipe("sasrec") is RECIPES["sasrec"]
+    with pytest.raises(ConfigError, match="no recipe 'sasrek'") as caught:
+        get_recipe("sasrek")
+    assert "'sasrec'" in (caught.value.hint or "")
+    assert all(getattr(cls, "kind", None) == kind for kind, cls in KINDS.items())
+
+
+def test_settings_change_a_copy() -> None:
+    base = RECIPES["rq-kmeans"]
+    changed = base.with_settings(["tokenizer.codebooks=4,4", " schedule.0.training.steps = 7 ", "decoder.width=3"])
+    assert changed.tokenizer.codebooks == (4, 4)
+    assert changed.schedule[0].training.steps == 7
+    assert set(difference(base, changed)) == {"tokenizer.codebooks", "schedule.0.training.steps", "decoder.width"}
+    assert base.with_settings([]) == base
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("tokenizer.codebooks", "is not a setting"),
+        ("=3", "is not a setting"),
+        ("tokeniser.codebooks=3", "no field 'tokeniser'"),
+        ("tokenizer.codebook=3", "no field 'codebook'"),
+        ("generator.layers=many", "not a number of type int"),
+        ("generator.dropout=2", "generator.dropout is 2.0"),
+        ("schedule.0.training.steps=0", "training.steps is 0"),
+        ("schedule.1.training.steps=5", "does not select one of 1"),
+        ("tokenizer=atomic", "cannot be set from text"),
+    ],
+)
+def test_wrong_settings(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RECIPES["rq-kmeans"].with_settings([setting])
+
+
+def test_a_recipe_of_unknown_parts() -> None:
+    data = RECIPES["sasrec"].to_dict()
+    with pytest.raises(ConfigError, match="unknown kind of part 'atomicc'"):
+        Recipe.from_dict({**data, "tokenizer": {"kind": "atomicc"}})
+    with pytest.raises(ConfigError, match="Recipe has no field 'tokeniser'"):
+        Recipe.from_dict({**data, "tokeniser": None})

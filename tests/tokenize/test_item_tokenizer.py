@@ -1,0 +1,147 @@
+"""Encoder, tokenizer and collision policy as one thing: planted items in, ids out, new items later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from capsid.artifacts import folder_kind
+from capsid.data.dataset import Dataset
+from capsid.data.item_table import ItemTable
+from capsid.data.planted import planted_dataset
+from capsid.data.split import leave_one_out
+from capsid.encode.hashing import HashingEncoder
+from capsid.errors import ArtifactError, ConfigError, DataError, NotFittedError
+from capsid.ids.collisions import Bucket, Suffix
+from capsid.ids.trie import Trie
+from capsid.tokenize.atomic import Atomic
+from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.tokenize.residual_kmeans import ResidualKMeans
+
+NEW = {
+    "item_id": ["n0", "n1"],
+    "title": ["amber 1 birch 0 cedar 1 item 7", "amber 2 birch 1 cedar 0 item 8"],
+    "categories": [["amber 1", "birch 0", "cedar 1"], ["amber 2", "birch 1", "cedar 0"]],
+}
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return planted_dataset(branching=(4, 3, 2), items_per_leaf=3, users=40, length=6)
+
+
+def make(collisions: Suffix | Bucket | None = None) -> ItemTokenizer:
+    return ItemTokenizer(
+        encoder=HashingEncoder(dim=24),
+        tokenizer=ResidualKMeans(codebooks=(6, 6), iterations=10, restarts=1),
+        collisions=collisions or Suffix(),
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted(data: Dataset) -> ItemTokenizer:
+    return make().fit(data, seed=1)
+
+
+def test_ids_cover_the_catalogue(fitted: ItemTokenizer, data: Dataset) -> None:
+    assert fitted.ids.items == data.items
+    for item in data.items:
+        assert fitted.decode(fitted.ids[item]) == [item]
+
+
+def test_a_table_and_its_dataset_give_the_same(fitted: ItemTokenizer, data: Dataset) -> None:
+    table = ItemTable.from_training(data, leave_one_out(data).train)
+    assert make().fit(table, seed=1).ids == fitted.ids
+    assert make().fit(planted_dataset(branching=(2, 2), users=9)).fit(data, seed=1).ids == fitted.ids, "refit"
+
+
+def test_known_items_get_their_own_codes_again(fitted: ItemTokenizer, data: Dataset) -> None:
+    frame = data.attributes.with_columns(pl.Series("item_id", list(data.items))).slice(5, 3)
+    assert fitted.encode(frame) == {data.items[i]: tuple(fitted.ids.codes[i].tolist()) for i in (5, 6, 7)}
+
+
+def test_new_items_land_beside_their_like(fitted: ItemTokenizer, data: Dataset) -> None:
+    codes = fitted.encode(NEW)
+    assert list(codes) == ["n0", "n1"]
+    paths = data.attributes["categories"].to_list()
+    for item, path in zip(NEW["item_id"], NEW["categories"]):
+        siblings = [fitted.ids.codes[i].tolist()[0] for i, p in enumerate(paths) if p == path]
+        assert codes[item][0] in siblings
+
+
+def test_adding_changes_no_old_id_and_extends_the_trie(data: Dataset) -> None:
+    tokenizer = make().fit(data, seed=1)
+    before = tokenizer.ids
+    trie = Trie.build(before.closed)
+    after = tokenizer.add(NEW)
+    assert after is tokenizer.ids
+    assert list(after.items) == [*before.items, "n0", "n1"]
+    assert all(after[item] == before[item] for item in before.items)
+    assert after.layout == before.layout, "the generator's vocabulary must not change"
+    assert tokenizer.decode(after["n1"]) == ["n1"]
+    grown = trie.extend(after.closed)
+    assert grown.rows() == after.closed
+    leaf = int(grown.leaf_of(np.array([len(before)]))[0])
+    assert grown.path(leaf) == list(after["n0"])
+    with pytest.raises(DataError, match="'n0' occurs twice"):
+        tokenizer.add(NEW)
+    assert len(tokenizer.ids) == len(before) + 2
+
+
+@pytest.mark.parametrize("collisions", [Suffix(), Bucket()])
+def test_save_and_load(tmp_path: Path, data: Dataset, collisions: Suffix | Bucket) -> None:
+    tokenizer = make(collisions).fit(data, seed=1)
+    tokenizer.save_pretrained(tmp_path / "tok")
+    assert folder_kind(tmp_path / "tok") == "tokenizer"
+    loaded = ItemTokenizer.from_pretrained(tmp_path / "tok")
+    assert loaded == tokenizer
+    assert loaded.ids == tokenizer.ids
+    assert loaded.encode(NEW) == tokenizer.encode(NEW)
+    np.testing.assert_array_equal(loaded.token_vectors(), tokenizer.token_vectors())
+    assert loaded.add(NEW) == tokenizer.add(NEW)
+    loaded.save_pretrained(tmp_path / "tok")
+    again = ItemTokenizer.from_pretrained(tmp_path / "tok")
+    assert again.ids == tokenizer.ids, "added items are saved too, over the folder they were read from"
+
+
+def test_token_vectors_are_the_centres(fitted: ItemTokenizer) -> None:
+    vectors, layout = fitted.token_vectors(), fitted.ids.layout
+    assert vectors is not None
+    assert vectors.shape[0] == layout.vocabulary
+    centres = fitted.tokenizer_.centres()
+    np.testing.assert_array_equal(vectors[layout.bases[0] : layout.bases[1]], centres[0])
+    np.testing.assert_array_equal(vectors[layout.bases[1] : layout.bases[2]], centres[1])
+    assert np.isnan(vectors[: layout.bases[0]]).all()
+    assert np.isnan(vectors[layout.bases[2] :]).all()
+
+
+def test_one_token_ids_need_no_encoder(data: Dataset, tmp_path: Path) -> None:
+    tokenizer = ItemTokenizer(tokenizer=Atomic()).fit(data)
+    assert [tokenizer.ids[i] for i in data.items[:3]] == [(2,), (3,), (4,)]
+    assert tokenizer.token_vectors() is None
+    tokenizer.save_pretrained(tmp_path / "tok")
+    assert ItemTokenizer.from_pretrained(tmp_path / "tok").ids == tokenizer.ids
+    with pytest.raises(DataError, match="'n0' was not in the catalogue"):
+        tokenizer.add(NEW)
+
+
+def test_unfitted_and_wrong_input(fitted: ItemTokenizer, tmp_path: Path) -> None:
+    for ask in (
+        lambda t: t.ids,
+        lambda t: t.encode(NEW),
+        lambda t: t.decode([2]),
+        lambda t: t.token_vectors(),
+        lambda t: t.save_pretrained(tmp_path / "never"),
+    ):
+        with pytest.raises(NotFittedError):
+            ask(make())
+    assert not (tmp_path / "never").exists()
+    with pytest.raises(DataError, match=r"need a column 'item_id'.*title"):
+        fitted.encode({"title": ["x"]})
+    with pytest.raises(ArtifactError, match="there is no folder"):
+        ItemTokenizer.from_pretrained(tmp_path / "never")
+    with pytest.raises(ConfigError, match="cannot re-tokenise"):
+        fitted.revise(ItemTable.new_items(fitted.ids.items, pl.DataFrame(), ()), np.zeros((1, 1)))

@@ -1,0 +1,174 @@
+"""What every tokenizer promises, asked of every tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from capsid.artifacts import load_arrays, save_arrays
+from capsid.config import from_dict, to_dict
+from capsid.data.item_table import ItemTable
+from capsid.errors import DataError, NotFittedError
+from capsid.ids.semantic_ids import SemanticIds
+from capsid.ragged import Ragged
+from capsid.tokenize.kinds import TOKENIZERS
+from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.vocabulary import Vocabulary
+
+# Small settings of every kind; a new kind without an entry is tried with its defaults.
+SETTINGS: dict[str, dict[str, Any]] = {"residual-kmeans": {"codebooks": (6, 5, 4), "iterations": 8, "restarts": 1}}
+FROM_VECTORS = [kind for kind in TOKENIZERS if kind != "atomic"]
+
+
+def make_table(vectors: np.ndarray, *, names: list[str] | None = None) -> ItemTable:
+    items = Vocabulary(names or [f"i{n}" for n in range(len(vectors))])
+    frame = pl.DataFrame({"title": [f"title {i}" for i in items]}, schema={"title": pl.String})
+    return ItemTable.new_items(items, frame, ("title",)).with_block("item", vectors.astype(np.float32))
+
+
+def table(items: int = 60, seed: int = 0) -> ItemTable:
+    return make_table(np.random.default_rng(seed).normal(size=(items, 7)))
+
+
+def part_of(whole: ItemTable, rows: list[int]) -> ItemTable:
+    return make_table(whole.vectors()[rows], names=[whole.items[r] for r in rows])
+
+
+def make(kind: str) -> Any:
+    return TOKENIZERS[kind](**SETTINGS.get(kind, {}))
+
+
+@pytest.fixture(params=TOKENIZERS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_codes_lie_in_their_codebooks(kind: str) -> None:
+    tokenizer = make(kind)
+    before = to_dict(tokenizer)
+    assert tokenizer.fit(table()) is tokenizer
+    codes = tokenizer.encode(table())
+    assert isinstance(codes, Ragged)
+    assert len(codes) == 60
+    assert codes.lengths.min() >= 1
+    assert codes.lengths.max() <= len(tokenizer.sizes)
+    assert (codes.values >= 0).all()
+    dense = codes.dense()
+    assert (dense.max(0) < np.array(tokenizer.sizes[: dense.shape[1]])).all()
+    SemanticIds.assign(table().items, codes, tokenizer.sizes)
+    assert to_dict(tokenizer) == before, "fit changed a hyperparameter"
+
+
+def test_an_items_codes_do_not_depend_on_its_company(kind: str) -> None:
+    tokenizer = make(kind).fit(table())
+    together = tokenizer.encode(table())
+    for row in (0, 17, 59):
+        assert tokenizer.encode(part_of(table(), [row])) == together.take(np.array([row]))
+    order = np.random.default_rng(1).permutation(60)
+    assert tokenizer.encode(part_of(table(), order.tolist())) == together.take(order)
+    assert len(tokenizer.encode(part_of(table(), []))) == 0
+
+
+def test_the_same_seed_gives_the_same_codes(kind: str) -> None:
+    first = make(kind).fit(table(), seed=3).encode(table())
+    assert make(kind).fit(table(), seed=3).encode(table()) == first
+
+
+def test_refit_equals_fresh_fit(kind: str) -> None:
+    other = make_table(np.random.default_rng(5).normal(size=(31, 4)))
+    refitted = make(kind).fit(other).fit(table())
+    fresh = make(kind).fit(table())
+    assert refitted.encode(table()) == fresh.encode(table())
+    assert refitted.sizes == fresh.sizes
+
+
+def test_saved_state_gives_the_same_codes(kind: str, tmp_path: Path) -> None:
+    tokenizer = make(kind).fit(table())
+    save_arrays(tmp_path / "state.npz", tokenizer.state())
+    loaded = from_dict(None, to_dict(tokenizer), TOKENIZERS).load_state(load_arrays(tmp_path / "state.npz"))
+    assert loaded.encode(table()) == tokenizer.encode(table())
+    assert loaded.sizes == tokenizer.sizes
+    found, expected = loaded.decode(loaded.encode(table())), tokenizer.decode(tokenizer.encode(table()))
+    np.testing.assert_array_equal(np.array(found), np.array(expected))
+
+
+def test_decode_and_centres(kind: str) -> None:
+    tokenizer = make(kind).fit(table())
+    decoded, centres = tokenizer.decode(tokenizer.encode(table())), tokenizer.centres()
+    assert decoded is None or decoded.shape == (60, 7)
+    if centres is not None:
+        assert [len(c) for c in centres] == list(tokenizer.sizes)
+        assert all(np.isfinite(c).all() for c in centres)
+
+
+def test_unfitted_says_so(kind: str) -> None:
+    for ask in (lambda t: t.sizes, lambda t: t.encode(table()), lambda t: t.state()):
+        with pytest.raises(NotFittedError, match="not fitted"):
+            ask(make(kind))
+
+
+@pytest.mark.parametrize("items", [1, 2, 3])
+def test_fewer_items_than_codes(kind: str, items: int) -> None:
+    tokenizer = make(kind).fit(table(items))
+    codes = tokenizer.encode(table(items))
+    assert len(codes) == items
+    assert len({tuple(c.tolist()) for c in codes}) == items, "there is room for every item"
+    assert max(tokenizer.sizes) <= 6
+
+
+def test_no_items(kind: str) -> None:
+    with pytest.raises(DataError, match="no items"):
+        make(kind).fit(table(0))
+
+
+def test_many_equal_items(kind: str) -> None:
+    vectors = np.repeat(np.random.default_rng(0).normal(size=(3, 7)), 20, axis=0)
+    tokenizer = make(kind).fit(make_table(vectors))
+    codes = [tuple(c.tolist()) for c in tokenizer.encode(make_table(vectors))]
+    if kind in FROM_VECTORS:
+        assert all(len(set(codes[i : i + 20])) == 1 for i in (0, 20, 40))
+        assert len(set(codes)) == 3
+        assert np.isfinite(tokenizer.decode(tokenizer.encode(make_table(vectors)))).all()
+    else:
+        assert len(set(codes)) == 60
+
+
+@pytest.mark.parametrize("kind", FROM_VECTORS)
+@pytest.mark.parametrize(("value", "message"), [(np.nan, "NaN or infinity"), (np.inf, "NaN or infinity"), (0.0, "all zeros")])
+def test_vectors_that_say_nothing_are_refused_by_name(kind: str, value: float, message: str) -> None:
+    vectors = table().vectors().copy()
+    vectors[13] = value
+    with pytest.raises(DataError, match=rf"{message}: 'i13'"):
+        make(kind).fit(make_table(vectors))
+    tokenizer = make(kind).fit(table())
+    with pytest.raises(DataError, match=message):
+        tokenizer.encode(make_table(vectors))
+
+
+@pytest.mark.parametrize("kind", FROM_VECTORS)
+def test_other_wrong_tables(kind: str) -> None:
+    tokenizer = make(kind).fit(table())
+    with pytest.raises(DataError, match="4 wide, expected 7"):
+        tokenizer.encode(make_table(np.ones((5, 4))))
+    nothing = ItemTable.new_items(Vocabulary(["a"]), pl.DataFrame({"title": ["x"]}), ("title",))
+    with pytest.raises(DataError, match="no vectors 'item'"):
+        tokenizer.encode(nothing)
+
+
+@pytest.mark.parametrize("kind", FROM_VECTORS)
+def test_a_failed_fit_leaves_no_half_learnt_state(kind: str) -> None:
+    tokenizer = make(kind)
+    with pytest.raises(DataError):
+        tokenizer.fit(make_table(np.full((5, 3), np.nan)))
+    with pytest.raises(NotFittedError):
+        tokenizer.encode(table())
+
+
+def test_every_kind_is_named_as_it_is_listed() -> None:
+    assert all(cls.kind == name for name, cls in TOKENIZERS.items())
+    assert set(SETTINGS) <= set(TOKENIZERS)
+    assert ResidualKMeans.kind in FROM_VECTORS
