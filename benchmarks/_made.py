@@ -1,6 +1,6 @@
 """What `decode.py` searches: a fitted run, or weights, ids and histories made here so that anybody can run it.
 
-Made things are shaped like Amazon Beauty: 12,101 items, 3 codes of 256 and a suffix, histories of 4 to 50 items, 8 on average.
+Made things are shaped like Amazon Beauty: 12,101 items, 3 codes of 256 and a suffix, histories of 4 to 50 items.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from capsid.errors import ConfigError
 from capsid.generate.generator import TransformerGenerator
 from capsid.ids.collisions import Bucket, Suffix
 from capsid.ids.flatten import TokenBatch, flatten
+from capsid.ids.layout import FIRST
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
@@ -45,9 +46,13 @@ def made_world(users: int, *, items: int = BEAUTY_ITEMS, seed: int = 0) -> World
     ids = made_ids(items, (256, 256, 256), rng)
     generator = TransformerGenerator().build(ids, np.ones(items), seed=seed)
     know_depths(generator, ids)
-    lengths = np.clip(3 + rng.geometric(1 / 5, size=users), 4, 50)
-    histories = Ragged.from_rows([rng.integers(0, items, size=n) for n in lengths], np.int64)
-    return World("made", generator, ids, Trie.build(ids.closed), histories)
+    return World("made", generator, ids, Trie.build(ids.closed), made_histories(users, items, rng))
+
+
+def made_histories(users: int, items: int, rng: np.random.Generator) -> Ragged:
+    """As long as Beauty's: half have at most 5 items, one in ten more than 12, one in a hundred more than 40."""
+    lengths = np.minimum(4 / np.sqrt(1 - rng.random(users)), 50).astype(int)
+    return Ragged.from_rows([rng.integers(0, items, size=n) for n in lengths], np.int64)
 
 
 def world_of_run(folder: Path, users: int, *, seed: int = 0) -> World:
@@ -80,18 +85,24 @@ def made_ids(items: int, sizes: tuple[int, ...], rng: np.random.Generator) -> Se
 
 def large_trie(items: int, sizes: tuple[int, ...]) -> Trie:
     """The trie of distinct made ids over the tokens of `sizes`, for catalogues of any size."""
-    codes_ND = planted_codes(items, sizes).astype(np.int32)
-    codes_ND += 2 + np.cumsum((0, *sizes[:-1])).astype(np.int32)
-    return Trie.build(Ragged(codes_ND.reshape(-1), np.arange(items + 1, dtype=np.int64) * len(sizes)))
+    return Trie.build(made_rows(items, sizes))
 
 
-def growth_generator(sizes: tuple[int, ...], *, seed: int = 0) -> tuple[TransformerGenerator, SemanticIds]:
-    """Weights over the tokens of `sizes`, and a few ids to make histories of: the same for every catalogue."""
-    codes = Ragged.from_dense(planted_codes(1000, sizes).astype(np.int32))
-    ids = SemanticIds.assign(Vocabulary(map(str, range(1000))), codes, sizes, Bucket())
-    generator = TransformerGenerator().build(ids, np.ones(1000), seed=seed)
+def made_rows(items: int, sizes: tuple[int, ...], *, seed: int = 0) -> Ragged:
+    """Distinct token rows in an order that is not sorted."""
+    codes_ND = planted_codes(items, sizes, seed=seed).astype(np.int32)
+    codes_ND += FIRST + np.cumsum((0, *sizes[:-1])).astype(np.int32)
+    return Ragged(codes_ND.reshape(-1), np.arange(items + 1, dtype=np.int64) * len(sizes))
+
+
+def growth_world(users: int, sizes: tuple[int, ...], *, seed: int = 0) -> World:
+    """Weights over the tokens of `sizes`, and histories of a few ids: the same for every catalogue."""
+    items, rng = 1000, np.random.default_rng(seed)
+    codes = Ragged.from_dense(planted_codes(items, sizes).astype(np.int32))
+    ids = SemanticIds.assign(Vocabulary(map(str, range(items))), codes, sizes, Bucket())
+    generator = TransformerGenerator().build(ids, np.ones(items), seed=seed)
     know_depths(generator, ids)
-    return generator, ids
+    return World("made", generator, ids, Trie.build(ids.closed), made_histories(users, items, rng))
 
 
 def know_depths(generator: TransformerGenerator, ids: SemanticIds, *, strength: float = 6.0) -> None:

@@ -1,4 +1,4 @@
-"""For all tests: one thread, no network, a cache of their own, and property tests that draw the same examples each time."""
+"""For all tests: one thread, no network, a cache of their own, property tests that draw the same examples each time."""
 
 from __future__ import annotations
 

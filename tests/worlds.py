@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+import polars as pl
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from capsid.data.item_table import ItemTable
 from capsid.decode.beam import BeamSearch
 from capsid.decode.retrieve import Retriever
 from capsid.generate.generator import TransformerGenerator
@@ -50,7 +52,7 @@ def ragged_codes(*, depths: int = 4, size: int = 4, most: int = 25) -> st.Search
     return st.lists(row, min_size=1, max_size=most)
 
 
-def random_generator(ids: SemanticIds, seed: int = 0, *, scale: float = 12.0, **fields: int | float) -> TransformerGenerator:
+def random_generator(ids: SemanticIds, seed: int = 0, *, scale: float = 12.0, **fields: float) -> TransformerGenerator:
     """An untrained Transformer whose weights are large enough for its distributions to be far from flat."""
     settings = {"layers": 2, "heads": 2, "width": 16, "feedforward": 24, "history": 6, **fields}
     generator = TransformerGenerator(**settings).build(ids, np.ones(len(ids)), seed=seed)  # type: ignore[arg-type]
@@ -68,6 +70,13 @@ def random_histories(seed: int, items: int, lengths: Sequence[int]) -> Ragged:
     """Histories of the given lengths without repeats (as far as the catalogue goes)."""
     rng = np.random.default_rng(seed)
     return Ragged.from_rows([rng.permutation(items)[:n] for n in lengths], np.int64)
+
+
+def make_table(vectors: np.ndarray, *, names: list[str] | None = None) -> ItemTable:
+    """Items with a title and a vector each."""
+    items = Vocabulary(names or [f"i{n}" for n in range(len(vectors))])
+    frame = pl.DataFrame({"title": [f"title {i}" for i in items]}, schema={"title": pl.String})
+    return ItemTable.new_items(items, frame, ("title",)).with_block("item", vectors.astype(np.float32))
 
 
 class TableModel:

@@ -156,11 +156,11 @@ class Recommender:
         self, split: str = "test", k: int = 50, *, filter_history: bool = False, progress: Progress = silent
     ) -> Iterator[tuple[str, list[str], list[float]]]:
         """User, ranked items and scores for every case of a split."""
-        catalogue = self.catalogue_
+        retriever, catalogue = self.retriever, self.catalogue_
         cases = catalogue.split.cases(split)
         for start in range(0, len(cases), BATCH):
             rows = np.arange(start, min(start + BATCH, len(cases)))
-            ranked = self.retriever.rank(cases.histories.take(rows), k, filter_history=filter_history)
+            ranked = retriever.rank(cases.histories.take(rows), k, filter_history=filter_history)
             for row, items, scores in zip(rows, ranked.items_UK, ranked.scores_UK):
                 kept = items >= 0
                 user = catalogue.users[int(cases.users[row])]
@@ -176,11 +176,11 @@ class Recommender:
         progress: Progress = silent,
     ) -> Evaluation:
         """Metrics on a split, with one value a user for each."""
-        cases, counts = self.catalogue_.split.cases(split), self.catalogue_.counts
+        retriever, catalogue = self.retriever, self.catalogue_
         return evaluate(
-            self.retriever,
-            cases,
-            counts,
+            retriever,
+            catalogue.split.cases(split),
+            catalogue.counts,
             split=split,
             ks=ks,
             filter_history=filter_history,

@@ -20,7 +20,8 @@ from capsid.evaluate.tokenizer_quality import TokenizerQuality
 from capsid.progress import duration
 
 COLOURS = ("#0072b2", "#e69f00", "#8a8a8a", "#009e73", "#cc79a7")
-TIER_COLOURS = ("#08519c", "#6baed6", "#c6dbef")
+# fill, and ink that can be read on it
+TIER_COLOURS = (("#08519c", "white"), ("#6baed6", "black"), ("#c6dbef", "black"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +65,12 @@ def write_report(path: Path, report: Report) -> None:
 
 def overview_png(report: Report, *, dpi: int = 110) -> bytes:
     """The page's four plots as one picture."""
-    figure, axes = _figure(10.0, 6.4, 2, 2)
-    for axis, draw in zip(axes, PANELS.values()):
-        draw(axis, report)
     out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=dpi)
+    with _style():
+        figure, axes = _figure(10.0, 6.4, 2, 2)
+        for axis, draw in zip(axes, PANELS.values()):
+            draw(axis, report)
+        figure.savefig(out, format="png", dpi=dpi)
     return out.getvalue()
 
 
@@ -162,9 +164,9 @@ def _draw_metrics(axis: Any, report: Report) -> None:
         places = [group + (i - (len(report.methods) - 1) / 2) * width for group in range(4)]
         axis.bar(places, values, width, yerr=errors, color=COLOURS[i], label=method.name, ecolor="#555", capsize=2)
     labels = [f"{name}\n{kind}" for _, name in bars for kind in ("not filtered", "history\nfiltered")]
-    axis.set_xticks(range(4), labels, fontsize=8)
+    axis.set_xticks(range(4), labels)
     axis.set_title("Test metrics (bars: standard error)")
-    axis.legend(frameon=False, fontsize=8)
+    axis.legend(frameon=False)
 
 
 def _draw_training(axis: Any, report: Report) -> None:
@@ -177,7 +179,7 @@ def _draw_training(axis: Any, report: Report) -> None:
     axis.set_xlabel("seconds of training")
     axis.set_ylim(bottom=0)
     if axis.lines:
-        axis.legend(frameon=False, fontsize=8)
+        axis.legend(frameon=False)
 
 
 def _draw_sharing(axis: Any, report: Report) -> None:
@@ -191,7 +193,7 @@ def _draw_sharing(axis: Any, report: Report) -> None:
     axis.bar(labels, counts, color=COLOURS[0])
     lengths = ", ".join(f"{count:,} of length {n}" for n, count in report.quality.length_histogram.items())
     axis.set_title("How many items have the same codes")
-    axis.set_xlabel(f"items with these codes (before the collision policy); codes: {lengths}", fontsize=8)
+    axis.set_xlabel(f"items that share their codes, before the collision policy ({lengths})")
     axis.set_ylabel("items")
 
 
@@ -201,14 +203,15 @@ def _draw_exposure(axis: Any, report: Report) -> None:
     rows = [("really taken", {tier: n / max(sum(real.values()), 1) for tier, n in real.items()})]
     rows += [(m.name, m.filtered.extras["exposure@10"]) for m in reversed(report.methods)]
     left = [0.0] * len(rows)
-    for tier, colour in zip(real, TIER_COLOURS):
+    for tier, (colour, ink) in zip(real, TIER_COLOURS):
         values = [shares[tier] for _, shares in rows]
-        axis.barh([name for name, _ in rows], values, left=left, color=colour, label=tier)
+        axis.barh([name for name, _ in rows], values, left=left, color=colour)
+        # The tiers are named once, in the row of what people really took.
+        axis.text(left[0] + values[0] / 2, 0, tier, ha="center", va="center", color=ink, fontsize=9)
         left = [a + b for a, b in zip(left, values)]
-    axis.set_title("Which items are recommended (places in the top 10)")
-    axis.set_xlabel("head: the 20 % most taken items, torso: the next 40 %, tail: the rest", fontsize=8)
+    axis.set_title("Exposure: which items fill the top 10")
+    axis.set_xlabel("head: the 20 % of the items taken most, torso: the next 40 %, tail: the rest")
     axis.set_xlim(0, 1)
-    axis.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, -0.42))
 
 
 PANELS: dict[str, Callable[[Any, Report], None]] = {
@@ -219,29 +222,32 @@ PANELS: dict[str, Callable[[Any, Report], None]] = {
 }
 
 
-def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, list[Any]]:
+def _style() -> Any:
     try:
         from matplotlib import rc_context
-        from matplotlib.figure import Figure
     except ImportError:
         hint = "pip install 'capsid-rec[plots]' -c constraints.txt"
         raise ConfigError("plots need a package that is missing: matplotlib", hint=hint) from None
-    with rc_context({"axes.titlesize": 10, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8}):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        axes = list(figure.subplots(rows, columns, squeeze=False).ravel())
+    sizes: dict[Any, Any] = {"axes.titlesize": 11, "axes.labelsize": 8.5, "xtick.labelsize": 8, "ytick.labelsize": 8.5}
+    # Text of the SVG stays text: small, sharp, and found by the browser's search.
+    return rc_context({**sizes, "legend.fontsize": 8.5, "svg.fonttype": "none", "svg.hashsalt": "capsid"})
+
+
+def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, list[Any]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
 def _svg(report: Report, draw: Callable[[Any, Report], None]) -> str:
-    figure, (axis,) = _figure(5.2, 3.4)
-    draw(axis, report)
     out = io.StringIO()
-    from matplotlib import rc_context
-
-    # Text stays text: small, sharp, and found by the browser's search.
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "capsid"}):
+    with _style():
+        figure, (axis,) = _figure(5.2, 3.4)
+        draw(axis, report)
         figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
     return text[text.index("<svg") :]

@@ -87,7 +87,7 @@ def save_run(path: Path, run: Stored) -> None:
         write_json(folder / "about.json", about)
         # Parquet needs a column even where items have no attributes at all.
         frame = catalogue.attributes.with_columns(pl.Series("item_id", list(catalogue.items), dtype=pl.String))
-        # Through our own hands, so that a full disk is an OSError, which `new_folder` knows, and no library's own error.
+        # Written by ourselves: a full disk is then an OSError, which `new_folder` knows, and no library's own error.
         buffer = io.BytesIO()
         frame.write_parquet(buffer)
         (folder / "items.parquet").write_bytes(buffer.getvalue())

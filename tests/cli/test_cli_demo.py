@@ -42,7 +42,7 @@ def test_the_story_shows_measured_numbers(demo: tuple[Path, str]) -> None:
             assert f"{result[kind]['metrics']['recall@10']:.4f}" in story
     again = capsid("evaluate", out / MAIN, "--json").json
     assert again["metrics"] == results[MAIN]["test"]["metrics"]
-    assert story.count("recommended    ") == 5
+    assert story.count("recommended  1. ") == 5
 
 
 def test_the_page_stands_alone(demo: tuple[Path, str]) -> None:

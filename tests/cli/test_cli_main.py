@@ -69,7 +69,11 @@ def test_version() -> None:
         (["fit"], "error: Missing argument 'RECIPE'", "hint: see `capsid fit --help`"),
         (["fit", "sasrec", "--data", "x"], "error: Missing option '--out'", "hint: see `capsid fit --help`"),
         (["data", "list", "--jsn"], "error: No such option: --jsn", "hint: see `capsid data list --help`"),
-        (["fit", "sasrec", "--data", "x", "--out", "y", "--seed", "one"], "Invalid value for '--seed'", "hint: see `capsid fit --help`"),
+        (
+            ["fit", "sasrec", "--data", "x", "--out", "y", "--seed", "one"],
+            "Invalid value for '--seed'",
+            "hint: see `capsid fit --help`",
+        ),
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], message: str, hint: str) -> None:

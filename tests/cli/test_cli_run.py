@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from cli_world import capsid, contents, lines, settings
 
+from capsid.data.planted import planted_dataset
+from capsid.data.prepared import write_prepared
+
 EVALUATION = {"split", "users", "filter_history", "metrics", "code_recall@50"}
 
 
@@ -42,15 +45,24 @@ def test_fit_again_is_done_already(run: Path, shop: Path) -> None:
     assert contents(run) == before
 
 
-def test_another_fit_does_not_replace_a_run_unless_forced(run: Path, shop: Path) -> None:
+@pytest.mark.parametrize("changed", ["recipe", "seed", "setting", "data"])
+def test_another_fit_does_not_replace_a_run(run: Path, shop: Path, tmp_path: Path, changed: str) -> None:
     before = contents(run)
-    command = ["fit", "popularity", "--data", shop, "--out", run]
-    answer = capsid(*command)
+    data = shop
+    if changed == "data":
+        data = write_prepared(planted_dataset(branching=(2, 2), users=30, length=6), tmp_path / "other")
+    recipe = "popularity" if changed == "recipe" else "rq-kmeans"
+    options = [] if changed == "recipe" else settings(*(["decoder.width=21"] if changed == "setting" else []))
+    seed = 1 if changed == "seed" else 0
+    answer = capsid("fit", recipe, "--data", data, "--out", run, "--seed", seed, *options)
     assert answer.code == 1
     assert "holds another run (rq-kmeans on planted, seed 0)" in answer.err
     assert "--force" in answer.err
     assert contents(run) == before
-    assert capsid(*command, "--force").code == 0
+
+
+def test_a_run_is_replaced_where_the_user_says_so(run: Path, shop: Path) -> None:
+    assert capsid("fit", "popularity", "--data", shop, "--out", run, "--force").code == 0
     assert json.loads((run / "recipe.json").read_text())["name"] == "popularity"
 
 

@@ -1,4 +1,4 @@
-"""`capsid tokenizer` on a run and on a tokenizer of its own: the keys that others rely on, and that the numbers are true."""
+"""`capsid tokenizer` on a run and on a tokenizer of its own: the keys that others rely on, and true numbers."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import TableModel, make_ids, random_codes, random_generator, random_histories, retriever_of
 
+from capsid.decode import beam
 from capsid.decode.exact import exact_scores
 from capsid.decode.retrieve import RankedItems, Retriever
 from capsid.errors import ConfigError
@@ -100,6 +101,26 @@ def test_a_batch_is_its_users_one_by_one(seed: int, form: str) -> None:
         alone = retriever.rank(histories.take(np.array([user])), 5, filter_history=True)
         np.testing.assert_array_equal(alone.items_UK[0], together.items_UK[user])
         np.testing.assert_allclose(alone.scores_UK[0], together.scores_UK[user], rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=6)
+@given(seed=st.integers(0, 10_000), form=st.sampled_from(["fixed", "variable", "suffix"]), k=st.sampled_from([1, 3]))
+def test_the_last_step_in_waves_changes_nothing(seed: int, form: str, k: int) -> None:
+    """The last step asks the model for the best hypotheses first and leaves out the hopeless: by one, or all at once."""
+    ids = world(seed, form)
+    retriever = retriever_of(random_generator(ids, seed, scale=5.0), ids)
+    histories = random_histories(seed, len(ids), [1, 3, 9, 6, 2])
+    found = []
+    for rows in (1, 10_000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(beam, "_WAVE_ROWS", rows)
+            found.append(retriever.rank(histories, k, filter_history=True))
+    np.testing.assert_array_equal(found[0].items_UK, found[1].items_UK)
+    np.testing.assert_allclose(found[0].scores_UK, found[1].scores_UK, rtol=1e-4, atol=1e-4)
+    exact = check_ranking(found[0], retriever, histories, k, [set(h.tolist()) for h in histories])
+    for user, scores in enumerate(exact):
+        best = sorted((s for i, s in enumerate(scores) if i not in histories[user]), reverse=True)[:k]
+        np.testing.assert_allclose(found[0].scores_UK[user][: len(best)], best, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_exact_scoring_is_a_product_of_probabilities() -> None:

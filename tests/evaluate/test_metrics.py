@@ -44,9 +44,7 @@ def test_gains_are_the_definitions(rank: int, k: int, metric: str) -> None:
     k=st.integers(1, 9),
     metric=st.sampled_from(["recall", "ndcg", "mrr"]),
 )
-def test_expected_is_the_mean_over_all_orders_of_the_bucket(
-    sizes: list[int], place: int, k: int, metric: str
-) -> None:
+def test_expected_is_the_mean_over_all_orders_of_the_bucket(sizes: list[int], place: int, k: int, metric: str) -> None:
     assume(place < len(sizes))
     before, size = sum(sizes[:place]), sizes[place]
     own = list(range(before, before + size))

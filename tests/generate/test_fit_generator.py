@@ -79,7 +79,9 @@ def cycle(users: int) -> Ragged:
 
 
 def small() -> TransformerGenerator:
-    return TransformerGenerator(layers=1, heads=2, width=16, feedforward=24, history=5, dropout=0.0, embedding_dropout=0.0)
+    return TransformerGenerator(
+        layers=1, heads=2, width=16, feedforward=24, history=5, dropout=0.0, embedding_dropout=0.0
+    )
 
 
 def test_a_certain_world_is_learnt() -> None:
@@ -146,9 +148,7 @@ def test_a_killed_fit_goes_on_with_the_same_bits(tmp_path: Path) -> None:
                 raise Killed
             return float(generator.network.token.weight.detach().sum())
 
-        fit_generator(
-            generator, IDS, cycle(9), (NextToken(),), TINY, seed=0, validate=validate, checkpoint=checkpoint
-        )
+        fit_generator(generator, IDS, cycle(9), (NextToken(),), TINY, seed=0, validate=validate, checkpoint=checkpoint)
 
     def fresh() -> TransformerGenerator:
         return TransformerGenerator(layers=2, heads=2, width=16, feedforward=24, history=5).build(

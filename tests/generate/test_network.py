@@ -1,6 +1,8 @@
-"""The network's two ways to run agree with each other, with themselves in other company, and with torch's own layers."""
+"""The network's two ways to run agree with each other, with themselves in other company, and with torch's layers."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -97,7 +99,9 @@ def test_a_later_token_does_not_change_earlier_scores(position: int) -> None:
     before = full_logits(generator, batch)
     changed = batch.tokens_BL.copy()
     changed[0, position] = 2 + (changed[0, position] - 1) % (IDS.layout.vocabulary - 2)
-    after = full_logits(generator, TokenBatch(changed, batch.places_BL, batch.depths_BL, batch.lengths_B, batch.items_B))
+    after = full_logits(
+        generator, TokenBatch(changed, batch.places_BL, batch.depths_BL, batch.lengths_B, batch.items_B)
+    )
     torch.testing.assert_close(after[0, :position], before[0, :position], rtol=1e-5, atol=1e-5)
     assert (after[0, position:] - before[0, position:]).abs().amax(1).min() > 1e-3, "it must change all later ones"
 
@@ -107,9 +111,8 @@ def test_place_and_depth_matter() -> None:
     batch = flatten(IDS, random_histories(3, len(IDS), [4]), last=6)
     base = full_logits(generator, batch)
     for name in ("places_BL", "depths_BL"):
-        arrays = {n: getattr(batch, n) for n in ("tokens_BL", "places_BL", "depths_BL", "lengths_B", "items_B")}
-        arrays[name] = (arrays[name] + 1) % 3
-        assert (full_logits(generator, TokenBatch(**arrays)) - base).abs().max() > 1e-3
+        other = dataclasses.replace(batch, **{name: (getattr(batch, name) + 1) % 3})
+        assert (full_logits(generator, other) - base).abs().max() > 1e-3
 
 
 def reference(network: CausalTransformer) -> nn.TransformerEncoder:

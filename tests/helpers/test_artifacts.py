@@ -57,9 +57,14 @@ def test_a_new_folder_takes_the_old_ones_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_an_exception_in_the_middle_leaves_the_old_folder(tmp_path: Path, error: type[BaseException]) -> None:
     path = make(tmp_path / "out")
-    with pytest.raises(error), new_folder(path, kind="thing") as folder:
-        (folder / "a.txt").write_text("second")
-        raise error
+
+    def stop() -> None:
+        with new_folder(path, kind="thing") as folder:
+            (folder / "a.txt").write_text("second")
+            raise error
+
+    with pytest.raises(error):
+        stop()
     assert is_first(path)
 
 

@@ -23,7 +23,8 @@ def test_numpy_is_not_seeded_globally() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (42.2, "42 s"), (185, "3 min 05 s"), (3599.6, "1 h 00 min"), (7800, "2 h 10 min")]
+    ("seconds", "text"),
+    [(0.4, "0 s"), (42.2, "42 s"), (185, "3 min 05 s"), (3599.6, "1 h 00 min"), (7800, "2 h 10 min")],
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text

@@ -22,9 +22,7 @@ POLICIES = st.sampled_from([Suffix(), Bucket()])
 
 
 @given(codes=ragged_codes(), policy=POLICIES)
-def test_closed_ids_are_prefix_free_and_end_only_where_needed(
-    codes: list[list[int]], policy: CollisionPolicy
-) -> None:
+def test_closed_ids_are_prefix_free_and_end_only_where_needed(codes: list[list[int]], policy: CollisionPolicy) -> None:
     ids = make_ids(codes, SIZES, policy)
     tokens, closed = ([tuple(r.tolist()) for r in rows] for rows in (ids.tokens, ids.closed))
     for own, whole in zip(tokens, closed):

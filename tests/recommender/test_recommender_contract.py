@@ -16,6 +16,7 @@ from capsid.data.split import cold_item_split, temporal_split
 from capsid.errors import ArtifactError, ConfigError, DataError, NotFittedError
 from capsid.recipes import RECIPES
 from capsid.recommender import Recommendation, Recommender
+from capsid.tokenize.item_tokenizer import ItemTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +149,6 @@ def test_a_changed_byte_is_noticed(fitted: dict[str, Recommender], tmp_path: Pat
         file.write_bytes(data)
     Recommender.from_pretrained(tmp_path / "run")
     with pytest.raises(ArtifactError, match="holds a run, not a tokenizer"):
-        from capsid.tokenize.item_tokenizer import ItemTokenizer
-
         ItemTokenizer.from_pretrained(tmp_path / "run")
 
 

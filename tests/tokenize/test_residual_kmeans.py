@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
-from test_tokenizer_contract import make_table
+from worlds import make_table
 
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ConfigError
@@ -32,7 +34,7 @@ def test_reconstruction_falls_with_depth() -> None:
         float(np.linalg.norm(table.vectors() - tokenizer.decode(Ragged.from_dense(codes[:, :depth])), axis=1).mean())
         for depth in range(1, 6)
     ]
-    assert all(b < 0.95 * a for a, b in zip(errors, errors[1:]))
+    assert all(b < 0.95 * a for a, b in itertools.pairwise(errors))
 
 
 def test_codes_are_the_nearest_centres_depth_by_depth() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from worlds import make_table
 
 from capsid.artifacts import load_arrays, save_arrays
 from capsid.config import from_dict, to_dict
@@ -22,12 +23,6 @@ from capsid.vocabulary import Vocabulary
 # Small settings of every kind; a new kind without an entry is tried with its defaults.
 SETTINGS: dict[str, dict[str, Any]] = {"residual-kmeans": {"codebooks": (6, 5, 4), "iterations": 8, "restarts": 1}}
 FROM_VECTORS = [kind for kind in TOKENIZERS if kind != "atomic"]
-
-
-def make_table(vectors: np.ndarray, *, names: list[str] | None = None) -> ItemTable:
-    items = Vocabulary(names or [f"i{n}" for n in range(len(vectors))])
-    frame = pl.DataFrame({"title": [f"title {i}" for i in items]}, schema={"title": pl.String})
-    return ItemTable.new_items(items, frame, ("title",)).with_block("item", vectors.astype(np.float32))
 
 
 def table(items: int = 60, seed: int = 0) -> ItemTable:
@@ -138,7 +133,9 @@ def test_many_equal_items(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FROM_VECTORS)
-@pytest.mark.parametrize(("value", "message"), [(np.nan, "NaN or infinity"), (np.inf, "NaN or infinity"), (0.0, "all zeros")])
+@pytest.mark.parametrize(
+    ("value", "message"), [(np.nan, "NaN or infinity"), (np.inf, "NaN or infinity"), (0.0, "all zeros")]
+)
 def test_vectors_that_say_nothing_are_refused_by_name(kind: str, value: float, message: str) -> None:
     vectors = table().vectors().copy()
     vectors[13] = value

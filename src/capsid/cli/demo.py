@@ -190,10 +190,13 @@ def _tell_results(results: tuple[MethodResult, ...]) -> None:
 
 def _tell_people(people: tuple[Person, ...]) -> None:
     for person in people:
-        rank = person.recommended.index(person.next_item) + 1 if person.next_item in person.recommended else None
-        print(f"\n   user {person.user} liked    {' | '.join(person.took[-3:])}")
-        print(f"   recommended    {' | '.join(person.recommended[:SHOWN])}")
-        print(f"   really liked   {person.next_item}{f'  (recommended at rank {rank})' if rank else ''}")
+        hit = person.next_item in person.recommended
+        rank = f"   <- rank {person.recommended.index(person.next_item) + 1} of our list" if hit else ""
+        print(f"\n   user {person.user}")
+        print(f"      liked        {' | '.join(person.took[-3:])}")
+        print(f"      then liked   {person.next_item}{rank}")
+        for number, title in enumerate(person.recommended[:SHOWN], start=1):
+            print(f"      {'recommended' if number == 1 else '':<11}  {number}. {title}")
 
 
 def _write(

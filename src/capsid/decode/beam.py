@@ -8,8 +8,8 @@ protocol, not a network. Shapes: U users, W beams, E edges, V vocabulary, F fini
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from capsid.decode.protocol import Decodable
 from capsid.errors import ConfigError
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.trie import ROOT, Trie
+
+# Fewer rows than this a step cost a model about as much as this many.
+_WAVE_ROWS = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,23 +58,36 @@ def _search(
     users = len(histories)
     state, logits = model.start(histories)
     first_UV = logits.log_softmax(-1)
-    log_probabilities_NV = first_UV
-    nodes_UW = np.full((users, 1), ROOT, dtype=np.int64)
-    scores_UW = torch.zeros(users, 1)
     finished = _Finished(users, k)
-    steps = 0
+    ways = _ways(trie, np.full((users, 1), ROOT, dtype=np.int64), only)
+    edges = _scored(ways, torch.zeros(users, 1), first_UV)
+    steps = 1
     while True:
-        steps += 1
-        edges = _expand(trie, nodes_UW, scores_UW, log_probabilities_NV, only)
-        leaf = torch.from_numpy(trie.is_leaf(edges.node))
-        finished.add(edges.select(leaf))
-        best = _best(edges.select(~leaf), users, width, finished.bound())
+        finished.add(edges.select(edges.leaf))
+        best = _best(edges.select(~edges.leaf), users, width, finished.bound())
         if best is None:
-            return RankedLeaves(finished.nodes.numpy(), finished.scores.numpy(), first_UV.numpy(), steps)
-        nodes_UW, scores_UW = best.nodes, best.scores
+            break
+        steps += 1
+        ways = _ways(trie, best.nodes, only)
+        if ways.leaf.all():
+            _last_step(model, state, best, ways, finished)
+            break
         state, logits = model.step(state, best.parents, best.tokens)
-        log_probabilities_NV = logits.flatten(0, 1)
-        log_probabilities_NV -= log_probabilities_NV.logsumexp(-1, keepdim=True)
+        edges = _scored(ways, best.scores, logits.log_softmax(-1))
+    return RankedLeaves(finished.nodes.numpy(), finished.scores.numpy(), first_UV.numpy(), steps)
+
+
+@dataclass(frozen=True, eq=False)
+class _Ways:
+    """Edges out of live beams, before they have scores: ordered by row (user, then beam), then trie order."""
+
+    row: np.ndarray
+    token: np.ndarray
+    node: np.ndarray
+    leaf: np.ndarray
+
+    def select(self, mask: np.ndarray) -> _Ways:
+        return _Ways(self.row[mask], self.token[mask], self.node[mask], self.leaf[mask])
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,27 +98,54 @@ class _Edges:
     beam: np.ndarray
     token: np.ndarray
     node: np.ndarray
+    leaf: np.ndarray
     score: Tensor
 
-    def select(self, mask: Tensor) -> _Edges:
-        where = mask.numpy()
-        return _Edges(self.user[where], self.beam[where], self.token[where], self.node[where], self.score[mask])
+    def select(self, mask: np.ndarray) -> _Edges:
+        if mask.all():
+            return self
+        user, beam, token, node, leaf = (c[mask] for c in (self.user, self.beam, self.token, self.node, self.leaf))
+        return _Edges(user, beam, token, node, leaf, self.score[torch.from_numpy(mask)])
 
 
-def _expand(
-    trie: Trie, nodes_UW: np.ndarray, scores_UW: Tensor, log_probabilities_NV: Tensor, only: Filter | None
-) -> _Edges:
-    """All children of all live beams (-1 marks a dead one), scored, closed nodes left out."""
-    beams = nodes_UW.shape[1]
+def _ways(trie: Trie, nodes_UW: np.ndarray, only: Filter | None) -> _Ways:
+    """All children of all live beams (-1 marks a dead one), closed nodes left out."""
     live = np.flatnonzero(nodes_UW.ravel() >= 0)
     children = trie.children(nodes_UW.ravel()[live])
-    parent, token, node = live[children.parent], children.token, children.node
-    if only is not None:
-        open_ = only.open(parent // beams, node)
-        parent, token, node = parent[open_], token[open_], node[open_]
-    parent_t = torch.from_numpy(parent)
-    score = scores_UW.flatten()[parent_t] + log_probabilities_NV[parent_t, torch.from_numpy(token)]
-    return _Edges(parent // beams, parent % beams, token, node, score)
+    ways = _Ways(live[children.parent], children.token, children.node, trie.is_leaf(children.node))
+    return ways if only is None else ways.select(only.open(ways.row // nodes_UW.shape[1], ways.node))
+
+
+def _scored(ways: _Ways, scores_UW: Tensor, log_probabilities: Tensor) -> _Edges:
+    """The ways with the scores of their hypotheses."""
+    beams, vocabulary = scores_UW.shape[1], log_probabilities.shape[-1]
+    row = torch.from_numpy(ways.row)
+    place = row * vocabulary + torch.from_numpy(ways.token)
+    score = scores_UW.reshape(-1)[row] + log_probabilities.reshape(-1)[place]
+    return _Edges(ways.row // beams, ways.row % beams, ways.token, ways.node, ways.leaf, score)
+
+
+def _last_step(model: Decodable, state: Any, best: _Best, ways: _Ways, finished: _Finished) -> None:
+    """Every hypothesis needs one more token to be an item. The best are asked first, because the k-th score that they
+    reach settles most of the others without asking the model; the result is the same.
+    """
+    users, beams = best.nodes.shape
+    wave = max(finished.k + finished.k // 2 + 1, -(-_WAVE_ROWS // users))
+    alive_UW, beam = torch.from_numpy(best.nodes >= 0), ways.row % beams
+    done = 0
+    while True:
+        # At the bound itself one may still come in by trie order.
+        open_UW = alive_UW & (best.scores >= finished.bound())
+        # Scores fall along a row, so what is open stands first.
+        stop = min(done + wave, int(open_UW.sum(1).max()))
+        if stop <= done:
+            return
+        columns = slice(done, stop)
+        _, logits = model.step(state, best.parents[:, columns], best.tokens[:, columns])
+        asked = ways.select((beam >= done) & (beam < stop) & open_UW.numpy().ravel()[ways.row])
+        asked = replace(asked, row=asked.row // beams * (stop - done) + asked.row % beams - done)
+        finished.add(_scored(asked, best.scores[:, columns], logits.log_softmax(-1)))
+        done = stop
 
 
 def _by_user(edges: _Edges, users: int, *columns: np.ndarray) -> tuple[Tensor, list[Tensor]]:
@@ -120,7 +163,7 @@ def _by_user(edges: _Edges, users: int, *columns: np.ndarray) -> tuple[Tensor, l
 
 
 def _top(scores_UE: Tensor, nodes_UE: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best of every row and their columns, best first, equal scores by node: torch's topk leaves ties to chance."""
+    """The k best of every row and their columns, best first; equal scores by node, which torch's topk leaves open."""
     # One more than asked for: a tie reaches over the cut where the next value equals the last.
     values, order = scores_UE.topk(min(k + 1, scores_UE.shape[1]), dim=1)
     order_UK, last_U1 = order[:, :k], values[:, k - 1 : k]

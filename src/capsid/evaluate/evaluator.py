@@ -59,7 +59,7 @@ def evaluate(
 ) -> Evaluation:
     """Rank the whole catalogue for every case. Cases are read longest last, results keep the cases' order."""
     if not len(cases):
-        raise DataError(f"there are no cases to evaluate in {split!r}", hint="histories of three and more items give cases")
+        raise DataError(f"there are no cases to evaluate in {split!r}", hint="users with three items give cases")
     began = time.monotonic()
     parts, shown = [], np.full((len(cases), max(ks)), -1, dtype=np.int64)
     code_ranks = np.zeros(len(cases), dtype=np.int64)

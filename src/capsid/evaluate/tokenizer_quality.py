@@ -92,9 +92,10 @@ def intra_code_similarity(vectors_ND: np.ndarray, codes_N: np.ndarray) -> float 
     Exact without listing pairs (methods 6.10): in a group of n unit vectors the cosines of the ordered pairs sum to
     ||sum x||^2 - n. Items whose vector is all zeros have no direction and are left out.
     """
-    norms_N = np.linalg.norm(vectors_ND, axis=1).astype(np.float64)
+    exact_ND = np.asarray(vectors_ND, dtype=np.float64)
+    norms_N = np.linalg.norm(exact_ND, axis=1)
     known = norms_N > 0
-    unit_MD = vectors_ND[known].astype(np.float64) / norms_N[known, None]
+    unit_MD = exact_ND[known] / norms_N[known, None]
     groups_M = np.unique(codes_N[known], return_inverse=True)[1]
     sizes_G = np.bincount(groups_M)
     order = np.argsort(groups_M, kind="stable")
