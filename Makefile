@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 LOG := $(VENV)/install.log
 PACKAGE := '.[text,plots,dev]'
-BENCHMARKS = $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py))
+BENCHMARKS = $(filter-out benchmarks/common.py benchmarks/_%,$(wildcard benchmarks/*.py))
 
 # Relative, because pip splits this variable at spaces and a clone may stand in a folder whose name has some.
 # Old and new pip differ in which of the two rules the isolated environment that builds the package.

@@ -108,7 +108,7 @@ def growth_world(users: int, sizes: tuple[int, ...], *, seed: int = 0) -> World:
 def know_depths(generator: TransformerGenerator, ids: SemanticIds, *, strength: float = 6.0) -> None:
     """Let made weights know what training teaches first: which depth comes next, and that the first suffix is usual.
 
-    Without it every token would be as likely as any other, which no trained model is, and the search would prune nothing.
+    Without it every token would be as likely as any other, as in no trained model, and nothing could be pruned.
     The tokens of one depth get a direction of their own, and the depth before it points there. Also spreads the
     scores, so that two ways to compute them cannot differ in order by rounding alone.
     """

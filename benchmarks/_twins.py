@@ -1,7 +1,7 @@
 """The same search with one thing changed: what `decode.py` measures against.
 
-`Transformers` gives our weights to a GPT-2 of the transformers library and lets its `generate` search; `OwnCopies` is our
-loop with a copy of the history's keys and values for every beam; `DictTrie` is a trie of nested dicts behind our trie's face.
+`Transformers` gives our weights to a GPT-2 of the transformers library and lets its `generate` search; `OwnCopies` is
+our loop with a copy of the history's keys and values for every beam; `DictTrie` is our trie's face before dicts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Transformers:
     """`generate` with `prefix_allowed_tokens_fn` over nested dicts, and exactly our network as a GPT-2.
 
     With T tokens an item, position p is token p % T of item p // T, so the sum of our two embeddings is its position
-    embedding. Beams and scores follow our protocol: no length penalty, softmax over the whole vocabulary, masked after it.
+    embedding. Beams and scores follow our protocol: no length penalty, softmax over all tokens, masked after it.
     """
 
     def __init__(self, network: CausalTransformer, closed: Ragged) -> None:
@@ -126,7 +126,7 @@ def _gpt2(network: CausalTransformer, length: int) -> Any:
     )
     model = GPT2LMHeadModel(config).eval()
     position = network.place.weight[:places, None] + network.depth.weight[None, :length]
-    state = {"wte.weight": network.token.weight, "wpe.weight": position.flatten(0, 1)}
+    state: dict[str, Any] = {"wte.weight": network.token.weight, "wpe.weight": position.flatten(0, 1)}
     state |= {f"ln_f.{kind}": getattr(network.norm, kind) for kind in ("weight", "bias")}
     names = {"norm_attention": "ln_1", "qkv": "attn.c_attn", "out": "attn.c_proj"}
     names |= {"norm_feedforward": "ln_2", "up": "mlp.c_fc", "down": "mlp.c_proj"}

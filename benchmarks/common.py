@@ -70,8 +70,8 @@ def side_by_side(variants: Mapping[str, Callable[[], object]], repeat: int, *, w
     for call in variants.values() if warm else ():
         call()
     for _ in range(repeat):
+        gc.collect()
         for name, call in variants.items():
-            gc.collect()
             wall_start, cpu_start = time.perf_counter(), time.process_time()
             call()
             wall[name].append(time.perf_counter() - wall_start)

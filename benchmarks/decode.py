@@ -1,10 +1,10 @@
 """Users a second of our beam search, beside transformers' `generate` and beside our own loop with one thing changed.
 
-    python benchmarks/decode.py [--quick] [--run RUN] [--users 64] [--beam 50] [--repeat 5] [--threads 2] [--full] [--out FILE]
+    python benchmarks/decode.py [--quick] [--run RUN] [--users 64] [--beam 50] [--repeat 5] [--threads 2] [--full]
 
 All variants have the same weights and must find the same items. They take turns in one process; medians and ratios of
-medians are reported. Without --run, weights and ids are made up in the shape of Beauty (see _made.py). The second part grows
-the catalogue from 12 thousand to 10 million made ids (35.8 million with --full) under one model.
+medians are reported. Without --run, weights and ids are made up in the shape of Beauty (see _made.py). The second part
+grows the catalogue from 12 thousand to 10 million made ids (35.8 million with --full) under one model.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def growth(sizes: tuple[int, ...], *, users: int, width: int, k: int, repeat: in
         trie = large_trie(items, GROWTH_SIZES)
         seconds = time.perf_counter() - start
         tries[str(items)] = watched = Watched(trie)
-        calls[str(items)] = lambda watched=watched: search.search(world.generator, batch, watched, k=k)  # type: ignore[arg-type]
+        calls[str(items)] = lambda watched=watched: search.search(world.generator, batch, watched, k=k)
         memory = {"trie_bytes": trie.nbytes, "process_bytes": memory_now(), "grown_bytes": memory_now() - before}
         rows.append({"items": items, "nodes": trie.nodes, "make_and_build_seconds": seconds, **memory})
     steps = {name: call().steps for name, call in calls.items()}
@@ -154,7 +154,7 @@ def show(result: dict[str, Any]) -> None:
     for row in result["growth"]:
         print(
             f"{row['items']:>11,} items  {1e3 * row['seconds_per_step']:7.1f} ms a step"
-            f"  {1e3 * row['cpu_seconds_per_step']:7.1f} ms cpu, {1e3 * row['trie_cpu_seconds_per_step']:6.2f} ms of it in the trie"
+            f" ({1e3 * row['cpu_seconds_per_step']:.1f} cpu, {1e3 * row['trie_cpu_seconds_per_step']:.2f} in the trie)"
             f"  trie {gigabytes(row['trie_bytes'])}  process {gigabytes(row['process_bytes'])}"
         )
 
@@ -165,14 +165,14 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--run", type=Path, help="a fitted run with ids of one length, for its weights and test users")
     parser.add_argument("--users", type=int, default=64)
     parser.add_argument("--beam", type=int, default=50)
-    parser.add_argument("-k", type=int, default=10)
+    parser.add_argument("-k", "--k", type=int, default=10)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--items", type=int, default=BEAUTY_ITEMS, help="size of the made catalogue")
     parser.add_argument("--full", action="store_true", help="grow to 35.8 million items; takes minutes and a few GB")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(arguments)
-    sizes = GROWTH if args.full else GROWTH[:-1]
+    sizes: tuple[int, ...] = GROWTH if args.full else GROWTH[:-1]
     if args.quick:
         args.users, args.beam, args.repeat, sizes = (
             min(args.users, 8),

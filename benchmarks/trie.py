@@ -2,13 +2,14 @@
 
     python benchmarks/trie.py [--quick] [--items N] [--full] [--out FILE]
 
-Every measurement runs in a process of its own that only loads the token rows and does its one job, so that its peak memory
-is its own. The dict trie gets what it can hold (--dict-items); nothing is extrapolated. No model is involved.
+Every measurement runs in a process of its own that only loads the token rows and does its one job, so that its peak
+memory is its own. The dict trie gets what it can hold (--dict-items); nothing is extrapolated. No model is involved.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import subprocess
 import sys
@@ -20,8 +21,6 @@ from typing import Any
 import numpy as np
 from common import gigabytes, machine, memory_now, memory_peak, write_result
 
-from capsid.data.planted import planted_codes
-from capsid.ids.layout import FIRST
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
 
@@ -29,13 +28,6 @@ FULL = 35_800_000
 SIZES = (256, 256, 256, 256)
 WALKS = 200_000
 BATCH = 3_200  # 64 users with 50 beams: what one step of the search asks for
-
-
-def made_rows(items: int, seed: int = 0) -> Ragged:
-    """Distinct token rows of 4 codes of 256, in an order that is not sorted."""
-    codes_ND = planted_codes(items, SIZES, seed=seed).astype(np.int32)
-    codes_ND += FIRST + np.cumsum((0, *SIZES[:-1])).astype(np.int32)
-    return Ragged(codes_ND.reshape(-1), np.arange(items + 1, dtype=np.int64) * len(SIZES))
 
 
 def measure_csr(folder: Path) -> dict[str, Any]:
@@ -61,11 +53,14 @@ def measure_dict(folder: Path) -> dict[str, Any]:
     rows, out = _load(folder)
     start, cpu = time.perf_counter(), time.process_time()
     root: dict[int, Any] = {}
-    for item, tokens in enumerate(rows.values.reshape(len(rows), -1).tolist()):
-        node = root
-        for token in tokens[:-1]:
-            node = node.setdefault(token, {})
-        node[tokens[-1]] = item
+    gc.disable()  # to its advantage: millions of dicts would be looked through again and again
+    for first in range(0, len(rows), BATCH):
+        chunk = rows.values.reshape(len(rows), -1)[first : first + BATCH]
+        for item, tokens in enumerate(chunk.tolist(), start=first):
+            node = root
+            for token in tokens[:-1]:
+                node = node.setdefault(token, {})
+            node[tokens[-1]] = item
     out |= {"build_seconds": time.perf_counter() - start, "build_cpu_seconds": time.process_time() - cpu}
     out |= _memory(out["rows_bytes"])
     out["trie_bytes"] = out["after_build_bytes"] - out["before_build_bytes"]
@@ -121,9 +116,11 @@ MEASURES = {"csr": measure_csr, "dict": measure_dict}
 
 def measured_apart(kind: str, items: int) -> dict[str, Any]:
     """Run one measurement in a fresh process on rows made here."""
+    from _made import made_rows  # late: the measured process must not carry torch
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = made_rows(items)
+        rows = made_rows(items, SIZES)
         np.save(folder / "values.npy", rows.values)
         np.save(folder / "offsets.npy", rows.offsets)
         del rows
@@ -148,7 +145,7 @@ def show(result: dict[str, Any]) -> None:
     for title in ("csr", "csr_at_dict_size", "dict"):
         r = result[title]
         print(
-            f"{title:17s} {r['items']:>11,} items  build {r['build_seconds']:7.2f} s ({r['build_cpu_seconds']:.2f} s cpu)"
+            f"{title:17s} {r['items']:>11,} items  build {r['build_seconds']:7.2f} s ({r['build_cpu_seconds']:.2f} cpu)"
             f"  trie {gigabytes(r['trie_bytes'])}"
             f"  peak {gigabytes(r['peak_bytes'])} ({gigabytes(r['peak_without_rows_bytes'])} without rows)"
             f"  {r['walks_per_second']:,.0f} walks/s"
@@ -160,28 +157,29 @@ def show(result: dict[str, Any]) -> None:
     )
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--dict-items", type=int, default=1_000_000)
-    parser.add_argument("--quick", action="store_true", help="100 thousand items")
+    parser.add_argument("--quick", action="store_true", help="100 thousand items; writes only to --out")
     parser.add_argument("--full", action="store_true", help=f"{FULL:,} items; takes minutes and a few GB")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--measure", choices=tuple(MEASURES), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.measure:
-        print(json.dumps(MEASURES[args.measure](args.folder)))
-        return
+        measured = MEASURES[args.measure](args.folder)
+        print(json.dumps(measured))
+        return measured
     items = 100_000 if args.quick else FULL if args.full else args.items
     dict_items = min(items, args.dict_items)
     facts = machine(threads=1)
     result = run(items, dict_items)
     show(result)
-    name = "trie-quick" if args.quick else "trie-full" if args.full else "trie"
-    write_result(
-        name, args.out, {"items": items, "dict_items": dict_items, "sizes": SIZES}, {"machine": facts} | result
-    )
+    config = {"items": items, "dict_items": dict_items, "sizes": SIZES, "quick": args.quick}
+    if args.out or not args.quick:
+        write_result("trie", args.out, config, {"machine": facts} | result)
+    return result
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def test_a_batch_is_its_users_one_by_one(seed: int, form: str) -> None:
 @settings(max_examples=6)
 @given(seed=st.integers(0, 10_000), form=st.sampled_from(["fixed", "variable", "suffix"]), k=st.sampled_from([1, 3]))
 def test_the_last_step_in_waves_changes_nothing(seed: int, form: str, k: int) -> None:
-    """The last step asks the model for the best hypotheses first and leaves out the hopeless: by one, or all at once."""
+    """The last step asks the model for the best hypotheses first and leaves out the hopeless: few, or all, at once."""
     ids = world(seed, form)
     retriever = retriever_of(random_generator(ids, seed, scale=5.0), ids)
     histories = random_histories(seed, len(ids), [1, 3, 9, 6, 2])

@@ -46,7 +46,7 @@ def test_a_token_has_one_meaning() -> None:
 @pytest.mark.parametrize(
     ("codes", "suffixes", "message"),
     [
-        ([[0, 9]], None, "code 9 is outside"),
+        ([[0, 7]], None, "code 7 is outside"),
         ([[-1]], None, "code -1 is outside"),
         ([[0, 0, 0]], None, "more than 2 depths"),
         ([[0, 0]], np.array([2]), "3 items share one code, but there are only 2"),

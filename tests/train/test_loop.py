@@ -247,6 +247,27 @@ def test_early_stopping(metrics: list[float], steps: int, best: int) -> None:
     assert result.best_metric == max((*metrics, 0.9)[: len(result.curve)])
 
 
+def test_the_weights_of_the_best_validation_are_kept(tmp_path: Path) -> None:
+    """Not the last ones, whether the run was whole or resumed after its best validation."""
+    metrics = [0.1, 0.9, 0.3, 0.2, 0.4]
+    network, seen = make_network(), []
+    plain = task(network)
+
+    def validate() -> float:
+        seen.append(weights(network))
+        return metrics[len(seen) - 1]
+
+    train(Task(network, plain.plan, plain.loss, validate), OPTIONS, seed=0)
+    assert same(weights(network), seen[1])
+    assert not same(weights(network), seen[-1])
+    broken, again = make_network(), make_network()
+    dying = task(broken, die_at=12, metric=lambda n: metrics[n - 1])
+    with pytest.raises(Killed):
+        train(dying, OPTIONS, seed=0, checkpoint=tmp_path / "c")
+    train(task(again, metric=lambda n: metrics[n + 1]), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+    assert same(weights(again), seen[1])
+
+
 def test_a_stopped_early_run_stays_stopped(tmp_path: Path) -> None:
     options = Training(**{**OPTIONS.__dict__, "patience": 1})
     metrics = [0.3, 0.2, 0.9, 0.9, 0.9]

@@ -52,7 +52,10 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         "cache_bytes": sum(f.stat().st_size for f in home.rglob("*") if f.is_file()) if home.is_dir() else 0,
         "sgemm_gflops": round(sgemm_speed(), 1),
     }
-    print_json(facts) if as_json else _show(facts)
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts)
 
 
 def sgemm_speed(size: int = 1024, seconds: float = 0.3) -> float:

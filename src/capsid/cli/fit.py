@@ -57,7 +57,10 @@ def fit(
     if reused:
         progress.line(f"{out} is finished already, with the same recipe, seed and data; --force fits it anew")
     seconds = 0.0 if reused else time.monotonic() - began
-    print_json(_summary(out, seconds)) if as_json else _tell(out, seconds)
+    if as_json:
+        print_json(_summary(out, seconds))
+    else:
+        _tell(out, seconds)
 
 
 def fit_or_reuse(

@@ -102,7 +102,7 @@ def report(path: Either, as_json: AsJson = False) -> None:
     if as_json:
         print_json(quality)
     else:
-        print_table(["", ""], [[name.replace("_", " "), _shown(value)] for name, value in _rows(quality)])
+        print_table(["measure", "value"], [[name.replace("_", " "), _shown(value)] for name, value in _rows(quality)])
 
 
 @app.command("inspect")

@@ -25,8 +25,8 @@ class Training:
     clip: float = 1.0
     ema: float = 0.999
     validate_every: int = 1_000
-    patience: int = 5
-    validation_users: int = 2_000
+    patience: int = 8
+    validation_users: int = 5_000
     checkpoint_seconds: float = 60.0
 
     def __post_init__(self) -> None:

@@ -1,0 +1,126 @@
+"""Tiny runs of the benchmarks: what they compare must be equal, and what they write must be whole."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """Import a benchmark by its file's name, as running the file does; threads are put back afterwards."""
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    threads, before = torch.get_num_threads(), set(sys.modules)
+
+    def by_name(name: str) -> ModuleType:
+        # A folder of tests has the same name and may stand in the path as well.
+        sys.modules.pop(name, None)
+        module = importlib.import_module(name)
+        assert module.__file__ == str(FOLDER / f"{name}.py")
+        return module
+
+    yield by_name
+    torch.set_num_threads(threads)
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(FOLDER)):
+            del sys.modules[name]
+
+
+def test_decode_variants_agree_and_the_catalogue_grows(load, monkeypatch, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    decode = load("decode")
+    monkeypatch.setattr(decode, "GROWTH", (300, 5_000))
+    options = {"users": 5, "beam": 12, "k": 6, "repeat": 1, "threads": 1, "items": 700, "out": tmp_path / "decode.json"}
+    result = decode.main(["--quick", *(f"--{name}={value}" for name, value in options.items())])
+    compared = result["compare"]
+    assert set(compared["agreement"]) == {decode.COPIES, decode.DICTS, decode.THEIRS}
+    for how in compared["agreement"].values():
+        assert how["users_equal"] == 1.0
+        assert how["largest_score_difference"] < 1e-4
+    assert compared["largest_logit_difference"] < 1e-4
+    assert set(compared["users_per_second"]) == {decode.OURS, *compared["agreement"]}
+    small, large = result["growth"]
+    assert (small["items"], small["steps"], large["steps"]) == (300, 4, 4)
+    assert large["trie_bytes"] > small["trie_bytes"]
+    written = json.loads((tmp_path / "decode.json").read_text())
+    assert written["config"]["beam"] == 12
+    assert written["compare"] == compared
+
+
+def test_other_weights_or_items_are_noticed(load) -> None:  # type: ignore[no-untyped-def]
+    made, decode, twins = load("_made"), load("decode"), load("_twins")
+    world = made.made_world(3, items=400)
+    batch = world.batch()
+    assert decode.logits_differ(world, batch) < 1e-4
+    theirs = twins.Transformers(world.generator.network, world.ids.closed)
+    with torch.no_grad():
+        world.generator.network.depth.weight[1, 0] += 2.0
+        ours = world.generator.start(batch)[1]
+    assert float((theirs.logits(batch) - ours).abs().max()) > 1e-2
+    one = (np.arange(6).reshape(2, 3), np.zeros((2, 3)))
+    other = (np.array([[0, 1, 2], [3, 5, 4]]), np.full((2, 3), 0.25))
+    assert decode.equality(one, other) == {"users_equal": 0.5, "largest_score_difference": 0.25}
+
+
+def test_the_dict_trie_answers_as_the_trie(load) -> None:  # type: ignore[no-untyped-def]
+    made, twins = load("_made"), load("_twins")
+    trie = made.made_world(1, items=600).trie
+    dicts = twins.DictTrie(trie)
+    inner = np.flatnonzero(~trie.is_leaf(np.arange(trie.nodes)))
+    nodes = np.random.default_rng(0).choice(inner, 100)
+    for name in ("parent", "token", "node"):
+        np.testing.assert_array_equal(
+            getattr(dicts.children(nodes), name), getattr(trie.children(nodes), name), err_msg=name
+        )
+    np.testing.assert_array_equal(dicts.is_leaf(np.arange(trie.nodes)), trie.is_leaf(np.arange(trie.nodes)))
+
+
+def test_made_histories_are_like_beautys(load) -> None:  # type: ignore[no-untyped-def]
+    lengths = load("_made").made_histories(20_000, 50, np.random.default_rng(0)).lengths
+    assert (lengths.min(), lengths.max()) == (4, 50)
+    assert 7 < lengths.mean() < 8
+    assert np.median(lengths) == 5
+
+
+def test_trie_is_measured_in_processes_of_its_own(load, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    trie = load("trie")
+    result = trie.main(["--items", "3000", "--dict-items", "2000", "--out", str(tmp_path / "trie.json")])
+    assert [result[n]["items"] for n in ("csr", "csr_at_dict_size", "dict")] == [3000, 2000, 2000]
+    for measured in (result["csr"], result["dict"]):
+        assert 0 < measured["peak_without_rows_bytes"] < measured["peak_bytes"]
+        assert measured["peak_bytes"] >= measured["after_build_bytes"] > measured["rows_bytes"]
+        assert measured["walks_per_second"] > 0
+    # A process that carried torch along would have several times this much.
+    assert result["csr"]["before_build_bytes"] < 150e6
+    assert result["csr"]["nodes"] > 3000
+    assert json.loads((tmp_path / "trie.json").read_text())["csr"] == result["csr"]
+
+
+def test_variants_take_turns(load) -> None:  # type: ignore[no-untyped-def]
+    common = load("common")
+    seen: list[str] = []
+    times = common.side_by_side({name: lambda name=name: seen.append(name) for name in "abc"}, 2)
+    assert "".join(seen) == "abc" * 3
+    assert all(len(t.wall) == len(t.cpu) == 2 for t in times.values())
+    assert common.Times((3.0, 1.0, 2.0), (0.5, 0.1, 0.2)).summary()["seconds"] == 2.0
+
+
+def test_results_name_no_host_and_no_path(load, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    common = load("common")
+    path = common.write_result("x", tmp_path / "new" / "x.json", {"users": 3}, {"machine": common.machine(2)})
+    text = path.read_text()
+    assert json.loads(text)["config"] == {"users": 3}
+    assert platform.node() not in text
+    assert str(Path.home()) not in text
+    assert [p.name for p in path.parent.iterdir()] == ["x.json"]
