@@ -64,14 +64,17 @@ class Times:
 
 
 def side_by_side(variants: Mapping[str, Callable[[], object]], repeat: int, *, warm: bool = True) -> dict[str, Times]:
-    """Time every variant `repeat` times, taking turns (A B C A B C ...); one untimed call each before that."""
+    """Time every variant `repeat` times, taking turns there and back (A B C C B A A B C ...), so that none always
+    comes after the same other; one untimed call each before that.
+    """
     wall: dict[str, list[float]] = {name: [] for name in variants}
     cpu: dict[str, list[float]] = {name: [] for name in variants}
     for call in variants.values() if warm else ():
         call()
-    for _ in range(repeat):
+    there = list(variants.items())
+    for turn in range(repeat):
         gc.collect()
-        for name, call in variants.items():
+        for name, call in there if turn % 2 == 0 else reversed(there):
             wall_start, cpu_start = time.perf_counter(), time.process_time()
             call()
             wall[name].append(time.perf_counter() - wall_start)

@@ -5,8 +5,8 @@
 All read the same Beauty-like batches (made ids, 3 x 256 codes and a suffix token, 64 sequences, near-equal lengths
 together), with residual and embedding dropout 0.2, AdamW, clipping; their steps alternate in one process. Tokens are
 real ones, padding not counted. GPT-2 stands twice: as it comes (its own activation and attention dropout 0.1), and
-bent to our choices (exact GELU, no attention dropout, fused AdamW). Also: what share of the measured sgemm speed our step
-reaches.
+bent to our choices (exact GELU, no attention dropout, fused AdamW). Also: what share of the measured sgemm speed our
+step reaches.
 """
 
 from __future__ import annotations

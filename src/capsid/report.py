@@ -171,12 +171,15 @@ def _draw_metrics(axis: Any, report: Report) -> None:
 
 def _draw_training(axis: Any, report: Report) -> None:
     for i, method in enumerate(report.methods):
-        points = [point for phase in method.log for point in phase["curve"]]
-        if points:
-            seconds = [p["seconds"] for p in points]
-            axis.plot(seconds, [p["metric"] for p in points], "o-", ms=3, color=COLOURS[i], label=method.name)
+        steps, metrics, before = [], [], 0
+        for phase in method.log:
+            steps += [before + point["step"] for point in phase["curve"]]
+            metrics += [point["metric"] for point in phase["curve"]]
+            before += phase["steps"]
+        if steps:
+            axis.plot(steps, metrics, "o-", ms=3, color=COLOURS[i], label=method.name)
     axis.set_title("Validation Recall@10 while training")
-    axis.set_xlabel("seconds of training")
+    axis.set_xlabel("training steps")
     axis.set_ylim(bottom=0)
     if axis.lines:
         axis.legend(frameon=False)

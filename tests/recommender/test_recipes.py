@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+import polars as pl
 import pytest
 
 from capsid.config import difference, fingerprint
+from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
+from capsid.fitting import bucket_priority
+from capsid.ragged import Ragged
 from capsid.recipe import KINDS, Recipe
 from capsid.recipes import RECIPES, get_recipe
+from capsid.vocabulary import Vocabulary
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -66,3 +72,10 @@ def test_a_recipe_of_unknown_parts() -> None:
         Recipe.from_dict({**data, "tokenizer": {"kind": "atomicc"}})
     with pytest.raises(ConfigError, match="Recipe has no field 'tokeniser'"):
         Recipe.from_dict({**data, "tokeniser": None})
+
+
+def test_buckets_go_by_training_popularity_then_item_id() -> None:
+    items = Vocabulary(["b", "c", "a10", "a9", "d"])
+    table = ItemTable(items, pl.DataFrame(), np.array([2, 5, 2, 2, 0]), Ragged.from_rows([]))
+    order = np.argsort(bucket_priority(table))
+    assert items.ids(order) == ["c", "a10", "a9", "b", "d"]

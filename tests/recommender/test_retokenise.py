@@ -205,6 +205,13 @@ def test_a_phase_keeps_what_it_may_not_learn(tmp_path: Path) -> None:
     assert changed == {"token.weight", "norm.weight", "norm.bias"}
 
 
+def test_a_phase_has_its_own_terms(whole: Recommender) -> None:
+    first, second = RECIPE.schedule
+    common = fit(recipe=dataclasses.replace(RECIPE, schedule=(first, dataclasses.replace(second, terms=()))))
+    assert common.fitted.tokenizer.ids == whole.fitted.tokenizer.ids, "the first phase is the same"
+    assert not same(common.fitted, whole.fitted)
+
+
 @pytest.mark.parametrize(
     "words",
     [

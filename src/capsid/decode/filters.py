@@ -17,10 +17,12 @@ from capsid.ragged import Ragged
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """`running[p]` allowed items stand before place p; `taken` are users' own places as user * stride + place."""
+    """`running[p]` allowed items stand before place p (None: all are allowed, and nothing as long as the catalogue is
+    built for a request); `taken` are users' own places as user * stride + place.
+    """
 
     trie: Trie
-    running: np.ndarray
+    running: np.ndarray | None
     taken: np.ndarray
     stride: int
 
@@ -35,29 +37,22 @@ class Filter:
         deny: np.ndarray | None = None,
     ) -> Filter:
         """`seen` row u: items user u must not get. `allow`, `deny`: item numbers, for all users."""
-        allowed = np.ones(len(trie), dtype=bool)
-        if allow is not None:
-            allowed[:] = False
-            allowed[np.asarray(allow, dtype=np.int64)] = True
-        if deny is not None:
-            allowed[np.asarray(deny, dtype=np.int64)] = False
-        if not allowed.any():
-            raise DataError("the allow and deny lists leave no item", hint="loosen one of them")
-        by_place = allowed[trie.items]
-        running = np.concatenate([[0], np.cumsum(by_place)])
+        running = None if allow is None and deny is None else _running(trie, allow, deny)
         stride = len(trie) + 1
         taken = np.zeros(0, dtype=np.int64)
         if seen is not None:
             user = np.repeat(np.arange(users), seen.lengths)
             place = trie.positions[seen.values].astype(np.int64)
-            keys = np.unique(user * stride + place)
-            taken = keys[by_place[keys % stride]]
+            taken = np.unique(user * stride + place)
+            if running is not None:
+                place = taken % stride
+                taken = taken[running[place + 1] > running[place]]
         return cls(trie, running, taken, stride)
 
     def open(self, users: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         """Is there anything left to recommend below each node, for its user?"""
         low, high = self.trie.low[nodes].astype(np.int64), self.trie.high[nodes].astype(np.int64)
-        left = self.running[high] - self.running[low]
+        left = high - low if self.running is None else self.running[high] - self.running[low]
         if len(self.taken):
             base = users * self.stride
             left = left - (np.searchsorted(self.taken, base + high) - np.searchsorted(self.taken, base + low))
@@ -65,9 +60,23 @@ class Filter:
 
     def permits(self, users: np.ndarray, places: np.ndarray) -> np.ndarray:
         """May the item at this place of the trie's order go to this user?"""
-        fine = self.running[places + 1] > self.running[places]
+        fine = np.ones(len(places), dtype=bool)
+        if self.running is not None:
+            fine = self.running[places + 1] > self.running[places]
         if len(self.taken):
             keys = users * self.stride + places
             found = np.searchsorted(self.taken, keys)
             fine &= self.taken[np.minimum(found, len(self.taken) - 1)] != keys
         return fine
+
+
+def _running(trie: Trie, allow: np.ndarray | None, deny: np.ndarray | None) -> np.ndarray:
+    """How many allowed items stand before each place."""
+    allowed = np.full(len(trie), allow is None)
+    if allow is not None:
+        allowed[np.asarray(allow, dtype=np.int64)] = True
+    if deny is not None:
+        allowed[np.asarray(deny, dtype=np.int64)] = False
+    if not allowed.any():
+        raise DataError("the allow and deny lists leave no item", hint="loosen one of them")
+    return np.concatenate([[0], np.cumsum(allowed[trie.items])])
