@@ -182,8 +182,8 @@ def test_ties_of_one_token_ids_do_not_depend_on_the_company() -> None:
     ("short", "wanted"),
     [(0.30, [1, 0]), (0.45, [0, 1]), (0.20, [1, 2])],
 )
-@pytest.mark.parametrize("width", [2, 50])
-def test_finished_and_unfinished_compete(short: float, wanted: list[int], width: int) -> None:
+@pytest.mark.parametrize(("width", "k"), [(2, 2), (50, 2), (1, 1), (50, 1)])
+def test_finished_and_unfinished_compete(short: float, wanted: list[int], width: int, k: int) -> None:
     """Item 0 ends after one token with probability `short` and is finished first; item 1 goes on behind a likelier
     first token and ends at 0.35 after three tokens, item 2 at 0.25.
 
@@ -200,10 +200,20 @@ def test_finished_and_unfinished_compete(short: float, wanted: list[int], width:
     }
     total = sum(tables[()].values())
     model = TableModel(ids.layout.vocabulary, lambda user, prefix: tables.get(prefix, {}))
-    ranked = retriever_of(model, ids, width=width).rank(Ragged.from_rows([[0]]), 2, filter_history=False)
-    assert ranked.items_UK[0].tolist() == wanted
+    ranked = retriever_of(model, ids, width=width).rank(Ragged.from_rows([[0]]), k, filter_history=False)
+    assert ranked.items_UK[0].tolist() == wanted[:k]
     by_item = {0: short / total, 1: 0.35 / total, 2: 0.25 / total}
-    np.testing.assert_allclose(np.exp(ranked.scores_UK[0]), [by_item[i] for i in wanted], rtol=1e-5)
+    np.testing.assert_allclose(np.exp(ranked.scores_UK[0]), [by_item[i] for i in wanted[:k]], rtol=1e-5)
+
+
+def test_a_hair_above_the_bound_is_still_followed() -> None:
+    """The k-th finished item has 0.40, the unfinished hypothesis 0.41, and it ends at 0.405."""
+    ids = make_ids([[0], [1, 0]], (3, 2))
+    tables = {(): {2: 0.40, 3: 0.41, 4: 0.19}, (3,): {5: 0.405 / 0.41, 6: 1 - 0.405 / 0.41}}
+    model = TableModel(ids.layout.vocabulary, lambda user, prefix: tables.get(prefix, {}))
+    ranked = retriever_of(model, ids).rank(Ragged.from_rows([[0]]), 1, filter_history=False)
+    assert ranked.items_UK.tolist() == [[1]]
+    assert float(np.exp(ranked.scores_UK[0, 0])) == pytest.approx(0.405, rel=1e-5)
 
 
 def test_the_search_stops_when_nothing_unfinished_can_win() -> None:

@@ -78,8 +78,8 @@ def demo(
         if importlib.util.find_spec(module) is None:
             hint = f"pip install 'capsid-rec[{extra}]' -c constraints.txt"
             raise ConfigError(f"the demo needs a package that is missing: {module}", hint=hint)
-    # One thread, set before any library is loaded: networks this small gain nothing from more, and on a busy machine
-    # threads that wait for each other at every small product are a hundred times slower than one alone.
+    # One thread, set before any library is loaded: networks this small gain little from more, and on a busy machine
+    # two threads that wait for each other at every small product were thirty times slower than one alone.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     settings = {name: own + (QUICK if quick and own else ()) for name, own in SETTINGS.items()}
