@@ -28,9 +28,9 @@ from capsid.generate.objective import NextToken
 from capsid.ids.collisions import Suffix
 from capsid.ids.flatten import TokenBatch, flatten
 from capsid.ids.semantic_ids import SemanticIds
+from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.train.batches import BatchPlan
-from capsid.train.memory import keep_freed_memory
 from capsid.train.options import Training
 from capsid.vocabulary import Vocabulary
 

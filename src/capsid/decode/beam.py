@@ -20,6 +20,7 @@ from capsid.decode.protocol import Decodable
 from capsid.errors import ConfigError
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.trie import ROOT, Trie
+from capsid.memory import keep_freed_memory
 
 # Fewer rows than this a step cost a model about as much as this many.
 _WAVE_ROWS = 512
@@ -48,6 +49,7 @@ class BeamSearch:
         """The k best leaves for every history."""
         if k < 1:
             raise ConfigError(f"k is {k}, but at least one item must be asked for")
+        keep_freed_memory()
         return _search(model, histories, trie, max(self.width, k), k, only)
 
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from capsid.errors import CapsidError
+from capsid.memory import keep_freed_memory
 from capsid.progress import Progress, duration, silent
 from capsid.rng import child_seed
 from capsid.train.batches import BatchPlan
 from capsid.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from capsid.train.memory import keep_freed_memory
 from capsid.train.options import Training
 
 

@@ -1,7 +1,8 @@
 """Keep freed memory in the process: fresh pages cost more than small matrix products.
 
-glibc gives large freed blocks back to the system at once and a training step asks for the same blocks again, so each
-step would pay for thousands of page faults. Raising two thresholds keeps them. Does nothing where there is no glibc.
+glibc gives large freed blocks back to the system at once, and the next step of a training or a search asks for the
+same blocks again, so each step would pay for thousands of page faults. Raising the thresholds keeps them. Does nothing
+where there is no glibc.
 """
 
 from __future__ import annotations
