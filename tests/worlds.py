@@ -127,3 +127,17 @@ def small_disk(limit: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class Watcher:
+    """A progress that remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.updates: list[str] = []
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def update(self, text: str) -> None:
+        self.updates.append(text)

@@ -76,17 +76,3 @@ def new_items() -> ItemTable:
         }
     )
     return ItemTable.new_items(Vocabulary(f"new-{i}" for i in range(len(GROUPS))), attributes, ("title",))
-
-
-class Watcher:
-    """A progress that remembers."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.updates: list[str] = []
-
-    def line(self, text: str) -> None:
-        self.lines.append(text)
-
-    def update(self, text: str) -> None:
-        self.updates.append(text)

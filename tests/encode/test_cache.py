@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from worlds import Watcher
 
 from capsid.artifacts import MANIFEST
 from capsid.data.item_table import ItemTable
@@ -15,7 +16,7 @@ from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.encode.text import TextEncoder
 from capsid.errors import DataError
 from capsid.ragged import Ragged
-from encode.catalogue import COLD, Watcher, make_table, new_items, table_of
+from encode.catalogue import COLD, make_table, new_items, table_of
 
 JOINED = JoinedEncoder(parts=(HashingEncoder(), CollaborativeEncoder(dim=8)))
 

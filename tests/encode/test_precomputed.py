@@ -8,11 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 from safetensors.numpy import save_file
+from worlds import Watcher
 
 from capsid.data.item_table import ItemTable
 from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.errors import DataError
-from encode.catalogue import Watcher, make_table, new_items
+from encode.catalogue import make_table, new_items
 
 ITEMS = 24
 IDS = [f"item-{i}" for i in range(ITEMS)]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from worlds import Watcher
 
 from capsid.data.item_table import ItemTable
 from capsid.encode import text as text_module
@@ -13,7 +14,7 @@ from capsid.encode.hashing import HashingEncoder
 from capsid.encode.text import TextEncoder, item_texts
 from capsid.errors import ConfigError, DataError
 from capsid.vocabulary import Vocabulary
-from encode.catalogue import Watcher, make_table, some
+from encode.catalogue import make_table, some
 
 
 def titled(titles: list[str | None], **columns: list) -> ItemTable:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from worlds import Watcher
 
 from capsid.errors import ArtifactError, CapsidError
 from capsid.generate.dropout import dropout
@@ -316,17 +317,6 @@ def test_frozen_parameters_stay(tmp_path: Path) -> None:
 
 
 def test_progress_tells_steps_speed_loss_and_validation() -> None:
-    class Watcher:
-        def __init__(self) -> None:
-            self.lines: list[str] = []
-            self.updates: list[str] = []
-
-        def line(self, text: str) -> None:
-            self.lines.append(text)
-
-        def update(self, text: str) -> None:
-            self.updates.append(text)
-
     watcher = Watcher()
     train(task(make_network()), OPTIONS, seed=0, progress=watcher, name="stage")
     assert len(watcher.updates) == STEPS

@@ -16,6 +16,7 @@ import numpy as np
 from capsid.data.item_table import ItemTable
 from capsid.errors import ArtifactError, DataError, NotFittedError
 from capsid.progress import Progress, silent
+from capsid.vocabulary import Vocabulary
 
 T = TypeVar("T")
 
@@ -114,6 +115,23 @@ def take(state: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     if name not in state:
         raise ArtifactError(f"the encoder's saved state lacks {name!r}", hint="it was written by another version")
     return state[name]
+
+
+class RemembersVectors:
+    """The saved state of encoders that hold one vector for every item they know."""
+
+    items_: Vocabulary | None
+    vectors_: np.ndarray | None
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Item ids and their vectors."""
+        return {"items": pack_strings(fitted(self.items_, self)), "vectors": fitted(self.vectors_, self)}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
+        """Take over a saved state."""
+        self.items_ = Vocabulary(unpack_strings(take(state, "items")))
+        self.vectors_ = take(state, "vectors")
+        return self
 
 
 def content_hash(*parts: Iterable[str] | np.ndarray) -> str:

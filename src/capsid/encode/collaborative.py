@@ -5,7 +5,6 @@ Reads the table's training sequences and nothing else. Items without training co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -14,7 +13,7 @@ import scipy.sparse as sp
 
 from capsid.config import fingerprint
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import content_hash, fitted, pack_strings, require_items, take, unpack_strings
+from capsid.encode.base import RemembersVectors, content_hash, fitted, require_items
 from capsid.encode.linalg import truncated_svd
 from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent
@@ -23,7 +22,7 @@ from capsid.vocabulary import Vocabulary
 
 
 @dataclass(kw_only=True)
-class CollaborativeEncoder:
+class CollaborativeEncoder(RemembersVectors):
     """Singular vectors of the positive PMI matrix, scaled by a power of the singular values."""
 
     kind: ClassVar[str] = "collaborative"
@@ -70,16 +69,6 @@ class CollaborativeEncoder:
         vectors_ND = fitted(self.vectors_, self)
         numbers = fitted(self.items_, self).numbers(table.items, missing="negative")
         return np.where((numbers >= 0)[:, None], vectors_ND[numbers], np.float32(0.0))
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Item ids and their vectors."""
-        return {"items": pack_strings(fitted(self.items_, self)), "vectors": fitted(self.vectors_, self)}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Take over a saved state."""
-        self.items_ = Vocabulary(unpack_strings(take(state, "items")))
-        self.vectors_ = take(state, "vectors")
-        return self
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
         """The training histories, the hyperparameters and the seed of the factorisation."""

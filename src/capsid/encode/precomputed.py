@@ -5,7 +5,6 @@ Knows files of numbers; what the numbers mean, and where they came from, it does
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -16,15 +15,13 @@ from capsid.artifacts import file_hash
 from capsid.config import fingerprint
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import (
+    RemembersVectors,
     check_vectors,
     content_hash,
     first_ids,
     fitted,
     has_evidence,
-    pack_strings,
     require_items,
-    take,
-    unpack_strings,
 )
 from capsid.encode.matrix_files import ids_file, read_matrix
 from capsid.errors import ConfigError, DataError
@@ -33,7 +30,7 @@ from capsid.vocabulary import Vocabulary
 
 
 @dataclass(kw_only=True)
-class PrecomputedEncoder:
+class PrecomputedEncoder(RemembersVectors):
     """Vectors from a .npy, .npz, .parquet or .safetensors file.
 
     `missing` says what an item without a vector (no row, or a row of zeros) is: an error, or an item without evidence.
@@ -95,16 +92,6 @@ class PrecomputedEncoder:
                 hint="missing=zero lets items be without a vector",
             )
         return out_ND
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Ids and vectors, so that a saved model does not need the file."""
-        return {"items": pack_strings(fitted(self.items_, self)), "vectors": fitted(self.vectors_, self)}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Take over a saved state."""
-        self.items_ = Vocabulary(unpack_strings(take(state, "items")))
-        self.vectors_ = take(state, "vectors")
-        return self
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
         """The bytes of the file and of its ids, and the items; not where the file lies."""
