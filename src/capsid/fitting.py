@@ -158,6 +158,8 @@ class _Stages:
         log = {
             "phase": phase.name,
             **{f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name != "curve"},
+            # Nothing was validated: minus infinity is no JSON.
+            "best_metric": result.best_metric if result.curve else None,
             "tokens_per_second": result.tokens_per_second,
             "curve": [dataclasses.asdict(p) for p in result.curve],
         }
