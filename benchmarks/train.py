@@ -122,7 +122,7 @@ def flops_per_token(vocabulary: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="few batches; writes only to --out")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -157,7 +157,8 @@ def main() -> None:
         "share_of_sgemm": share,
     }
     config = {"threads": arguments.threads, "batches": count, "batch_size": BATCH, "dropout": DROPOUT}
-    write_result("train", arguments.out, config, result)
+    if arguments.out or not arguments.quick:
+        write_result("train", arguments.out, config, result)
 
 
 if __name__ == "__main__":
