@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from capsid.errors import ConfigError, nearest
 from capsid.recipe import Recipe
+from capsid.recipes.capsid import CAPSID
 from capsid.recipes.popularity import POPULARITY
 from capsid.recipes.rq_kmeans import RQ_KMEANS
 from capsid.recipes.sasrec import SASREC
 
-RECIPES: dict[str, Recipe] = {r.name: r for r in (RQ_KMEANS, SASREC, POPULARITY)}
+RECIPES: dict[str, Recipe] = {r.name: r for r in (CAPSID, RQ_KMEANS, SASREC, POPULARITY)}
 
 
 def get_recipe(name: str) -> Recipe:

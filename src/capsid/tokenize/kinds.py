@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from capsid.tokenize.atomic import Atomic
+from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 
-TOKENIZERS: dict[str, type] = {t.kind: t for t in (ResidualKMeans, Atomic)}
+TOKENIZERS: dict[str, type] = {t.kind: t for t in (CapsuleTokenizer, ResidualKMeans, Atomic)}

@@ -115,7 +115,9 @@ class _Run:
             fused=True,
         )
         self.average = {n: p.detach().clone() for n, p in self.parameters.items()}
-        self.best = self.average
+        # What a network sets by itself as it trains (temperatures, steps) belongs to the weights of that moment.
+        self.buffers = _kept_buffers(self.task.network)
+        self.best = self._now()
         self.epoch = -1
         self.batches: list[np.ndarray] = []
         self.saved_at = time.monotonic()
@@ -168,9 +170,12 @@ class _Run:
             self._save()
         self.progress.update(self._status())
 
+    def _now(self) -> dict[str, Tensor]:
+        return {n: t.clone() for n, t in (self.average | self.buffers).items()}
+
     def _validate(self) -> None:
         if self.task.validate is None:
-            self.best_step, self.best = self.done, self.average
+            self.best_step, self.best = self.done, self._now()
             return
         with _Lent(self.parameters, self.average):
             self.task.network.eval()
@@ -179,7 +184,7 @@ class _Run:
         self.curve.append(CurvePoint(self.done, self.recent, metric, self.seconds))
         if metric > self.best_metric:
             self.best_step, self.best_metric = self.done, metric
-            self.best = {n: t.clone() for n, t in self.average.items()}
+            self.best = self._now()
         best = f"best {self.best_metric:.4f} at {self.best_step:,}"
         self.progress.line(f"{self._status()}  valid {self.task.metric} {metric:.4f} ({best})")
 
@@ -194,8 +199,8 @@ class _Run:
 
     def finish(self) -> TrainingResult:
         with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                parameter.copy_(self.best[name])
+            for name, tensor in (self.parameters | self.buffers).items():
+                tensor.copy_(self.best[name])
         self.task.network.eval()
         return TrainingResult(self.done, self.best_step, self.best_metric, self.seconds, self.tokens, tuple(self.curve))
 
@@ -203,10 +208,11 @@ class _Run:
         if self.checkpoint is None:
             return
         tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
-        for name, parameter in self.parameters.items():
-            tensors[f"weights/{name}"] = parameter.detach().clone()
-            tensors[f"average/{name}"] = self.average[name].clone()
+        for name, tensor in (self.parameters | self.buffers).items():
+            tensors[f"weights/{name}"] = tensor.detach().clone()
             tensors[f"best/{name}"] = self.best[name].clone()
+        for name, parameter in self.parameters.items():
+            tensors[f"average/{name}"] = self.average[name].clone()
             for key, value in self.optimizer.state[parameter].items():
                 tensors[f"adam/{name}/{key}"] = value
         values = {
@@ -231,19 +237,26 @@ class _Run:
 
     def _restore_tensors(self, saved: Checkpoint) -> None:
         weights, average, best, adam = (saved.group(g) for g in ("weights", "average", "best", "adam"))
-        if {n: t.shape for n, t in weights.items()} != {n: p.shape for n, p in self.parameters.items()}:
+        own = self.parameters | self.buffers
+        if {n: t.shape for n, t in weights.items()} != {n: p.shape for n, p in own.items()}:
             raise CapsidError(f"the checkpoint {self.checkpoint} is of another network", hint="delete it to start anew")
         with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(weights[name])
             for name, parameter in self.parameters.items():
-                parameter.copy_(weights[name])
                 prefix = f"{name}/"
                 self.optimizer.state[parameter] = {
                     key[len(prefix) :]: t for key, t in adam.items() if key.startswith(prefix)
                 }
         # Averages are paired with parameters by place, and a checkpoint lists its tensors by name.
         self.average = {n: average[n] for n in self.parameters}
-        self.best = {n: best[n] for n in self.parameters}
+        self.best = {n: best[n] for n in own}
         torch.set_rng_state(saved.tensors["rng"])
+
+
+def _kept_buffers(network: nn.Module) -> dict[str, Tensor]:
+    kept = network.state_dict().keys()
+    return {n: b for n, b in network.named_buffers() if n in kept}
 
 
 def _decay_groups(parameters: dict[str, nn.Parameter], weight_decay: float) -> list[dict]:

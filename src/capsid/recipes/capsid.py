@@ -1,0 +1,26 @@
+"""CapsID ids without merges, and the shared generator."""
+
+from __future__ import annotations
+
+from capsid.encode.defaults import default_encoder
+from capsid.generate.generator import TransformerGenerator
+from capsid.generate.objective import NextToken
+from capsid.ids.collisions import Bucket
+from capsid.recipe import Phase, Recipe
+from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
+
+CAPSID = Recipe(
+    name="capsid",
+    about="Capsule routing, ids of varying length up to 6 x 256 codes; causal Transformer; trie-constrained beam search",
+    paper="CapsID (arXiv 2605.05096), sections 3.1 to 3.4",
+    deviations=(
+        "routing subtracts mixtures of fixed outputs, not of input-dependent ones",
+        "temperatures are calibrated to a winner mass that rises with depth",
+    ),
+    encoder=default_encoder(),
+    tokenizer=CapsuleTokenizer(),
+    collisions=Bucket(),
+    generator=TransformerGenerator(),
+    objective=(NextToken(),),
+    schedule=(Phase(),),
+)

@@ -1,0 +1,155 @@
+"""A start from the data, depth by depth (methods 6.2, T2 and T3; design, section 5, point 9), and the two fits in closed form.
+
+The projection is the principal axes of the residuals, a capsule's bias a centre of spherical k-means among them, the
+temperature is set by bisection to a target winner mass, and outputs are the least-squares fit of residuals on weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import faiss
+import numpy as np
+import torch
+from torch import Tensor
+
+from capsid.rng import child_seed
+from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork
+from capsid.tokenize.capsules.routing import route
+from capsid.tokenize.capsules.votes import norm, squash_scale
+
+# How far a capsule's own direction outweighs the item's in its vote at the start.
+GAIN = 3.0
+NOISE = 0.1
+RIDGE = 1e-2
+CALIBRATION_ROWS = 1024
+KAPPAS = (1e-2, 1e4)
+
+
+def start_from_data(network: CapsuleNetwork, x_NI: Tensor, masses: Sequence[float], seed: int) -> None:
+    """Set every depth from a sample of the items, each on what the one before leaves."""
+    rng = torch.Generator().manual_seed(child_seed(seed, "capsules", "start"))
+    with torch.no_grad():
+        if network.project is not None:
+            axes = principal_axes(x_NI / norm(x_NI)[:, None], network.project.linear.shape[0])
+            network.project.linear.copy_(axes)
+            network.project.back.copy_(axes.T)
+        soft_ND = hard_ND = network.enter(x_NI)
+        placed: set[int] = set()
+        for number, layer in enumerate(network.depths):
+            if id(layer.poses) not in placed:  # Shared poses are set once, by the first depth.
+                placed.add(id(layer.poses))
+                _place_poses(layer, soft_ND, child_seed(seed, "capsules", number), rng)
+            if masses:
+                calibrate(layer, soft_ND, masses[number])
+            fit_outputs(layer, soft_ND)
+            soft_ND, hard_ND = _advance(layer, soft_ND, hard_ND)
+
+
+def settle(network: CapsuleNetwork, x_NI: Tensor, masses: Sequence[float]) -> None:
+    """Temperatures back to the target masses after training, outputs fitted to the new weights, depth by depth."""
+    with torch.no_grad():
+        soft_ND = hard_ND = network.enter(x_NI)
+        for number, layer in enumerate(network.depths):
+            if masses:
+                calibrate(layer, soft_ND, masses[number])
+                fit_outputs(layer, soft_ND)
+            soft_ND, hard_ND = _advance(layer, soft_ND, hard_ND)
+
+
+def calibrate(layer: CapsuleLayer, r_ND: Tensor, mass: float) -> None:
+    """The temperature at which the winners of these residuals hold `mass` on average; as near as bisection comes."""
+    stride = max(1, len(r_ND) // CALIBRATION_ROWS)
+    sample_BD = r_ND[::stride][:CALIBRATION_ROWS]
+    votes = layer.votes(sample_BD)
+    low, high = KAPPAS
+    for _ in range(16):
+        kappa = (low * high) ** 0.5
+        routed = route(votes, layer.capsules, len(sample_BD), layer.rounds, kappa)
+        if float(routed.weights_BK.max(1).values.mean()) < mass:
+            low = kappa
+        else:
+            high = kappa
+    layer.kappa.fill_((low * high) ** 0.5)
+
+
+def fit_outputs(layer: CapsuleLayer, r_ND: Tensor) -> None:
+    """Outputs, and the lift where there is one, by ridge regression of the residuals on what routing mixes."""
+    weights_NK, lifted_NC = _regressors(layer, r_ND)
+    layer.outputs.copy_(_ridge(weights_NK, r_ND, layer.outputs))
+    if layer.lift is not None:
+        layer.lift.copy_(_ridge(lifted_NC, r_ND, layer.lift.T).T)
+
+
+def principal_axes(x_ND: Tensor, count: int) -> Tensor:
+    """The first principal axes about the origin, as rows. Shape: (count, d)."""
+    width = x_ND.shape[1]
+    vectors = torch.linalg.eigh(x_ND.T @ x_ND).eigenvectors.T.flip(0)
+    # More axes than the data has dimensions: the rest reads nothing.
+    return torch.cat([vectors[:count], x_ND.new_zeros(max(0, count - width), width)])
+
+
+def _place_poses(layer: CapsuleLayer, r_ND: Tensor, seed: int, rng: torch.Generator) -> None:
+    seen_ND = r_ND / norm(r_ND)[:, None] if layer.on_direction else r_ND
+    axes_CD = principal_axes(seen_ND, layer.poses.shared().shape[0])  # type: ignore[operator]
+    centres_KC = _spherical_kmeans((seen_ND @ axes_CD.T).numpy(), layer.capsules, seed)
+    bias_KC = torch.from_numpy(centres_KC)
+    # Equal weights must leave the item's own direction as the first consensus, or capsules near the mean win all.
+    bias_KC = GAIN * (bias_KC - bias_KC.mean(0))
+    layer.poses.start(axes_CD, bias_KC, NOISE, rng)  # type: ignore[operator]
+
+
+def _advance(layer: CapsuleLayer, soft_ND: Tensor, hard_ND: Tensor) -> tuple[Tensor, Tensor]:
+    """Both residuals after a depth; the depth's centres become the means of what their items still miss."""
+    parts = [layer(soft_ND[i : i + 1024], hard_ND[i : i + 1024]) for i in range(0, len(soft_ND), 1024)]
+    codes_N = torch.cat([p.code_B for p in parts])
+    layer.centres.copy_(class_means(hard_ND, codes_N, layer.outputs))
+    return torch.cat([p.soft_BD for p in parts]), hard_ND - layer.centres[codes_N]
+
+
+def class_means(values_ND: Tensor, codes_N: Tensor, default_KD: Tensor) -> Tensor:
+    """Mean of the values that carry each code; the default where none does. Shape: (K, d)."""
+    counts_K1 = torch.bincount(codes_N, minlength=len(default_KD))[:, None]
+    sums_KD = torch.zeros_like(default_KD).index_add_(0, codes_N, values_ND)
+    return torch.where(counts_K1 > 0, sums_KD / counts_K1.clamp_min(1), default_KD)
+
+
+def _regressors(layer: CapsuleLayer, r_ND: Tensor) -> tuple[Tensor, Tensor]:
+    weights, mixed = [], []
+    for start in range(0, len(r_ND), 1024):
+        r_BD = r_ND[start : start + 1024]
+        votes = layer.votes(r_BD)
+        weights_BK = route(votes, layer.capsules, len(r_BD), layer.rounds, layer.kappa).weights_BK
+        weights.append(weights_BK)
+        if layer.lift is not None:
+            scale_B1 = norm(r_BD)[:, None] if layer.on_direction else 1.0
+            mixed.append(scale_B1 * votes.mix(weights_BK * squash_scale(votes.norms())))
+    return torch.cat(weights), torch.cat(mixed) if mixed else torch.zeros(0)
+
+
+def _ridge(inputs_NK: Tensor, targets_ND: Tensor, towards_KD: Tensor) -> Tensor:
+    """Least squares, drawn towards what is there where the inputs say little. Shape: (K, d)."""
+    gram_KK = inputs_NK.T @ inputs_NK
+    ridge = RIDGE * gram_KK.diagonal().mean().clamp_min(1e-12)
+    eye_KK = torch.eye(len(gram_KK))
+    right_KD = inputs_NK.T @ targets_ND + ridge * towards_KD
+    return torch.linalg.solve(gram_KK + ridge * eye_KK, right_KD)
+
+
+def _spherical_kmeans(vectors_NC: np.ndarray, k: int, seed: int) -> np.ndarray:
+    """Unit centres; with fewer vectors than centres, vectors are repeated a little turned. Shape: (k, C)."""
+    vectors_NC = np.ascontiguousarray(vectors_NC, dtype=np.float32)
+    rng = np.random.default_rng(seed)
+    if len(vectors_NC) <= k:
+        rows = np.arange(k) % len(vectors_NC)
+        centres_KC = vectors_NC[rows] + np.where(np.arange(k)[:, None] < len(vectors_NC), 0, 0.3) * rng.normal(
+            size=(k, vectors_NC.shape[1])
+        )
+    else:
+        means = faiss.Kmeans(
+            vectors_NC.shape[1], k, niter=20, seed=seed % (2**31), spherical=True, min_points_per_centroid=1
+        )
+        means.train(vectors_NC)
+        centres_KC = means.centroids
+    norms_K1 = np.linalg.norm(centres_KC, axis=1, keepdims=True)
+    return (centres_KC / np.maximum(norms_K1, 1e-6)).astype(np.float32)

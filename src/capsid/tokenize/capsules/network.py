@@ -1,0 +1,182 @@
+"""All depths of the capsule tokenizer as one network: residuals in, routing weights, tokens and residuals out.
+
+Two tables a depth. `outputs` are what routing subtracts, mixed by the weights (with `leak` 1: the capsules' own
+input-dependent outputs, as in the paper). `centres` are what a token stands for by itself: `decode` adds them up.
+The paper's Proposition 1 bounds how far the two can be apart. Knows nothing of losses, stopping or items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from capsid.tokenize.capsules.routing import Rounds, Routed, route
+from capsid.tokenize.capsules.votes import Votes, new_poses, norm, squash, squash_scale
+
+if TYPE_CHECKING:
+    from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class Depth:
+    """What one depth did to a batch. `soft_BD` is the residual after it, `hard_BD` what the centres leave."""
+
+    routed: Routed
+    code_B: Tensor
+    mass_B: Tensor
+    confidence_B: Tensor
+    output_BD: Tensor
+    winner_BD: Tensor
+    soft_BD: Tensor
+    hard_BD: Tensor
+
+
+class CapsuleLayer(nn.Module):
+    """One depth. `kappa` (temperature), `step` (the paper's eta) and `leak` are set, not trained."""
+
+    kappa: Tensor
+    step: Tensor
+    leak: Tensor
+
+    def __init__(self, settings: CapsuleTokenizer, capsules: int, width: int, poses: nn.Module) -> None:
+        super().__init__()
+        self.poses = poses
+        self.rounds = Rounds(settings.rounds, settings.readout, settings.agreement)
+        self.on_direction = settings.on_direction
+        self.hard_winner = settings.winner == "hard"
+        self.capsules = capsules
+        self.outputs = nn.Parameter(torch.zeros(capsules, width))
+        self.centres = nn.Parameter(torch.zeros(capsules, width))
+        # The lift from capsule space back to item space (methods 6.1, S1); nothing to lift where they are one.
+        leaks = max(settings.leak) > 0 and settings.dim != width
+        self.lift = nn.Parameter(torch.zeros(width, settings.dim)) if leaks else None
+        for name, value in (("kappa", 1.0), ("step", 1.0), ("leak", settings.leak[0])):
+            self.register_buffer(name, torch.tensor(value))
+
+    def votes(self, r_BD: Tensor) -> Votes:
+        """Votes for residuals, or for their directions (methods 6.1, S6)."""
+        return self.poses(r_BD / norm(r_BD)[:, None] if self.on_direction else r_BD)
+
+    def forward(self, r_BD: Tensor, hard_BD: Tensor) -> Depth:
+        """Route a batch; `hard_BD` is what the centres of the earlier depths left of the items."""
+        votes = self.votes(r_BD)
+        routed = route(votes, self.capsules, len(r_BD), self.rounds, self.kappa)
+        # Of equal weights (the literal T=1: all of them) the first wins.
+        mass_B, code_B = routed.weights_BK.max(1)
+        own_B = self.step * self._scale(r_BD)
+        winner_BD = self._winner(votes, code_B, own_B)
+        choice_BK = _straight_through(routed.weights_BK, code_B)
+        if self.hard_winner:
+            output_BD = self._hard_output(choice_BK, winner_BD)
+        else:
+            output_BD = self._mixture(votes, routed.weights_BK, own_B)
+        return Depth(
+            routed=routed,
+            code_B=code_B,
+            mass_B=mass_B,
+            confidence_B=mass_B * norm(routed.consensus_BC),
+            output_BD=output_BD,
+            winner_BD=winner_BD,
+            soft_BD=r_BD - output_BD,
+            hard_BD=hard_BD - choice_BK @ self.centres,
+        )
+
+    def _scale(self, r_BD: Tensor) -> Tensor:
+        """Outputs of directions are as long as directions: bring them back to the residual's length."""
+        return norm(r_BD) if self.on_direction else torch.ones(len(r_BD))
+
+    def _mixture(self, votes: Votes, weights_BK: Tensor, own_B: Tensor) -> Tensor:
+        """z = sum_k c_k o_k (paper, Eq. 7), o_k a fixed vector, the capsule's squashed vote, or between the two."""
+        fixed_BD = self.step * (weights_BK @ self.outputs)
+        if not float(self.leak):
+            return fixed_BD
+        votes_BC = votes.mix(weights_BK * squash_scale(votes.norms()))
+        return (1 - self.leak) * fixed_BD + self.leak * own_B[:, None] * self._lifted(votes_BC)
+
+    def _winner(self, votes: Votes, code_B: Tensor, own_B: Tensor) -> Tensor:
+        fixed_BD = self.step * self.outputs[code_B]
+        if not float(self.leak):
+            return fixed_BD
+        return (1 - self.leak) * fixed_BD + self.leak * own_B[:, None] * self._lifted(squash(votes.pick(code_B)))
+
+    def _hard_output(self, choice_BK: Tensor, winner_BD: Tensor) -> Tensor:
+        """The winner alone is subtracted; the gradient reaches the weights as if the fixed outputs were mixed."""
+        slope_BD = choice_BK @ self.outputs.detach()
+        return winner_BD + slope_BD - slope_BD.detach()
+
+    def _lifted(self, z_BC: Tensor) -> Tensor:
+        return z_BC if self.lift is None else z_BC @ self.lift.T
+
+
+class Projection(nn.Module):
+    """Input vectors to routing space by a two-layer network beside a linear map, and a decoder back.
+
+    The decoder's loss keeps the items apart: a constant projection would reconstruct perfectly in routing space.
+    """
+
+    def __init__(self, inputs: int, width: int, rng: torch.Generator) -> None:
+        super().__init__()
+        self.linear = nn.Parameter(torch.randn(width, inputs, generator=rng) / inputs**0.5)
+        self.first = nn.Parameter(torch.randn(width, inputs, generator=rng) / inputs**0.5)
+        self.second = nn.Parameter(torch.zeros(width, width))
+        self.back = nn.Parameter(torch.randn(inputs, width, generator=rng) / width**0.5)
+        self.back_first = nn.Parameter(torch.randn(width, width, generator=rng) / width**0.5)
+        self.back_second = nn.Parameter(torch.zeros(inputs, width))
+
+    def forward(self, x_BI: Tensor) -> Tensor:
+        """To routing space. Shape: (B, width)."""
+        hidden = nn.functional.gelu(x_BI @ self.first.T)
+        return x_BI @ self.linear.T + hidden @ self.second.T
+
+    def decode(self, z_BD: Tensor) -> Tensor:
+        """Back to the input's space. Shape: (B, inputs)."""
+        return z_BD @ self.back.T + nn.functional.gelu(z_BD @ self.back_first.T) @ self.back_second.T
+
+
+class CapsuleNetwork(nn.Module):
+    """The depths one after the other, each on what the one before left."""
+
+    def __init__(self, settings: CapsuleTokenizer, inputs: int, rng: torch.Generator) -> None:
+        super().__init__()
+        width = settings.projection or inputs
+        self.inputs = inputs
+        self.project = Projection(inputs, width, rng) if settings.projection else None
+        layers: list[CapsuleLayer] = []
+        for capsules in settings.codebooks:
+            if settings.shared_poses and layers:
+                poses = layers[0].poses
+            else:
+                poses = new_poses(capsules, settings.dim, width, settings.rank, rng)
+            layers.append(CapsuleLayer(settings, capsules, width, poses))
+        self.layers: nn.ModuleList = nn.ModuleList(layers)
+
+    @property
+    def depths(self) -> list[CapsuleLayer]:
+        """The layers, typed."""
+        return list(self.layers)  # type: ignore[arg-type]
+
+    def enter(self, x_BI: Tensor) -> Tensor:
+        """Unit vectors in routing space (Algorithm 1, line 1)."""
+        x_BI = x_BI / norm(x_BI)[:, None]
+        z_BD = x_BI if self.project is None else self.project(x_BI)
+        return z_BD / norm(z_BD)[:, None]
+
+    def forward(self, unit_BD: Tensor) -> list[Depth]:
+        """All depths, for all rows."""
+        soft_BD, hard_BD, out = unit_BD, unit_BD, []
+        for layer in self.layers:
+            depth = layer(soft_BD, hard_BD)
+            soft_BD, hard_BD = depth.soft_BD, depth.hard_BD
+            out.append(depth)
+        return out
+
+
+def _straight_through(weights_BK: Tensor, code_B: Tensor) -> Tensor:
+    """One-hot winners that hand the gradient to the weights (methods 6.3, I1)."""
+    hard_BK = torch.zeros_like(weights_BK).scatter_(1, code_B[:, None], 1.0)
+    return hard_BK + weights_BK - weights_BK.detach()
+
+

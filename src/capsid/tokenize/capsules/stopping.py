@@ -1,0 +1,114 @@
+"""When an id ends: confidence, residual norm, the cap, and whether a prefix still stands for too many items.
+
+Arrays in, lengths and causes out (paper, Eq. 8). The prefix counts are frozen at fit, so an item's length is a function
+of its own vector and later items never change old ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from capsid.errors import ConfigError
+
+CAUSES = ("confidence", "residual", "cap", "prefix")
+CONFIDENCE, RESIDUAL, CAP, PREFIX = range(4)
+
+
+@dataclass(frozen=True)
+class StopRules:
+    """Stop at depth l when q_l >= confidence or |r_l| <= residual, and at most `crowd` other codes share the prefix.
+
+    `crowd` 0 leaves the prefixes out: the paper's rule. Ids have at least `shortest` codes.
+    """
+
+    confidence: float = 0.82
+    residual: float = 0.08
+    crowd: int = 0
+    shortest: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Crowded:
+    """Prefixes that more than `crowd` distinct codes of the fitted catalogue begin with, by depth, as sorted keys."""
+
+    sizes: tuple[int, ...]
+    keys: tuple[np.ndarray, ...]
+
+    @classmethod
+    def nowhere(cls, sizes: Sequence[int]) -> Crowded:
+        """No prefix is crowded."""
+        return cls(tuple(sizes), tuple(np.zeros(0, dtype=np.int64) for _ in sizes))
+
+    @classmethod
+    def count(cls, codes_ND: np.ndarray, sizes: Sequence[int], crowd: int) -> Crowded:
+        """From the full codes of a catalogue. Equal codes count once: no length can tell them apart."""
+        if crowd <= 0:
+            return cls.nowhere(sizes)
+        _, first = np.unique(prefix_keys(codes_ND, sizes)[:, -1], return_index=True)
+        keys_UD = prefix_keys(codes_ND[first], sizes)
+        crowded = []
+        for depth in range(len(sizes)):
+            keys, counts = np.unique(keys_UD[:, depth], return_counts=True)
+            crowded.append(keys[counts > crowd])
+        return cls(tuple(sizes), tuple(crowded))
+
+    def mask(self, codes_ND: np.ndarray) -> np.ndarray:
+        """Where a prefix is crowded. Shape: (items, depths)."""
+        keys_ND = prefix_keys(codes_ND, self.sizes)
+        out = np.zeros(codes_ND.shape, dtype=bool)
+        for depth, keys in enumerate(self.keys):
+            if len(keys):
+                place = np.searchsorted(keys, keys_ND[:, depth]).clip(max=len(keys) - 1)
+                out[:, depth] = keys[place] == keys_ND[:, depth]
+        return out
+
+
+def prefix_keys(codes_ND: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """One number for each prefix of each row (mixed radix). Shape: (items, depths)."""
+    if np.prod(np.array(sizes, dtype=np.float64)) >= 2.0**62:
+        raise ConfigError(
+            f"codebooks {tuple(sizes)} have too many combinations to count prefixes", hint="set tokenizer.crowd=0"
+        )
+    out = np.empty(codes_ND.shape, dtype=np.int64)
+    key_N = np.zeros(len(codes_ND), dtype=np.int64)
+    for depth, size in enumerate(sizes):
+        key_N = key_N * size + codes_ND[:, depth]
+        out[:, depth] = key_N
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Stops:
+    """Where each id ends, and why (an index into CAUSES)."""
+
+    lengths: np.ndarray
+    causes: np.ndarray
+
+    def shares(self, *, with_prefix: bool) -> dict[str, float]:
+        """Share of each cause. `prefix` only where prefixes are looked at."""
+        n = max(len(self.causes), 1)
+        names = CAUSES if with_prefix else CAUSES[:3]
+        return {name: float((self.causes == i).sum() / n) for i, name in enumerate(names)}
+
+
+def stop(confidence_ND: np.ndarray, residual_ND: np.ndarray, crowded_ND: np.ndarray, rules: StopRules) -> Stops:
+    """The first depth at which an id may end.
+
+    Confidence is named first where both rules fire, the cap only where none did (methods 6.4, L4). An id that a rule
+    would have ended earlier, had its prefix not been crowded, ends because of its prefix.
+    """
+    sure_ND = confidence_ND >= rules.confidence
+    small_ND = residual_ND <= rules.residual
+    late_D = np.arange(sure_ND.shape[1]) >= rules.shortest - 1
+    wants_ND = (sure_ND | small_ND) & late_D
+    may_ND = wants_ND & ~crowded_ND
+    stopped_N = may_ND.any(1)
+    lengths_N = np.where(stopped_N, may_ND.argmax(1) + 1, sure_ND.shape[1])
+    rows = np.arange(len(lengths_N))
+    causes_N = np.where(sure_ND[rows, lengths_N - 1], CONFIDENCE, RESIDUAL)
+    waited_N = stopped_N & (wants_ND.argmax(1) + 1 < lengths_N)
+    causes_N = np.where(waited_N, PREFIX, causes_N)
+    return Stops(lengths_N, np.where(stopped_N, causes_N, CAP))

@@ -1,0 +1,89 @@
+"""What to watch while capsules train: use of codes, winner mass, growing residuals, lengths, collisions, collapse.
+
+Traces in, numbers and one readable line out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capsid.progress import Progress
+from capsid.tokenize.capsules.encoding import Trace
+from capsid.tokenize.capsules.stopping import Crowded, Stops, prefix_keys, stop
+
+if TYPE_CHECKING:
+    from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
+
+# Fewer codes in use than this share of what the items could use, and the ids say next to nothing.
+FEW = 0.2
+
+
+class CollapseWarning(UserWarning):
+    """Routing sends nearly all items the same way."""
+
+
+@dataclass(frozen=True, eq=False)
+class Watch:
+    """Numbers of one look. Lists go by depth."""
+
+    utilization: list[float]
+    mass: list[float]
+    grew: list[float]
+    hard: list[float]
+    hard_at_end: float
+    collision_rate: float
+    mean_length: float
+    stops: Stops
+    causes: dict[str, float]
+
+    def line(self) -> str:
+        """All of it in one line of progress."""
+        percent = lambda values: "/".join(f"{100 * v:.0f}" for v in values)  # noqa: E731
+        points = lambda values: "/".join(f"{v:.2f}".lstrip("0") for v in values)  # noqa: E731
+        causes = ", ".join(f"{name} {100 * share:.0f}" for name, share in self.causes.items())
+        return (
+            f"used {percent(self.utilization)} %, winner mass {points(self.mass)}, hard {points(self.hard)}, "
+            f"length {self.mean_length:.2f}, collisions {100 * self.collision_rate:.1f} %, stops {causes} %, "
+            f"growing {percent(self.grew)} %"
+        )
+
+
+def look(settings: CapsuleTokenizer, seen: Trace, crowded: Crowded | None = None) -> Watch:
+    """Numbers of a trace; prefixes are counted among these items unless a table is given."""
+    crowded = crowded or Crowded.count(seen.codes, settings.codebooks, settings.crowd)
+    residual = seen.hard if settings.residual_of == "hard" else seen.soft
+    stops = stop(seen.confidence, residual, crowded.mask(seen.codes), settings.rules)
+    rows = np.arange(len(seen))
+    # An id is told from a longer one that begins with it, so the length is part of the key.
+    ends = np.stack([prefix_keys(seen.codes, settings.codebooks)[rows, stops.lengths - 1], stops.lengths], 1)
+    live_NL = np.arange(seen.codes.shape[1]) < stops.lengths[:, None]
+    return Watch(
+        utilization=[len(np.unique(seen.codes[:, d])) / k for d, k in enumerate(settings.codebooks)],
+        mass=seen.mass.mean(0).tolist(),
+        grew=seen.grew.mean(0).tolist(),
+        hard=[float(seen.hard[rows, np.minimum(d, stops.lengths - 1)].mean()) for d in range(live_NL.shape[1])],
+        hard_at_end=float(seen.hard[rows, stops.lengths - 1].mean()),
+        collision_rate=1 - len(np.unique(ends, axis=0)) / len(seen),
+        mean_length=float(stops.lengths.mean()),
+        stops=stops,
+        causes=stops.shares(with_prefix=settings.crowd > 0),
+    )
+
+
+def warn_of_collapse(watch: Watch, codebooks: Sequence[int], items: int, progress: Progress) -> None:
+    """Say loudly when depths use few of the codes that so many items could use."""
+    poor = [d + 1 for d, (u, k) in enumerate(zip(watch.utilization, codebooks)) if u * k < FEW * min(k, items)]
+    if not poor:
+        return
+    text = (
+        f"the capsules collapsed: depths {poor} use less than {100 * FEW:.0f} % of their codes, "
+        f"and {100 * watch.collision_rate:.0f} % of the ids collide. "
+        "Raise tokenizer.balance_weight, start from data, or calibrate tokenizer.winner_mass."
+    )
+    progress.line(f"WARNING: {text}")
+    warnings.warn(text, CollapseWarning, stacklevel=2)
