@@ -44,7 +44,8 @@ def from_dict(cls: type | None, data: Any, kinds: Kinds) -> Any:
         raise ConfigError(f"expected a mapping for {cls.__name__ if cls else 'a part'}, got {data!r}")
     data = dict(data)
     kind = data.pop("kind", None)
-    if kind is not None:
+    # A field of one fixed type needs no table to find it.
+    if kind is not None and getattr(cls, "kind", None) != kind:
         if kind not in kinds:
             raise ConfigError(f"unknown kind of part {kind!r}", hint=nearest(str(kind), kinds))
         cls = kinds[kind]

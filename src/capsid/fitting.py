@@ -44,7 +44,7 @@ def fit_recipe(
 ) -> Fitted:
     """Fit every part of the recipe."""
     stages = _Stages(work, kinds)
-    tokenizer = stages.tokenizer("tokenizer", lambda: _fit_tokenizer(recipe, table, seed, progress))
+    tokenizer = stages.tokenizer("tokenizer", _FirstFit(recipe, table, seed, progress))
     _tell_ids(tokenizer.ids, progress)
     generator = dataclasses.replace(recipe.generator)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
@@ -68,9 +68,17 @@ def bucket_priority(table: ItemTable) -> np.ndarray:
     return priority
 
 
-def _fit_tokenizer(recipe: Recipe, table: ItemTable, seed: int, progress: Progress) -> ItemTokenizer:
-    parts = ItemTokenizer(encoder=recipe.encoder, tokenizer=recipe.tokenizer, collisions=recipe.collisions)
-    return parts.fit(table, seed=seed, progress=progress)
+@dataclass(frozen=True, eq=False)
+class _FirstFit:
+    recipe: Recipe
+    table: ItemTable
+    seed: int
+    progress: Progress
+
+    def __call__(self, checkpoint: Path | None) -> ItemTokenizer:
+        recipe = self.recipe
+        parts = ItemTokenizer(encoder=recipe.encoder, tokenizer=recipe.tokenizer, collisions=recipe.collisions)
+        return parts.fit(self.table, seed=self.seed, progress=self.progress, checkpoint=checkpoint)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +91,7 @@ class _Revision:
     seed: int
     progress: Progress
 
-    def __call__(self) -> ItemTokenizer:
+    def __call__(self, checkpoint: Path | None) -> ItemTokenizer:
         old = self.tokenizer.ids
         weights = self.generator.network.token.weight.detach().numpy()
         sums = np.add.reduceat(weights[old.tokens.values], old.tokens.offsets[:-1], axis=0)
@@ -110,12 +118,12 @@ class _Stages:
     work: Path | None
     kinds: Kinds
 
-    def tokenizer(self, name: str, make: Callable[[], ItemTokenizer]) -> ItemTokenizer:
+    def tokenizer(self, name: str, make: Callable[[Path | None], ItemTokenizer]) -> ItemTokenizer:
         if self.work is None:
-            return make()
+            return make(None)
         folder = self.work / name
         if not (folder / MANIFEST).exists():
-            made = make()
+            made = make(folder.with_suffix(".checkpoint"))
             with new_folder(folder, kind="stage") as new:
                 made.save(new)
             return made

@@ -18,7 +18,7 @@ from capsid.cli.main import VERBS, Verbs, app
 GROUPS = {
     "data": ("list", "describe", "check", "import"),
     "recipes": ("list", "show", "diff"),
-    "tokenizer": ("fit", "encode", "report", "inspect", "export"),
+    "tokenizer": ("fit", "encode", "report", "inspect", "facets", "export"),
 }
 COMMANDS = [(verb, *sub) for verb in VERBS for sub in ([(s,) for s in GROUPS[verb]] if verb in GROUPS else [()])]
 

@@ -41,7 +41,12 @@ def small(name: str, steps: int = 60) -> Recipe:
     if recipe.encoder is not None:
         recipe = dataclasses.replace(recipe, encoder=HashingEncoder(dim=24))
     if hasattr(recipe.tokenizer, "codebooks"):
-        recipe = recipe.with_settings(["tokenizer.codebooks=8,8,8", "tokenizer.restarts=1"])
+        recipe = recipe.with_settings(["tokenizer.codebooks=8,8,8"])
+    if hasattr(recipe.tokenizer, "restarts"):
+        recipe = recipe.with_settings(["tokenizer.restarts=1"])
+    if hasattr(recipe.tokenizer, "training"):
+        small = {"steps": "12", "batch_size": "32", "validate_every": "6"}
+        recipe = recipe.with_settings(f"tokenizer.training.{f}={v}" for f, v in small.items())
     if hasattr(recipe.generator, "layers"):
         recipe = recipe.with_settings(f"{path}={value}" for path, value in SMALL.items())
     for number in range(len(recipe.schedule)):

@@ -49,7 +49,9 @@ class Drifting:
     def sizes(self) -> tuple[int, ...]:
         return self.codebooks
 
-    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Drifting:
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: Path | None = None
+    ) -> Drifting:
         self.seed_ = seed
         self.inner_ = self._quantizer("item").fit(table, seed=seed, progress=progress)
         return self

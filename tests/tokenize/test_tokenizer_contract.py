@@ -18,10 +18,19 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.tokenize.kinds import TOKENIZERS
 from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.train.options import Training
 from capsid.vocabulary import Vocabulary
 
 # Small settings of every kind; a new kind without an entry is tried with its defaults.
-SETTINGS: dict[str, dict[str, Any]] = {"residual-kmeans": {"codebooks": (6, 5, 4), "iterations": 8, "restarts": 1}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "residual-kmeans": {"codebooks": (6, 5, 4), "iterations": 8, "restarts": 1},
+    "capsules": {
+        "codebooks": (6, 5, 4),
+        "dim": 5,
+        "rank": 2,
+        "training": Training(steps=12, batch_size=16, ema=0.0, validate_every=6),
+    },
+}
 FROM_VECTORS = [kind for kind in TOKENIZERS if kind != "atomic"]
 
 

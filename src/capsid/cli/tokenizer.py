@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from capsid.cli.output import check_items, json_line, print_json, print_table
+from capsid.cli.output import check_items, json_line, parse_k, print_json, print_table
 from capsid.errors import ArtifactError
 from capsid.progress import Console
 
@@ -63,19 +63,25 @@ def encode(
         Path, typer.Option("--items", metavar="FILE", help="Items with item_id: .jsonl(.gz), .parquet or .csv.")
     ],
     out: Annotated[str, typer.Option("--out", metavar="FILE.jsonl", help="The file to write; - is printed.")] = "-",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON value: known, new, drift, and the items where --out is -.")
+    ] = False,
 ) -> None:
     """Give items ids, a line an item as in `export`. Known items keep theirs; new ones are placed by their attributes.
+
+    Where the tokenizer routes, new items are compared with those of the fit.
 
     Examples:
 
       capsid tokenizer encode runs/film-ids --items new-films.jsonl
 
-      capsid tokenizer encode runs/films --items new-films.csv --out new-ids.jsonl
+      capsid tokenizer encode runs/films --items new-films.csv --out new-ids.jsonl --json
     """
     import polars as pl
 
     from capsid.cli.items_file import read_items_file
     from capsid.cli.tokenizer_files import open_tokenizer
+    from capsid.cli.tokenizer_text import drift_text
 
     opened = open_tokenizer(path)
     names, attributes = read_items_file(items)
@@ -83,26 +89,48 @@ def encode(
     Console().line(f"{len(names) - len(new):,} known items keep their ids, {len(new):,} are new")
     if new:
         opened.tokenizer.add(attributes[new].with_columns(pl.Series("item_id", names.ids(new), dtype=pl.String)))
-    _write(out, "".join(json_line(opened.line(name)) for name in names))
+    drift = opened.drift(names.ids(new))
+    if drift is not None:
+        Console().line(drift_text(drift))
+    lines = opened.lines(names)
+    if out != "-" or not as_json:
+        _write(out, "".join(map(json_line, lines)))
+    if as_json:
+        about = {"known": len(names) - len(new), "new": len(new), "drift": drift and drift.to_dict()}
+        print_json(about if out != "-" else {**about, "items": lines})
 
 
 @app.command("report")
-def report(path: Either, as_json: AsJson = False) -> None:
-    """Show collisions, use of the codebooks, similarity inside a code, lengths, reconstruction.
+def report(
+    path: Either,
+    as_json: AsJson = False,
+    plots: Annotated[
+        Path | None, typer.Option("--plots", metavar="FOLDER", help="Draw lengths, use of codes, stops and rounds.")
+    ] = None,
+) -> None:
+    """Show collisions, use of the codebooks, similarity inside a code, lengths, reconstruction, and how ids are routed.
 
     Examples:
 
       capsid tokenizer report runs/film-ids
 
       capsid tokenizer report runs/films --json
+
+      capsid tokenizer report runs/films --plots film-plots
     """
     from capsid.cli.tokenizer_files import open_tokenizer
+    from capsid.cli.tokenizer_plots import Pictures, write_plots
+    from capsid.cli.tokenizer_text import report_rows
 
-    quality = open_tokenizer(path).quality().to_dict()
+    opened = open_tokenizer(path)
+    quality = opened.quality()
+    if plots is not None:
+        for file in write_plots(plots, Pictures(quality, opened.use())):
+            Console().line(f"plot: {file}")
     if as_json:
-        print_json(quality)
+        print_json(quality.to_dict())
     else:
-        print_table(["measure", "value"], [[name.replace("_", " "), _shown(value)] for name, value in _rows(quality)])
+        print_table(["measure", "value"], report_rows(quality.to_dict()))
 
 
 @app.command("inspect")
@@ -111,7 +139,7 @@ def inspect(
     item: Annotated[str, typer.Argument(metavar="ITEM", help="An item's id.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show an item's codes and tokens, and which items share its first codes.
+    """Show an item's codes and tokens, which items share its first codes, and how capsules routed it.
 
     Examples:
 
@@ -120,20 +148,35 @@ def inspect(
       capsid tokenizer inspect runs/film-ids 318 --json
     """
     from capsid.cli.tokenizer_files import open_tokenizer
+    from capsid.cli.tokenizer_text import item_text
 
     opened = open_tokenizer(path)
     check_items([item], opened.items, opened.title)
     about = opened.inspect(item)
-    if as_json:
-        print_json(about)
-        return
-    print(f"{about['item']}  {about['title']}")
-    print(f"codes   {' '.join(map(str, about['codes']))}")
-    print(f"tokens  {' '.join(map(str, about['tokens']))}")
-    for level in about["prefixes"]:
-        print(f"\n{level['items'] - 1:,} other items share the codes {' '.join(map(str, level['codes']))}")
-        for other in level["examples"]:
-            print(f"  {other['item']}  {other['title']}")
+    print_json(about) if as_json else print(item_text(about))
+
+
+@app.command("facets")
+def facets(
+    path: Either,
+    k: Annotated[int, typer.Option("-k", help="How many items.")] = 10,
+    depth: Annotated[int, typer.Option("--depth", help="Where to look; 1 is the first code.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """List items that capsules route to two facets at once, with what the two stand for.
+
+    Examples:
+
+      capsid tokenizer facets runs/films
+
+      capsid tokenizer facets runs/film-ids -k 3 --depth 2 --json
+    """
+    from capsid.cli.tokenizer_files import open_tokenizer
+    from capsid.cli.tokenizer_text import facets_text
+
+    count = parse_k(k)
+    found = open_tokenizer(path).facets(depth=depth, count=count)
+    print_json(found) if as_json else print(facets_text(found))
 
 
 @app.command("export")
@@ -152,7 +195,7 @@ def export(
     from capsid.cli.tokenizer_files import open_tokenizer
 
     opened = open_tokenizer(path)
-    _write(out, "".join(json_line(opened.line(item)) for item in opened.items))
+    _write(out, "".join(map(json_line, opened.lines(opened.items))))
 
 
 def _write(out: str, text: str) -> None:
@@ -165,20 +208,3 @@ def _write(out: str, text: str) -> None:
         raise ArtifactError(f"{out} is a folder", hint="give a file, such as ids.jsonl, or - to print")
     write_bytes(Path(out), text.encode())
     Console().line(f"{text.count(chr(10)):,} items: {out}")
-
-
-def _rows(quality: dict[str, Any]) -> list[tuple[str, Any]]:
-    reconstruction = quality.pop("reconstruction")
-    return [*quality.items(), *((f"reconstruction {kind}", value) for kind, value in reconstruction.items())]
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    if isinstance(value, tuple | list):
-        return "  ".join(_shown(v) for v in value)
-    if isinstance(value, dict):
-        return "  ".join(f"{k}: {_shown(v)}" for k, v in value.items())
-    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -85,9 +85,16 @@ def check_vectors(
         raise DataError(f"{len(vectors_ND)} vectors for {len(items)} items", hint="one row an item, in item order")
     if vectors_ND.shape[1] == 0 or (dim is not None and vectors_ND.shape[1] != dim):
         raise DataError(f"vectors are {vectors_ND.shape[1]} wide, expected {'at least 1' if dim is None else dim}")
-    _refuse_rows(~np.isfinite(vectors_ND).all(axis=1), items, "hold NaN or infinity", "repair or drop these rows")
+    broken_N, zero_N = np.empty(len(vectors_ND), dtype=bool), np.empty(len(vectors_ND), dtype=bool)
+    # In blocks of 16 MB: the matrix may be a mapped file larger than memory.
+    step = max(1, (1 << 22) // vectors_ND.shape[1])
+    for start in range(0, len(vectors_ND), step):
+        block = vectors_ND[start : start + step]
+        broken_N[start : start + step] = ~np.isfinite(block).all(axis=1)
+        zero_N[start : start + step] = ~has_evidence(block)
+    _refuse_rows(broken_N, items, "hold NaN or infinity", "repair or drop these rows")
     if not allow_zero:
-        _refuse_rows(~has_evidence(vectors_ND), items, "are all zeros", "give these items text, attributes or vectors")
+        _refuse_rows(zero_N, items, "are all zeros", "give these items text, attributes or vectors")
 
 
 def first_ids(rows: np.ndarray, items: Sequence[str], limit: int = 5) -> str:

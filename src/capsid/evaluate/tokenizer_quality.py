@@ -1,7 +1,7 @@
 """How good ids are before a generator is trained on them: collisions, use of codes, similarity, reconstruction.
 
-Ids, vectors and a function from codes to vectors in, numbers out. NumPy only; knows no tokenizer, no file, no network.
-What a tokenizer does not have (stop causes, winner mass, soft reconstruction, ...) is None.
+Ids, vectors and a function from codes to vectors in, numbers out; a tokenizer that routes is asked for more. Knows no
+file and no kind of tokenizer. What a tokenizer does not have (stop causes, winner mass, ...) is None.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from capsid.evaluate.capsule_report import RoutingConvergence, RoutingQuality, routes, routing_quality
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 
@@ -20,7 +21,10 @@ Decode = Callable[[Ragged], np.ndarray | None]
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Mean norm of what the first depths leave unexplained, by depth: `soft` by mixtures, `hard` by codes alone."""
+    """Mean norm of what the first depths leave unexplained, by depth: `soft` by mixtures, `hard` by codes alone.
+
+    Of a tokenizer that routes both are in its own space, where items have norm 1; otherwise in that of the vectors.
+    """
 
     soft: tuple[float, ...] | None = None
     hard: tuple[float, ...] | None = None
@@ -47,6 +51,8 @@ class TokenizerQuality:
     winner_mass: tuple[float, ...] | None
     norm_increasing_share: tuple[float, ...] | None
     reconstruction: Reconstruction
+    confidences: tuple[float, ...] | None = None
+    routing_convergence: RoutingConvergence | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `--json` prints them."""
@@ -54,17 +60,25 @@ class TokenizerQuality:
 
 
 def tokenizer_quality(
-    ids: SemanticIds, vectors_ND: np.ndarray | None = None, decode: Decode | None = None
+    ids: SemanticIds, vectors_ND: np.ndarray | None = None, decode: Decode | None = None, tokenizer: Any = None
 ) -> TokenizerQuality:
-    """All that can be told of these ids. `vectors_ND` are the items' vectors, `decode` what codes stand for."""
+    """All that can be told of these ids. `vectors_ND` are the items' vectors, `decode` what codes stand for.
+
+    `tokenizer` is the fitted one that gave the codes: if it routes, it tells how.
+    """
     about = ids.statistics()
     similar = overall = None
     hard = None
+    routing: RoutingQuality | None = None
     if vectors_ND is not None and len(vectors_ND):
         first_N = ids.codes.values[ids.codes.offsets[:-1]]
         similar = intra_code_similarity(vectors_ND, first_N)
         overall = intra_code_similarity(vectors_ND, np.zeros(len(first_N), dtype=np.int64))
-        hard = unexplained_by_depth(vectors_ND, ids.codes, decode) if decode is not None else None
+        if routes(tokenizer):
+            routing = routing_quality(tokenizer, vectors_ND)
+            hard = routing.hard
+        elif decode is not None:
+            hard = unexplained_by_depth(vectors_ND, ids.codes, decode)
     return TokenizerQuality(
         items=about.items,
         collision_rate=about.collision_rate,
@@ -79,11 +93,20 @@ def tokenizer_quality(
         mean_similarity=overall,
         mean_length=about.mean_length,
         length_histogram=about.length_histogram,
-        stop_causes=None,
-        winner_mass=None,
-        norm_increasing_share=None,
-        reconstruction=Reconstruction(hard=hard),
+        reconstruction=Reconstruction(soft=None if routing is None else routing.soft, hard=hard),
+        **_of_routing(routing),
     )
+
+
+def _of_routing(routing: RoutingQuality | None) -> dict[str, Any]:
+    names = ("stop_causes", "winner_mass", "norm_increasing_share", "confidences", "routing_convergence")
+    return {name: None if routing is None else getattr(routing, name) for name in names}
+
+
+def use_of_codes(ids: SemanticIds) -> tuple[np.ndarray, ...]:
+    """How many ids use each code, by depth. Shapes: (K_l,)."""
+    place = np.arange(len(ids.codes.values)) - np.repeat(ids.codes.offsets[:-1], ids.codes.lengths)
+    return tuple(np.bincount(ids.codes.values[place == d], minlength=k) for d, k in enumerate(ids.layout.sizes))
 
 
 def intra_code_similarity(vectors_ND: np.ndarray, codes_N: np.ndarray) -> float | None:

@@ -11,11 +11,12 @@ from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 CAPSID = Recipe(
     name="capsid",
-    about="Capsule routing, ids of varying length up to 6 x 256 codes; causal Transformer; trie-constrained beam search",
+    about="Capsule routing, ids of up to 4 x 256 codes, each as long as it must be; causal Transformer; trie-constrained beam search",
     paper="CapsID (arXiv 2605.05096), sections 3.1 to 3.4",
     deviations=(
         "routing subtracts mixtures of fixed outputs, not of input-dependent ones",
         "temperatures are calibrated to a winner mass that rises with depth",
+        "an id ends where no other item shares it; confidence and residual norm are asked only if set",
     ),
     encoder=default_encoder(),
     tokenizer=CapsuleTokenizer(),

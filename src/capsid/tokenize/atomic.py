@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -26,7 +27,9 @@ class Atomic:
         """One depth, as wide as the catalogue."""
         return (len(self._fitted()),)
 
-    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Atomic:
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: Path | None = None
+    ) -> Atomic:
         """Remember the catalogue."""
         require_items(table)
         self.items_ = table.items

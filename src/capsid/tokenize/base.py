@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol, Self
 
 import numpy as np
@@ -18,8 +19,10 @@ class Tokenizer(Protocol):
     def sizes(self) -> tuple[int, ...]:
         """Codebook size of every depth, once fitted."""
 
-    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
-        """Learn codebooks."""
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: Path | None = None
+    ) -> Self:
+        """Learn codebooks. What takes long goes on from `checkpoint` if that is there."""
 
     def encode(self, table: ItemTable) -> Ragged:
         """Codes of every item of a table, also of items that were not there at `fit`."""

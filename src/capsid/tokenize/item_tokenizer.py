@@ -47,13 +47,25 @@ class ItemTokenizer:
             raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
         return self.ids_
 
-    def fit(self, data: Dataset | ItemTable, *, seed: int = 0, progress: Progress = silent) -> ItemTokenizer:
-        """Learn from a dataset's training part (leave-one-out), or from an item table made of any other split."""
+    def fit(
+        self,
+        data: Dataset | ItemTable,
+        *,
+        seed: int = 0,
+        progress: Progress = silent,
+        checkpoint: Path | None = None,
+    ) -> ItemTokenizer:
+        """Learn from a dataset's training part (leave-one-out), or from an item table made of any other split.
+
+        With a checkpoint file, training that was killed goes on from there.
+        """
         table = data if isinstance(data, ItemTable) else ItemTable.from_training(data, leave_one_out(data).train)
         self.text_fields_ = table.text_fields
         self.vectors_: np.ndarray | None = None
         table = self._with_vectors(table, seed, progress)
-        self.tokenizer_ = dataclasses.replace(self.tokenizer).fit(table, seed=seed, progress=progress)
+        self.tokenizer_ = dataclasses.replace(self.tokenizer).fit(
+            table, seed=seed, progress=progress, checkpoint=checkpoint
+        )
         codes = self.tokenizer_.encode(table)
         self.ids_: SemanticIds = SemanticIds.assign(table.items, codes, self.tokenizer_.sizes, self.collisions)
         return self

@@ -6,6 +6,7 @@ k-means and nearest centres are faiss'. Codes of an item do not depend on which 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import faiss
@@ -34,7 +35,9 @@ class ResidualKMeans:
         """Codebook size of every depth."""
         return tuple(len(c) for c in self._fitted())
 
-    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> ResidualKMeans:
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: Path | None = None
+    ) -> ResidualKMeans:
         """k-means on the vectors, then on the residuals, depth by depth."""
         if not self.codebooks or min(self.codebooks) < 1:
             raise ConfigError(f"tokenizer.codebooks is {self.codebooks}", hint="give one positive size a depth")

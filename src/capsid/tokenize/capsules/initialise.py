@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import faiss
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from capsid.rng import child_seed
 from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork
@@ -120,7 +120,10 @@ def _regressors(layer: CapsuleLayer, r_ND: Tensor) -> tuple[Tensor, Tensor]:
         r_BD = r_ND[start : start + 1024]
         votes = layer.votes(r_BD)
         weights_BK = route(votes, layer.capsules, len(r_BD), layer.rounds, layer.kappa).weights_BK
-        weights.append(weights_BK)
+        # A hard winner subtracts its own output alone: fit it to that.
+        weights.append(
+            nn.functional.one_hot(weights_BK.argmax(1), layer.capsules).float() if layer.hard_winner else weights_BK
+        )
         if layer.lift is not None:
             scale_B1 = norm(r_BD)[:, None] if layer.on_direction else 1.0
             mixed.append(scale_B1 * votes.mix(weights_BK * squash_scale(votes.norms())))
@@ -147,7 +150,7 @@ def _spherical_kmeans(vectors_NC: np.ndarray, k: int, seed: int) -> np.ndarray:
         )
     else:
         means = faiss.Kmeans(
-            vectors_NC.shape[1], k, niter=20, seed=seed % (2**31), spherical=True, min_points_per_centroid=1
+            vectors_NC.shape[1], k, niter=20, nredo=5, seed=seed % (2**31), spherical=True, min_points_per_centroid=1
         )
         means.train(vectors_NC)
         centres_KC = means.centroids

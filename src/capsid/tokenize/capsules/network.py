@@ -51,8 +51,8 @@ class CapsuleLayer(nn.Module):
         self.outputs = nn.Parameter(torch.zeros(capsules, width))
         self.centres = nn.Parameter(torch.zeros(capsules, width))
         # The lift from capsule space back to item space (methods 6.1, S1); nothing to lift where they are one.
-        leaks = max(settings.leak) > 0 and settings.dim != width
-        self.lift = nn.Parameter(torch.zeros(width, settings.dim)) if leaks else None
+        leaks = max(settings.leak) > 0 and settings.dim not in (0, width)
+        self.lift = nn.Parameter(torch.eye(width, settings.dim)) if leaks else None
         for name, value in (("kappa", 1.0), ("step", 1.0), ("leak", settings.leak[0])):
             self.register_buffer(name, torch.tensor(value))
 
@@ -149,7 +149,7 @@ class CapsuleNetwork(nn.Module):
             if settings.shared_poses and layers:
                 poses = layers[0].poses
             else:
-                poses = new_poses(capsules, settings.dim, width, settings.rank, rng)
+                poses = new_poses(capsules, settings.dim or width, width, settings.rank, rng)
             layers.append(CapsuleLayer(settings, capsules, width, poses))
         self.layers: nn.ModuleList = nn.ModuleList(layers)
 
@@ -178,5 +178,3 @@ def _straight_through(weights_BK: Tensor, code_B: Tensor) -> Tensor:
     """One-hot winners that hand the gradient to the weights (methods 6.3, I1)."""
     hard_BK = torch.zeros_like(weights_BK).scatter_(1, code_B[:, None], 1.0)
     return hard_BK + weights_BK - weights_BK.detach()
-
-

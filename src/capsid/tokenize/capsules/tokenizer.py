@@ -37,7 +37,7 @@ CHOICES = {
 def stage_one_training() -> Training:
     """Enough steps for a catalogue of ten thousand items; no averaging, since capsules may be re-seeded."""
     return Training(
-        steps=1_000,
+        steps=300,
         batch_size=256,
         learning_rate=1e-3,
         weight_decay=1e-5,
@@ -49,11 +49,16 @@ def stage_one_training() -> Training:
 
 @dataclass(kw_only=True)
 class CapsuleTokenizer:
-    """Fields in the order of Algorithm 1: routing, what is subtracted, when to stop, how to learn."""
+    """Fields in the order of Algorithm 1: routing, what is subtracted, when to stop, how to learn.
+
+    `dim` 0: votes are as wide as the vectors; `rank` 0: full poses; `projection` 0: no trained projection; an empty
+    `winner_mass`: no temperature; `crowd` 0: prefixes are not counted, which is the paper's rule for stopping.
+    Fixed length L: L codebooks, confidence 1, residual 0.
+    """
 
     kind: ClassVar[str] = "capsules"
-    codebooks: tuple[int, ...] = (256, 256, 256, 256, 256, 256)
-    dim: int = 128
+    codebooks: tuple[int, ...] = (256, 256, 256, 256)
+    dim: int = 0
     rank: int = 4
     rounds: int = 3
     readout: str = "post"
@@ -64,8 +69,8 @@ class CapsuleTokenizer:
     winner_mass: tuple[float, ...] = (0.45, 0.65, 0.82, 0.88, 0.92, 0.95)
     winner: str = "soft"
     leak: tuple[float, float] = (0.0, 0.0)
-    confidence: float = 0.82
-    residual: float = 0.08
+    confidence: float = 0.0
+    residual: float = 0.0
     residual_of: str = "hard"
     crowd: int = 1
     shortest: int = 1
@@ -89,7 +94,7 @@ class CapsuleTokenizer:
                 raise ConfigError(f"tokenizer.{name} is {getattr(self, name)!r}", hint=f"one of {', '.join(allowed)}")
         if not self.codebooks or min(self.codebooks) < 1:
             raise ConfigError(f"tokenizer.codebooks is {self.codebooks}", hint="give one positive size a depth")
-        for name, least in {"dim": 1, "rank": 0, "rounds": 1, "projection": 0, "crowd": 0, "shortest": 1}.items():
+        for name, least in {"dim": 0, "rank": 0, "rounds": 1, "projection": 0, "crowd": 0, "shortest": 1}.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"tokenizer.{name} is {getattr(self, name)}, but must be at least {least}")
         if any(not 0 < m < 1 for m in self.winner_mass):

@@ -185,9 +185,7 @@ class FactorisedPoses(nn.Module):
         return self.base.detach()
 
 
-def new_poses(
-    capsules: int, dim: int, width: int, rank: int, rng: torch.Generator
-) -> FullPoses | FactorisedPoses:
+def new_poses(capsules: int, dim: int, width: int, rank: int, rng: torch.Generator) -> FullPoses | FactorisedPoses:
     """Poses of the given rank; rank 0 means full matrices."""
     if rank == 0:
         return FullPoses(capsules, dim, width, rng)

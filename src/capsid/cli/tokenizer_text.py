@@ -1,0 +1,93 @@
+"""What `capsid tokenizer` shows a person: the report as a table, an item's way through the capsules, facets, drift."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capsid.evaluate.capsule_report import Drift
+
+
+def report_rows(quality: dict[str, Any]) -> list[list[str]]:
+    """Name and value of every measure."""
+    rows: list[tuple[str, Any]] = []
+    for name, value in quality.items():
+        if name == "reconstruction":
+            rows += [(f"reconstruction {kind}", by_depth) for kind, by_depth in value.items()]
+        elif name == "routing_convergence" and value is not None:
+            rows += _convergence(value)
+        else:
+            rows.append((name.replace("_", " "), value))
+    return [[name, _shown(value)] for name, value in rows]
+
+
+def item_text(about: dict[str, Any]) -> str:
+    """An item, its codes, and how it was routed or who shares its first codes."""
+    lines = [f"{about['item']}  {about['title']}"]
+    lines += [f"{name:7} {' '.join(map(str, about[name]))}" for name in ("codes", "tokens")]
+    for level in about.get("depths", ()):
+        residual = level["residual"]
+        lines += [
+            "",
+            f"depth {level['depth']}: token {level['token']} (code {level['code']}), confidence "
+            f"{level['confidence']:.3f}, residual {residual['soft']:.3f} soft, {residual['hard']:.3f} hard",
+            *(_capsule(capsule) for capsule in level["capsules"]),
+        ]
+    if "stopped" in about:
+        stopped = about["stopped"]
+        lines += ["", f"ends after {stopped['depth']} ({stopped['cause']}): {stopped['because']}"]
+    for level in about["prefixes"]:
+        lines += ["", f"{level['items'] - 1:,} other items share the codes {' '.join(map(str, level['codes']))}"]
+        lines += [f"  {other['item']}  {other['title']}" for other in level["examples"]]
+    return "\n".join(lines)
+
+
+def facets_text(found: dict[str, Any]) -> str:
+    """Items of two facets, best first."""
+    if not found["items"]:
+        return f"no id is routed to two capsules at depth {found['depth']}"
+    blocks = []
+    for about in found["items"]:
+        head = f"{about['item']}  {about['title']}"
+        blocks.append("\n".join([head, *(_capsule(capsule) for capsule in about["facets"])]))
+    return "\n\n".join(blocks)
+
+
+def drift_text(drift: Drift) -> str:
+    """A line for each depth, and what they say together."""
+    lines = ["new items against the fit (median at fit -> of the new items, KS distance):"]
+    confidences = [s for s in drift.shifts if s.name == "confidence"]
+    residuals = [s for s in drift.shifts if s.name != "confidence"]
+    for sure, left in zip(confidences, residuals):
+        parts = [
+            f"{s.name} {s.fitted['50%']:.3f} -> {s.new['50%']:.3f} ({s.median_shift:+.3f}), KS {s.ks:.2f}"
+            for s in (sure, left)
+        ]
+        lines.append(f"  depth {sure.depth}: {'; '.join(parts)}")
+    return "\n".join([*lines, drift.sentence()])
+
+
+def _capsule(capsule: dict[str, Any]) -> str:
+    """Weight, code, size, words and examples of a capsule in one line."""
+    words = ", ".join(capsule["words"])
+    examples = "; ".join(other["title"] for other in capsule["nearest"])
+    about = " | ".join(part for part in (words, examples) if part)
+    return f"  {capsule['weight']:.3f}  capsule {capsule['code']} ({capsule['items']:,} items)  {about}".rstrip()
+
+
+def _convergence(value: dict[str, Any]) -> list[tuple[str, Any]]:
+    rows = []
+    for rounds, mass, same in zip(value["rounds"], value["winner_mass"], value["same_token"]):
+        rows += [(f"routing, rounds {rounds}: winner mass", mass), (f"routing, rounds {rounds}: final token", same)]
+    return [*rows, ("routing, items of the sample", value["items"])]
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, tuple | list):
+        return "  ".join(_shown(v) for v in value)
+    if isinstance(value, dict):
+        return "  ".join(f"{k}: {_shown(v)}" for k, v in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,155 @@
+"""`capsid vectors`: ids from vectors you already have, for catalogues that may be larger than memory."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capsid.cli.output import print_json
+from capsid.errors import ConfigError
+from capsid.progress import Console, duration
+
+if TYPE_CHECKING:
+    from capsid.recipe import Recipe
+
+app = typer.Typer(
+    help="Ids from your own vectors, for catalogues that may be larger than memory.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+Vectors = Annotated[
+    Path,
+    typer.Option("--vectors", metavar="FILE", help="A .npy, a .parquet (item_id, vector), or a folder of .parquet."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("fit")
+def fit(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe (`capsid recipes list`).")],
+    vectors: Vectors,
+    out: Annotated[Path, typer.Option("--out", metavar="TOK", help="The folder to write.")],
+    seed: Annotated[int, typer.Option("--seed", help="Another seed gives other ids.")] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="part.field=value", help="Change a setting (`capsid recipes show`); repeatable."),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep-vectors/--no-vectors", help="Whether TOK holds a copy of the vectors, for reports.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a recipe's tokenizer on vectors from a file; its encoder is not used. A stopped fit resumes.
+
+    Ids stand in `vectors.ids.txt` beside a .npy (one a line), or in the column item_id of a .parquet.
+
+    Examples:
+
+      capsid vectors fit capsid --vectors items.parquet --out runs/ids
+
+      capsid vectors fit capsid --vectors items.npy --out runs/ids --set tokenizer.codebooks=1024,1024,1024,1024
+    """
+    from capsid.artifacts import check_place
+    from capsid.recipes import get_recipe
+
+    start = time.monotonic()
+    chosen = get_recipe(recipe).with_settings(settings or ())
+    if chosen.encoder is None:
+        raise ConfigError(f"the recipe {recipe!r} makes ids without vectors", hint="take another, such as capsid")
+    check_place(out)
+    about = _fit(chosen, vectors, out, seed, keep) | {"seconds": round(time.monotonic() - start, 1)}
+    if as_json:
+        print_json(about)
+        return
+    print(f"{about['items']:,} items, {about['width']} wide, {duration(about['seconds'])}")
+    print(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
+    print(f"  capsid vectors encode {out} --vectors {vectors} --out codes")
+
+
+@app.command("encode")
+def encode(
+    path: Annotated[
+        Path, typer.Argument(metavar="TOK|RUN", help="What `capsid vectors fit`, `tokenizer fit` or `fit` wrote.")
+    ],
+    vectors: Vectors,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the shards are written, a file each.")],
+    shard_rows: Annotated[int, typer.Option("--shard-rows", metavar="N", help="Items a shard.")] = 65_536,
+    part: Annotated[
+        str, typer.Option("--part", metavar="I/N", help="Do the I-th of N parts; other processes do the others.")
+    ] = "1/1",
+    as_json: AsJson = False,
+) -> None:
+    """Write codes of all rows of a file, as Parquet with item_id, codes and confidences; a stopped run resumes.
+
+    The vectors must be made as those of the tokenizer were. Codes are the same however the rows are cut into shards.
+
+    Examples:
+
+      capsid vectors encode runs/ids --vectors items.parquet --out runs/codes
+
+      capsid vectors encode runs/ids --vectors items.npy --out runs/codes --shard-rows 100000 --part 1/2
+    """
+    from dataclasses import asdict
+
+    from capsid.cli.tokenizer_files import open_tokenizer
+    from capsid.encode.mapped_files import open_vectors
+    from capsid.tokenize.shards import encode_shards
+
+    asked = re.fullmatch(r"(\d+)/(\d+)", part)
+    if not asked:
+        raise ConfigError(f"--part is {part!r}", hint="write 1/2 for the first of two parts")
+    if shard_rows < 1:
+        raise ConfigError(f"--shard-rows is {shard_rows}", hint="give at least one row, such as --shard-rows 65536")
+    progress, start = Console(), time.monotonic()
+    tokenizer = open_tokenizer(path).tokenizer.tokenizer_
+    source = open_vectors(vectors, progress=progress)
+    done = encode_shards(
+        tokenizer,
+        source,
+        out,
+        rows_per_shard=shard_rows,
+        part=(int(asked[1]), int(asked[2])),
+        progress=progress,
+    )
+    if as_json:
+        print_json({"folder": str(out), **asdict(done)})
+        return
+    print(f"{done.items:,} items in {done.shards:,} shards, {duration(time.monotonic() - start)}")
+    print(f"codes: {out}" if done.complete else f"codes: {out} (other parts are not finished yet)")
+
+
+def _fit(recipe: Recipe, vectors: Path, out: Path, seed: int, keep: bool) -> dict[str, Any]:
+    from capsid import __version__
+    from capsid.artifacts import new_folder, write_json
+    from capsid.encode.mapped_files import open_vectors
+    from capsid.tokenize.item_tokenizer import KIND, ItemTokenizer
+    from capsid.tokenize.shards import tokenizer_key
+
+    progress = Console()
+    source = open_vectors(vectors, progress=progress)
+    checkpoint = _checkpoint(recipe, vectors, out, seed)
+    parts = ItemTokenizer(tokenizer=recipe.tokenizer, collisions=recipe.collisions)
+    parts.fit(source.table(), seed=seed, progress=progress, checkpoint=checkpoint)
+    # A mapped array is copied from file to file, so keeping it takes disk and no memory.
+    parts.vectors_ = source.vectors_ND if keep else None
+    with new_folder(out, kind=KIND) as folder:
+        parts.save(folder)
+        about = {"recipe": recipe.name, "seed": seed, "vectors": vectors.name, "versions": {"capsid": __version__}}
+        write_json(folder / "about.json", about)
+    checkpoint.unlink(missing_ok=True)
+    key, width = tokenizer_key(parts.tokenizer_), source.vectors_ND.shape[1]
+    return {"tokenizer": str(out), "items": len(source), "width": width, "key": key}
+
+
+def _checkpoint(recipe: Recipe, vectors: Path, out: Path, seed: int) -> Path:
+    """A hidden file beside `out`; other settings or vectors have another one, so none goes on from a stranger's."""
+    from capsid.config import fingerprint
+    from capsid.encode.mapped_files import vector_files
+
+    about = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in vector_files(vectors)]
+    return out.with_name(f".{out.name}.{fingerprint(recipe.tokenizer, seed, about)}.checkpoint")

@@ -1,0 +1,274 @@
+"""Vectors of a catalogue larger than memory: a float32 .npy that is mapped, not read, and the ids of its rows.
+
+Parquet (a file, or a folder of them) and .npy of other numbers are rewritten once, block by block, and kept in the
+cache. Ids stay a string series: as Python strings they would take several times the memory. Knows no tokenizer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from capsid.artifacts import cache_home, file_hash, new_folder, open_folder
+from capsid.config import fingerprint
+from capsid.data.item_table import ItemTable
+from capsid.encode.base import first_ids
+from capsid.encode.matrix_files import ID_NAMES, VECTOR_NAMES, ids_file
+from capsid.errors import ArtifactError, DataError
+from capsid.progress import Progress, silent
+from capsid.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KIND = "mapped-vectors"
+VERSION = 1
+NAME = "vectors.npy"
+# So many numbers are held at once (float32: 16 MB).
+BLOCK_NUMBERS = 1 << 22
+Block = tuple[pl.Series | None, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class MappedVectors:
+    """`vectors_ND` is a file that the system reads as it is needed; `ids` names its rows."""
+
+    vectors_ND: np.ndarray
+    ids: pl.Series
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def table(self, start: int = 0, stop: int | None = None) -> ItemTable:
+        """Some rows as an item table whose block `item` they are; the vectors are still on disk."""
+        stop = len(self) if stop is None else min(stop, len(self))
+        items = Vocabulary(self.ids[start:stop].to_list())
+        return ItemTable.new_items(items, pl.DataFrame(), ()).with_block("item", self.vectors_ND[start:stop])
+
+
+def open_vectors(path: Path, *, cache: Path | None = None, progress: Progress = silent) -> MappedVectors:
+    """Map a file; what cannot be mapped as it stands is rewritten into the cache first, or found there.
+
+    Takes a .npy (ids beside it as `vectors.ids.txt`, or rows are named by number), a .parquet with a column of ids and
+    a column of lists, or a folder of such files, read in the order of their names.
+    """
+    path = Path(path)
+    if path.suffix == ".npy":
+        matrix_ND = _matrix(path)
+        if matrix_ND.dtype == np.dtype("<f4") and matrix_ND.flags.c_contiguous:
+            return MappedVectors(matrix_ND, _ids_beside(path, len(matrix_ND), progress))
+    sources = vector_files(path)
+    beside = [ids_file(p) for p in sources if p.suffix == ".npy" and ids_file(p).is_file()]
+    key = fingerprint(KIND, VERSION, [file_hash(p) for p in (*sources, *beside)])
+    folder = (cache or cache_home() / "stages" / "mapped") / key
+    found = _kept(folder, progress)
+    if found is None:
+        progress.line(f"{path.name}: written once as a file that can be mapped")
+        write_mapped(path, folder, progress=progress)
+        found = _opened(folder / NAME, progress)
+    return found
+
+
+def vector_files(path: Path) -> list[Path]:
+    """The files that `path` stands for."""
+    if path.is_dir():
+        files = sorted(path.glob("*.parquet"))
+        if not files:
+            raise DataError(f"{path} holds no .parquet file", hint="give a .npy, a .parquet, or a folder of .parquet")
+        return files
+    if path.suffix not in (".npy", ".parquet"):
+        raise DataError(f"{path} is no file of vectors that can be read in parts", hint="allowed: .npy, .parquet")
+    if not path.is_file():
+        raise DataError(f"there is no file {path}", hint="paths are taken from the current folder")
+    return [path]
+
+
+def write_mapped(path: Path, folder: Path, *, progress: Progress = silent) -> None:
+    """Write `vectors.npy` (float32) and `vectors.ids.txt` into a new folder, whole or not at all, a block at a time.
+
+    Rows of unequal width, NaN, infinity, zeros, and ids that are missing or occur twice are refused by name.
+    """
+    files = vector_files(Path(path))
+    rows = sum(_row_count(p) for p in files)
+    if not rows:
+        raise DataError(f"{path} has no rows")
+    with new_folder(folder, kind=KIND) as new:
+        ids = _write_blocks(files, rows, new / NAME, progress)
+        _check_ids(ids, path)
+        ids_file(new / NAME).write_text("".join(f"{i}\n" for i in ids), encoding="utf-8")
+
+
+def _write_blocks(files: list[Path], rows: int, out: Path, progress: Progress) -> pl.Series:
+    names: list[pl.Series] = []
+    broken, zero = np.zeros(rows, dtype=bool), np.zeros(rows, dtype=bool)
+    width, done = -1, 0
+    with open(out, "wb") as file:
+        for path in files:
+            for ids, block_BD in _blocks(path):
+                if width < 0:
+                    width = block_BD.shape[1]
+                    header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+                    np.lib.format.write_array_header_1_0(file, header)
+                if block_BD.shape[1] != width:
+                    raise DataError(f"{path} is {block_BD.shape[1]} wide, the files before it {width}")
+                names.append(_numbered(done, len(block_BD)) if ids is None else ids)
+                here = slice(done, done + len(block_BD))
+                broken[here] = ~np.isfinite(block_BD).all(1)
+                zero[here] = ~block_BD.any(1)
+                # Appended, not written through a mapping: a full disk is then an error and not a killed process.
+                file.write(np.ascontiguousarray(block_BD, dtype="<f4").data)
+                done += len(block_BD)
+                progress.update(f"vectors: {done:,}/{rows:,} rows")
+    if done != rows:
+        raise DataError(f"{done} of {rows} rows could be read", hint="the file may be cut off")
+    every = pl.concat(names).rename("item_id")
+    for bad, what in ((broken, "hold NaN or infinity"), (zero, "are all zeros")):
+        if bad.any():
+            named = first_ids(bad, every)  # type: ignore[arg-type]
+            raise DataError(f"the vectors of {int(bad.sum())} items {what}: {named}", hint="repair or drop these rows")
+    progress.line(f"vectors: {rows:,} rows, {width} wide")
+    return every
+
+
+def _blocks(path: Path) -> Iterator[Block]:
+    return _npy_blocks(path) if path.suffix == ".npy" else _parquet_blocks(path)
+
+
+def _npy_blocks(path: Path) -> Iterator[Block]:
+    matrix_ND = _matrix(path)
+    ids = _ids_beside(path, len(matrix_ND), silent)
+    step = max(1, BLOCK_NUMBERS // matrix_ND.shape[1])
+    for start in range(0, len(matrix_ND), step):
+        yield ids[start : start + step], _float32(matrix_ND[start : start + step])
+
+
+def _parquet_blocks(path: Path) -> Iterator[Block]:
+    with _readable(path):
+        import pyarrow.parquet as pq
+
+        # Buffered: otherwise the whole column of a row group is held, and some writers make one row group of a file.
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+            id_name, vector_name = _columns(path, file.schema_arrow)
+            step, width = 1024, -1
+            for batch in file.iter_batches(batch_size=step, columns=[id_name, vector_name], use_threads=False):
+                ids = pl.Series(batch[id_name]).cast(pl.String)
+                block_BD = _rectangle(path, ids, batch[vector_name], width)
+                width = block_BD.shape[1]
+                yield ids, block_BD
+
+
+def _columns(path: Path, schema: pa.Schema) -> tuple[str, str]:
+    import pyarrow.types as types
+
+    lists = [
+        f.name
+        for f in schema
+        if types.is_list(f.type) or types.is_large_list(f.type) or types.is_fixed_size_list(f.type)
+    ]
+    id_name = next((n for n in ID_NAMES if n in schema.names and n not in lists), None)
+    if id_name is None:
+        raise DataError(f"{path} has no column of ids", hint=f"call it item_id; there are: {', '.join(schema.names)}")
+    if not lists:
+        raise DataError(f"{path} has no column of lists", hint=f"there are: {', '.join(schema.names)}")
+    return id_name, next((n for n in VECTOR_NAMES if n in lists), lists[0])
+
+
+def _rectangle(path: Path, ids: pl.Series, lists: Any, width: int) -> np.ndarray:
+    """Lists of one length as a matrix. Shape: (rows, width)."""
+    lengths = pl.Series(lists.value_lengths()).fill_null(-1).to_numpy()
+    width = int(lengths[0]) if width < 0 else width
+    odd = np.flatnonzero(lengths != width)
+    if len(odd) or width < 1:
+        row = int(odd[0]) if len(odd) else 0
+        has = f"has {lengths[row]} numbers, the first has {width}" if lengths[row] > 0 else "is missing or empty"
+        raise DataError(f"{path}: the vector of {ids[row]!r} {has}")
+    return _float32(lists.flatten().to_numpy(zero_copy_only=False)).reshape(-1, width)
+
+
+def _float32(values: np.ndarray) -> np.ndarray:
+    # A number too large for float32 becomes infinite, and is then refused as such.
+    with np.errstate(over="ignore"):
+        return np.asarray(values).astype(np.float32)
+
+
+def _row_count(path: Path) -> int:
+    if path.suffix == ".npy":
+        return len(_matrix(path))
+    with _readable(path):
+        import pyarrow.parquet as pq
+
+        return int(pq.read_metadata(path).num_rows)
+
+
+def _matrix(path: Path) -> np.ndarray:
+    vector_files(path)
+    with _readable(path):
+        matrix_ND = np.load(path, mmap_mode="r", allow_pickle=False)
+    if matrix_ND.ndim != 2 or not np.issubdtype(matrix_ND.dtype, np.number) or not matrix_ND.size:
+        raise DataError(f"{path} holds {matrix_ND.dtype} of shape {matrix_ND.shape}", hint="a matrix, a row an item")
+    return matrix_ND
+
+
+def _ids_beside(path: Path, rows: int, progress: Progress) -> pl.Series:
+    beside = ids_file(path)
+    if not beside.is_file():
+        progress.line(f"{path.name}: no {beside.name} beside it, so rows are named by their number")
+        return _numbered(0, rows)
+    with _readable(beside):
+        ids = pl.Series("item_id", beside.read_text(encoding="utf-8").splitlines(), dtype=pl.String)
+    if len(ids) != rows:
+        raise DataError(f"{path} has {rows} vectors but {beside.name} has {len(ids)} ids")
+    _check_ids(ids, beside)
+    return ids
+
+
+def _check_ids(ids: pl.Series, path: Path) -> None:
+    if ids.null_count():
+        raise DataError(f"{path}: {ids.null_count()} rows have no id, the first is row {ids.is_null().arg_max()}")
+    # What str.splitlines would split could not be read back from a file with an id a line.
+    unfit = (ids.str.contains(r"[\n\r\x0b\x0c\x1c-\x1e\x{85}\x{2028}\x{2029}]") | (ids == "")).to_numpy()
+    if unfit.any():
+        raise DataError(f"{path}: ids are empty or have line breaks: {first_ids(unfit, ids)}")  # type: ignore[arg-type]
+    if ids.n_unique() < len(ids):
+        again = (~ids.is_first_distinct()).to_numpy()
+        named = first_ids(again, ids)  # type: ignore[arg-type]
+        raise DataError(f"{path}: {int(again.sum())} ids occur twice: {named}", hint="ids must be unique")
+
+
+def _numbered(first: int, rows: int) -> pl.Series:
+    return pl.Series("item_id", np.arange(first, first + rows)).cast(pl.String)
+
+
+def _kept(folder: Path, progress: Progress) -> MappedVectors | None:
+    """What an earlier call wrote; a damaged folder is removed, because it can always be written again."""
+    if not folder.exists():
+        return None
+    try:
+        return _opened(open_folder(folder, kind=KIND) / NAME, progress)
+    except (ArtifactError, DataError) as error:
+        progress.line(f"the mapped copy of the vectors is damaged and is written again: {error}")
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+
+def _opened(path: Path, progress: Progress) -> MappedVectors:
+    matrix_ND = _matrix(path)
+    return MappedVectors(matrix_ND, _ids_beside(path, len(matrix_ND), progress))
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except DataError:
+        raise
+    except (OSError, ValueError, EOFError) as error:  # pyarrow's errors are among these
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DataError(f"{path} could not be read: {reason}", hint="the file may be cut off") from None

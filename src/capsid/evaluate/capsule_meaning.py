@@ -1,0 +1,118 @@
+"""What capsules stand for: the items that they hold most firmly, the words of their titles, and items of two facets.
+
+Traces, codes and titles in; row numbers and words out. Knows no file and no item id.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capsid.errors import ConfigError
+from capsid.evaluate.capsule_report import Routing
+
+if TYPE_CHECKING:
+    from capsid.tokenize.capsules.encoding import Trace
+
+NEAREST, WORDS = 3, 5
+# Two capsules that hold less than this together are not what an item is about.
+MOST = 0.5
+# A shared word is at least so much more frequent among a capsule's titles than in the catalogue, and not by one title.
+LIFT, TITLES = 1.5, 2
+WORD = re.compile(r"[^\W\d_]{2,}")
+# Words that tell nothing of an item: grammar, and units of measure.
+_PLAIN = (
+    "an and are as at be by can for from has have he her his how if in into is it its me my new no not of off on one or"
+    " our out she so that the their them they this to up us was we were what when who will with you your"
+    " oz ounce ounces fl floz ml lb lbs kg ct pcs pc inch inches cm mm qty vol de la le el les un et"
+)
+STOP_WORDS = frozenset(_PLAIN.split())
+
+
+class TitleWords:
+    """Words of every title, and in how many titles each occurs."""
+
+    def __init__(self, titles: Iterable[str]) -> None:
+        self.of_title = [frozenset(WORD.findall(title.lower())) - STOP_WORDS for title in titles]
+        self.titles_with = Counter(word for words in self.of_title for word in words)
+
+    def shared(self, rows: Iterable[int], count: int = WORDS) -> tuple[str, ...]:
+        """Words that these titles share more than chance would have it, most telling first.
+
+        The score is titles * log(lift): how far the word is over-represented, weighed by how many titles have it.
+        """
+        chosen = [self.of_title[row] for row in rows if row < len(self.of_title)]
+        scores = {}
+        for word, n in Counter(word for words in chosen for word in words).items():
+            lift = n * len(self.of_title) / (len(chosen) * self.titles_with[word])
+            if n >= TITLES and lift >= LIFT:
+                scores[word] = n * math.log(lift)
+        return tuple(sorted(scores, key=lambda word: (-scores[word], word))[:count])
+
+
+@dataclass(frozen=True)
+class Capsule:
+    """A token at a depth (from 0): how many ids carry it there, which do most firmly (rows), and their words."""
+
+    depth: int
+    code: int
+    items: int
+    nearest: tuple[int, ...]
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TwoFacets:
+    """An item whose weight at one depth lies on two capsules."""
+
+    row: int
+    codes: tuple[int, int]
+    weights: tuple[float, float]
+
+
+def capsules(
+    tokenizer: Routing,
+    vectors_NI: np.ndarray,
+    codes_NL: np.ndarray,
+    words: TitleWords,
+    wanted: Sequence[tuple[int, int]],
+    *,
+    without: int = -1,
+) -> dict[tuple[int, int], Capsule]:
+    """The capsules (depth, code) that are asked for. `codes_NL` are the ids, -1 behind their ends.
+
+    `without` is a row that is not shown as an example: the item that somebody looks at.
+    """
+    holders = {pair: np.flatnonzero(codes_NL[:, pair[0]] == pair[1]) for pair in dict.fromkeys(wanted)}
+    rows = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *holders.values()]))
+    # Only the items that carry one of these tokens are routed again.
+    mass_RL = tokenizer.trace_vectors(np.asarray(vectors_NI[rows])).mass
+    out = {}
+    for (depth, code), members in holders.items():
+        mass_M = mass_RL[np.searchsorted(rows, members), depth]
+        firmest = [int(n) for n in members[np.argsort(-mass_M, kind="stable")] if n != without]
+        out[depth, code] = Capsule(depth, code, len(members), tuple(firmest[:NEAREST]), words.shared(members.tolist()))
+    return out
+
+
+def two_facets(trace: Trace, lengths_N: np.ndarray, *, depth: int, count: int) -> tuple[TwoFacets, ...]:
+    """Items with the largest second weight at a depth (from 0), where the two strongest hold most of the weight."""
+    if trace.strongest.shape[2] < 2:
+        raise ConfigError("two facets need two capsules at every depth", hint="codebooks of at least 2 codes")
+    weights_N2 = trace.strongest_weight[:, depth, :2]
+    rows = np.flatnonzero((weights_N2.sum(1) >= MOST) & (lengths_N > depth))
+    best = rows[np.argsort(-weights_N2[rows, 1], kind="stable")][:count]
+    return tuple(
+        TwoFacets(
+            row=int(row),
+            codes=(int(trace.strongest[row, depth, 0]), int(trace.strongest[row, depth, 1])),
+            weights=(float(weights_N2[row, 0]), float(weights_N2[row, 1])),
+        )
+        for row in best
+    )

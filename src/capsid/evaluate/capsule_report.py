@@ -1,0 +1,252 @@
+"""Numbers about capsule routing: why ids end, how sure the winners are, how fast the rounds settle, and drift.
+
+Traces and quantiles in, numbers out. Anything with `trace_vectors` and `stop` can be asked; torch is loaded only to
+route again with fewer rounds. Knows no file, no title and no item id.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from capsid.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from capsid.tokenize.capsules.encoding import Trace
+    from capsid.tokenize.capsules.network import CapsuleNetwork
+    from capsid.tokenize.capsules.stopping import Stops
+
+# Routing again for every number of rounds takes longer than encoding: a sample says the same.
+CONVERGENCE_ITEMS = 20_000
+LARGE, FEWEST = 0.2, 30
+# A sample of n from the same distribution is further away than this / sqrt(n) once in a hundred times.
+CHANCE = 1.63
+
+
+class Routing(Protocol):
+    """A tokenizer that routes and stops by itself."""
+
+    crowd: int
+    network_: CapsuleNetwork
+    reference_: np.ndarray
+
+    def trace_vectors(self, vectors_NI: np.ndarray, *, strongest: int = 0) -> Trace:
+        """What routing saw at every depth."""
+
+    def stop(self, trace: Trace) -> Stops:
+        """Where ids end, and why."""
+
+
+@dataclass(frozen=True)
+class RoutingConvergence:
+    """What fewer rounds would have said, `rounds[i]` at each depth; all earlier depths keep their full rounds.
+
+    `winner_mass[i]` and `same_token[i]` go by depth, over the ids of a sample of `items` that reach it.
+    """
+
+    items: int
+    rounds: tuple[int, ...]
+    winner_mass: tuple[tuple[float, ...], ...]
+    same_token: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class RoutingQuality:
+    """What only a routing tokenizer has. Tuples go by depth, up to the longest id.
+
+    Masses, confidences and growing norms are means over the ids that reach a depth; `soft` and `hard` are mean norms in
+    routing space, where every item has norm 1, over all items, shorter ids whole.
+    """
+
+    stop_causes: dict[str, float]
+    winner_mass: tuple[float, ...]
+    confidences: tuple[float, ...]
+    norm_increasing_share: tuple[float, ...]
+    soft: tuple[float, ...]
+    hard: tuple[float, ...]
+    routing_convergence: RoutingConvergence
+
+
+def routes(tokenizer: object) -> bool:
+    """Whether a tokenizer can be asked what this file reports."""
+    return hasattr(tokenizer, "trace_vectors") and hasattr(tokenizer, "stop")
+
+
+def routing_quality(tokenizer: Routing, vectors_NI: np.ndarray) -> RoutingQuality:
+    """All of it, for the vectors that the ids were made from."""
+    seen = tokenizer.trace_vectors(vectors_NI)
+    stops = tokenizer.stop(seen)
+    return RoutingQuality(
+        stop_causes=stops.shares(with_prefix=tokenizer.crowd > 0),
+        winner_mass=mean_of_reaching(seen.mass, stops.lengths),
+        confidences=mean_of_reaching(seen.confidence, stops.lengths),
+        norm_increasing_share=mean_of_reaching(seen.grew, stops.lengths),
+        soft=mean_at_end(seen.soft, stops.lengths),
+        hard=mean_at_end(seen.hard, stops.lengths),
+        routing_convergence=routing_convergence(tokenizer.network_, vectors_NI, stops.lengths),
+    )
+
+
+def mean_of_reaching(values_NL: np.ndarray, lengths_N: np.ndarray) -> tuple[float, ...]:
+    """Mean by depth over the ids that have the depth: what comes after an id's end is no part of it."""
+    return tuple(float(values_NL[lengths_N > d, d].mean(dtype=np.float64)) for d in range(int(lengths_N.max())))
+
+
+def mean_at_end(values_NL: np.ndarray, lengths_N: np.ndarray) -> tuple[float, ...]:
+    """Mean by depth over all items, each at that depth or at its own end, whichever comes first."""
+    rows = np.arange(len(lengths_N))
+    ends = (np.minimum(d, lengths_N - 1) for d in range(int(lengths_N.max())))
+    return tuple(float(values_NL[rows, end].mean(dtype=np.float64)) for end in ends)
+
+
+def routing_convergence(
+    network: CapsuleNetwork, vectors_NI: np.ndarray, lengths_N: np.ndarray, *, most: int = CONVERGENCE_ITEMS
+) -> RoutingConvergence:
+    """Winner mass and final tokens after 1, 2, ... rounds; of an evenly spaced sample where there are many items."""
+    rows = np.unique(np.linspace(0, len(vectors_NI) - 1, min(most, len(vectors_NI))).astype(np.int64))
+    rounds = range(1, network.depths[0].rounds.rounds + 1)
+    depths = int(lengths_N[rows].max())
+    sums_TL2 = np.zeros((len(rounds), depths, 2))
+    for part in _blocks(rows):
+        sums_TL2 += _fewer_rounds(
+            network, np.array(vectors_NI[part], dtype=np.float32), lengths_N[part], rounds, depths
+        )
+    reaching_L = np.array([(lengths_N[rows] > d).sum() for d in range(depths)])
+    mass_TL, same_TL = np.moveaxis(sums_TL2 / reaching_L[:, None], 2, 0).tolist()
+    return RoutingConvergence(len(rows), tuple(rounds), tuple(map(tuple, mass_TL)), tuple(map(tuple, same_TL)))
+
+
+def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
+    from capsid.tokenize.capsules.encoding import BLOCK
+
+    for start in range(0, len(rows), BLOCK):
+        yield rows[start : start + BLOCK]
+
+
+def _fewer_rounds(
+    network: CapsuleNetwork, x_BI: np.ndarray, lengths_B: np.ndarray, rounds: range, depths: int
+) -> np.ndarray:
+    """Sums of winner mass and of final tokens over a block, by rounds and depth. Shape: (rounds, depths, 2)."""
+    import torch
+
+    from capsid.tokenize.capsules.routing import route
+
+    out_TL2 = np.zeros((len(rounds), depths, 2))
+    with torch.inference_mode():
+        soft_BD = hard_BD = network.enter(torch.from_numpy(x_BI))
+        for number, layer in enumerate(network.depths[:depths]):
+            reaches_B = torch.from_numpy(lengths_B > number)
+            votes, done = layer.votes(soft_BD), layer(soft_BD, hard_BD)
+            for i, t in enumerate(rounds):
+                how = dataclasses.replace(layer.rounds, rounds=t)
+                mass_B, code_B = route(votes, layer.capsules, len(x_BI), how, layer.kappa).weights_BK.max(1)
+                out_TL2[i, number, 0] = float(mass_B[reaches_B].double().sum())
+                out_TL2[i, number, 1] = float((code_B == done.code_B)[reaches_B].sum())
+            soft_BD, hard_BD = done.soft_BD, done.hard_BD
+    return out_TL2
+
+
+@dataclass(frozen=True)
+class Shift:
+    """One number at one depth: fitted items against new ones. `ks` is the Kolmogorov-Smirnov distance."""
+
+    name: str
+    depth: int
+    ks: float
+    fitted: dict[str, float]
+    new: dict[str, float]
+
+    @property
+    def median_shift(self) -> float:
+        """Median of the new items less that of the fitted ones."""
+        return self.new["50%"] - self.fitted["50%"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**dataclasses.asdict(self), "median_shift": self.median_shift}
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How new items look beside those of the fit, depth by depth and as if no id stopped early."""
+
+    items: int
+    shifts: tuple[Shift, ...]
+
+    @property
+    def worst(self) -> Shift:
+        """The number that is furthest from the fit."""
+        return max(self.shifts, key=lambda s: s.ks)
+
+    @property
+    def limit(self) -> float:
+        """A distance above this is large: more than chance would give so few items."""
+        return max(LARGE, CHANCE / max(self.items, 1) ** 0.5)
+
+    @property
+    def large(self) -> bool:
+        """Whether the new items are unlike those of the fit."""
+        return self.items >= FEWEST and self.worst.ks > self.limit
+
+    def sentence(self) -> str:
+        """What to tell a person."""
+        if not self.items:
+            return "no new items"
+        w = self.worst
+        about = (
+            f"{w.name} at depth {w.depth}, KS distance {w.ks:.2f}, "
+            f"median {w.new['50%']:.3f} against {w.fitted['50%']:.3f} at fit"
+        )
+        if self.items < FEWEST:
+            return f"{self.items} new items are too few to tell drift (furthest from the fit: {about})"
+        if not self.large:
+            return f"no drift in {self.items:,} new items (furthest from the fit: {about})"
+        return f"DRIFT: the {self.items:,} new items are unlike those of the fit ({about}): consider to fit again"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `--json` prints them."""
+        shifts = [s.to_dict() for s in self.shifts]
+        return {"items": self.items, "large": self.large, "sentence": self.sentence(), "shifts": shifts}
+
+
+SHOWN = (5, 25, 50, 75, 95)
+
+
+def drift(reference_2LQ: np.ndarray, trace: Trace) -> Drift:
+    """New items against quantiles (0 to 100 %) of confidence and hard residual of the fitted ones, by depth."""
+    if reference_2LQ.ndim != 3 or reference_2LQ.shape[:2] != (2, trace.codes.shape[1]):
+        raise ArtifactError(
+            f"stored quantiles of shape {reference_2LQ.shape} do not fit {trace.codes.shape[1]} depths",
+            hint="fit the tokenizer again",
+        )
+    if not len(trace):
+        return Drift(0, ())
+    shifts = [
+        _shift(name, depth, reference_2LQ[i, depth], values_NL[:, depth])
+        for i, (name, values_NL) in enumerate((("confidence", trace.confidence), ("hard residual", trace.hard)))
+        for depth in range(values_NL.shape[1])
+    ]
+    return Drift(len(trace), tuple(shifts))
+
+
+def ks_distance(quantiles_Q: np.ndarray, values_N: np.ndarray) -> float:
+    """Largest difference of the two distribution functions; evenly spaced quantiles stand for a sample."""
+    points = np.concatenate([quantiles_Q, values_N])
+    known = np.searchsorted(np.sort(quantiles_Q), points, side="right") / len(quantiles_Q)
+    new = np.searchsorted(np.sort(values_N), points, side="right") / len(values_N)
+    return float(np.abs(known - new).max())
+
+
+def _shift(name: str, depth: int, quantiles_Q: np.ndarray, values_N: np.ndarray) -> Shift:
+    share = np.linspace(0, 100, len(quantiles_Q))
+    return Shift(
+        name=name,
+        depth=depth + 1,
+        ks=ks_distance(quantiles_Q, values_N),
+        fitted={f"{p}%": float(np.interp(p, share, quantiles_Q)) for p in SHOWN},
+        new={f"{p}%": float(np.percentile(values_N, p)) for p in SHOWN},
+    )

@@ -1,0 +1,34 @@
+"""CapsID as the paper's equations stand, nothing repaired."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from capsid.recipes.capsid import CAPSID
+from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
+
+CAPSID_LITERAL = dataclasses.replace(
+    CAPSID,
+    name="capsid-literal",
+    about="CapsID to the letter: raw dot products, no temperature, random start, outputs that depend on the input",
+    deviations=("centres of tokens, which the paper leaves undefined, are fitted to the codes after training",),
+    tokenizer=CapsuleTokenizer(
+        codebooks=(256,) * 6,
+        rank=0,
+        readout="pre",
+        agreement="dot",
+        on_direction=False,
+        winner_mass=(),
+        leak=(1.0, 1.0),
+        confidence=0.82,
+        residual=0.08,
+        residual_of="soft",
+        crowd=0,
+        start="random",
+        hard_weight=0.0,
+        rivals="sum",
+        tie_weight=0.0,
+        balance_weight=0.0,
+        reseed=False,
+    ),
+)

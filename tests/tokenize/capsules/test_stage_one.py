@@ -1,0 +1,270 @@
+"""Stage 1: planted worlds are found again, killed runs end with the same bits, and trouble is answered and said."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from worlds import Watcher, make_table
+
+from capsid.data.planted import planted_paths, planted_vectors
+from capsid.errors import ConfigError
+from capsid.progress import Progress
+from capsid.ragged import Ragged
+from capsid.tokenize.capsules import stage_one
+from capsid.tokenize.capsules.centres import fit_centres
+from capsid.tokenize.capsules.initialise import calibrate, start_from_data
+from capsid.tokenize.capsules.network import CapsuleNetwork
+from capsid.tokenize.capsules.routing import route
+from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
+from capsid.tokenize.capsules.watch import CollapseWarning
+from capsid.train.options import Training
+
+BRANCHING = (8, 4, 4)
+PATHS = planted_paths(branching=BRANCHING, items_per_leaf=4)
+VECTORS = planted_vectors(branching=BRANCHING, items_per_leaf=4)
+TABLE = make_table(VECTORS)
+
+
+def training(steps: int = 20, **more: Any) -> Training:
+    return Training(
+        **{"steps": steps, "batch_size": 64, "ema": 0.0, "validate_every": 10, "checkpoint_seconds": 0.0, **more}
+    )
+
+
+def small(**fields: Any) -> CapsuleTokenizer:
+    return CapsuleTokenizer(**{"codebooks": BRANCHING, "rank": 2, "training": training(), **fields})
+
+
+def fixed(**fields: Any) -> CapsuleTokenizer:
+    return small(**{"confidence": 1.0, "residual": 0.0, "crowd": 0, **fields})
+
+
+def purity(codes_N: np.ndarray, truth_N: np.ndarray) -> float:
+    """Share of the items that sit with the majority of their code."""
+    return sum(np.bincount(truth_N[codes_N == c]).max() for c in np.unique(codes_N)) / len(codes_N)
+
+
+class Killed(Exception):
+    pass
+
+
+class Killer(Progress):
+    """Dies at the first line that says so."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def line(self, text: str) -> None:
+        self.update(text)
+
+    def update(self, text: str) -> None:
+        if self.word in text:
+            raise Killed
+
+
+@pytest.mark.parametrize("winner", ["soft", "hard"])
+def test_a_planted_tree_is_found(winner: str) -> None:
+    codes_ND = fixed(winner=winner, training=training(60)).fit(TABLE).encode(TABLE).dense()
+    assert purity(codes_ND[:, 0], PATHS[:, 0]) > 0.97
+    whole = lambda c: c[:, 0] * 16 + c[:, 1] * 4 + c[:, 2]  # noqa: E731
+    assert purity(whole(codes_ND), whole(PATHS)) > 0.9
+
+
+def test_tokens_alone_tell_the_vectors() -> None:
+    tokenizer = fixed(training=training(60)).fit(TABLE)
+    unit_ND = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
+    left_N = np.linalg.norm(unit_ND - tokenizer.decode(tokenizer.encode(TABLE)), axis=1)
+    assert left_N.mean() < 0.2
+    # The trace and decode are two ways to the same residual.
+    np.testing.assert_allclose(left_N, tokenizer.trace(TABLE).hard[:, -1], atol=1e-5)
+
+
+@pytest.mark.parametrize("word", ["step 7/20", "step 10/20", "step 13/20"])
+def test_killed_and_resumed_with_the_same_bits(word: str, tmp_path: Path) -> None:
+    # Full of answers between epochs: seven dead capsules to re-seed, steps to shorten, a leak that moves.
+    busy = small(codebooks=(40, 9, 9), leak=(0.5, 0.0), training=training(20))
+    whole = busy.fit(TABLE, seed=4).state()
+    with pytest.raises(Killed):
+        busy.fit(TABLE, seed=4, checkpoint=tmp_path / "c", progress=Killer(word))
+    resumed = busy.fit(TABLE, seed=4, checkpoint=tmp_path / "c").state()
+    assert resumed.keys() == whole.keys()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(resumed[name], array, err_msg=name)
+
+
+def test_calibration_meets_its_mass() -> None:
+    settings = fixed()
+    network = CapsuleNetwork(settings, VECTORS.shape[1], torch.Generator().manual_seed(0))
+    start_from_data(network, torch.from_numpy(VECTORS), settings.masses, 0)
+    layer, unit_ND = network.depths[0], network.enter(torch.from_numpy(VECTORS))
+    with torch.no_grad():
+        for mass in (0.4, 0.7, 0.9):
+            calibrate(layer, unit_ND, mass)
+            weights = route(layer.votes(unit_ND), layer.capsules, len(unit_ND), layer.rounds, layer.kappa).weights_BK
+            assert float(weights.max(1).values.mean()) == pytest.approx(mass, abs=0.02)
+
+
+def test_settled_masses_are_the_targets() -> None:
+    tokenizer = fixed(winner_mass=(0.6, 0.7, 0.8)).fit(TABLE)
+    np.testing.assert_allclose(tokenizer.trace(TABLE).mass.mean(0), [0.6, 0.7, 0.8], atol=0.05)
+
+
+def test_dead_capsules_come_back_to_life() -> None:
+    vectors_ND = np.random.default_rng(0).normal(size=(300, 12)).astype(np.float32)
+    settings = fixed(codebooks=(30,), training=training(30, batch_size=100))
+    network = CapsuleNetwork(settings, 12, torch.Generator().manual_seed(0))
+    start_from_data(network, torch.from_numpy(vectors_ND), settings.masses, 0)
+    poses = network.depths[0].poses
+    with torch.no_grad():  # Of equal capsules the first wins: ten copies get nothing.
+        for part in (poses.bias, poses.up, poses.down):
+            part[20:] = part[10].clone()
+    watcher = Watcher()
+    job = stage_one._Job(settings, network, vectors_ND, vectors_ND, watcher)
+    before = job.watch()[1].utilization[0]
+    for epoch in range(1, 5):
+        job.between_epochs(3 * epoch, 30)
+    after = job.watch()[1].utilization[0]
+    assert before < 0.7 < 0.8 < after
+    assert any("re-seeded" in line for line in watcher.lines)
+
+
+def test_growing_residuals_shorten_the_step() -> None:
+    settings = fixed()
+    network = CapsuleNetwork(settings, VECTORS.shape[1], torch.Generator().manual_seed(0))
+    start_from_data(network, torch.from_numpy(VECTORS), settings.masses, 0)
+    with torch.no_grad():
+        network.depths[1].outputs *= 6
+    watcher = Watcher()
+    job = stage_one._Job(settings, network, VECTORS, VECTORS, watcher)
+    grew = job.watch()[1].grew
+    assert grew[1] > 0.5
+    for epoch in range(1, 9):
+        job.between_epochs(epoch, 10)
+    assert float(network.depths[0].step) == 1.0
+    assert float(network.depths[1].step) < 0.5
+    assert job.watch()[1].grew[1] < grew[1]
+    assert any("grew at depth 2; its step is now" in line for line in watcher.lines)
+
+
+def test_collapse_is_said_loudly() -> None:
+    literal = CapsuleTokenizer(
+        codebooks=(20, 20),
+        rank=0,
+        rounds=1,
+        readout="pre",
+        agreement="dot",
+        on_direction=False,
+        winner_mass=(),
+        leak=(1.0, 1.0),
+        start="random",
+        crowd=0,
+        reseed=False,
+        training=training(4),
+    )
+    watcher = Watcher()
+    with pytest.warns(CollapseWarning, match="depths \\[1, 2\\] use less than 20 %"):
+        codes = literal.fit(TABLE, progress=watcher).encode(TABLE)
+    assert any(line.startswith("WARNING: the capsules collapsed") for line in watcher.lines)
+    assert len({tuple(c.tolist()) for c in codes}) == 1, "to the letter, T=1 gives every item the same id"
+
+
+def test_a_sound_fit_warns_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CollapseWarning)
+        fixed().fit(TABLE)
+
+
+def test_the_projection_does_not_collapse() -> None:
+    tokenizer = fixed(projection=10, training=training(60)).fit(TABLE)
+    network = tokenizer.network_
+    with torch.no_grad():
+        unit_ND = network.enter(torch.from_numpy(VECTORS)).numpy()
+    cosines = unit_ND @ unit_ND.T
+    assert cosines[np.triu_indices(len(cosines), 1)].mean() < 0.5
+    unit = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
+    decoded = tokenizer.decode(tokenizer.encode(TABLE))
+    assert decoded.shape == VECTORS.shape
+    assert np.linalg.norm(unit - decoded, axis=1).mean() < 0.6
+    assert purity(tokenizer.encode(TABLE).dense()[:, 0], PATHS[:, 0]) > 0.8
+
+
+def test_centres_are_the_least_squares_solution() -> None:
+    rng = np.random.default_rng(2)
+    x_ND, lengths_N = rng.normal(size=(80, 5)), rng.integers(1, 4, size=80)
+    codes_NL = rng.integers(0, 4, size=(80, 3))
+    start = [np.zeros((4, 5), dtype=np.float32)] * 3
+    fitted = fit_centres(x_ND, codes_NL, lengths_N, start, sweeps=300)
+    rows, targets = [], []
+    for i in range(80):
+        row = np.zeros(12)
+        for depth in range(lengths_N[i]):
+            row[4 * depth + codes_NL[i, depth]] = 1
+            rows.append(row.copy())
+            targets.append(x_ND[i])
+    best = np.linalg.lstsq(np.array(rows), np.array(targets), rcond=None)[0]
+    error = lambda table: ((np.array(rows) @ table - np.array(targets)) ** 2).sum()  # noqa: E731
+    assert error(np.concatenate(fitted)) == pytest.approx(error(best), rel=1e-6)
+
+
+def test_unused_codes_keep_their_start() -> None:
+    start = [np.full((3, 2), 7, dtype=np.float32)]
+    fitted = fit_centres(np.ones((4, 2)), np.array([[0], [0], [2], [2]]), np.ones(4, dtype=int), start)
+    np.testing.assert_array_equal(fitted[0], [[1, 1], [7, 7], [1, 1]])
+
+
+def test_prefix_rule_gives_short_prefix_free_ids() -> None:
+    table = make_table(np.random.default_rng(0).normal(size=(300, 12)))
+    codes = small(codebooks=(16, 16, 16), confidence=0.0).fit(table).encode(table)
+    rows = {tuple(c.tolist()) for c in codes}
+    assert not any(a != b and b[: len(a)] == a for a in rows for b in rows)
+    assert 2 <= codes.lengths.mean() < 3
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "hard winner": {"winner": "hard"},
+    "T=1": {"rounds": 1},
+    "T=5": {"rounds": 5},
+    "fixed length 2": {"codebooks": (8, 8), "confidence": 1.0, "residual": 0.0, "crowd": 0},
+    "cap of 8": {"codebooks": (8,) * 8},
+    "tau .75": {"confidence": 0.75},
+    "no spread": {"spread_weight": 0.0},
+    "shared poses": {"shared_poses": True, "codebooks": (8, 8, 8)},
+    "full poses": {"rank": 0},
+    "narrow votes": {"dim": 6},
+    "narrow votes that leak": {"dim": 6, "leak": (1.0, 0.3)},
+    "mean rival": {"rivals": "mean"},
+    "the paper's stop": {"crowd": 0},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_is_a_setting(name: str) -> None:
+    tokenizer = small(**VARIANTS[name]).fit(TABLE)
+    codes = tokenizer.encode(TABLE)
+    about = tokenizer.stop(tokenizer.trace(TABLE)).shares(with_prefix=True)
+    assert sum(about.values()) == pytest.approx(1)
+    if name.startswith("fixed"):
+        assert set(codes.lengths) == {2} and about["cap"] == 1
+    assert isinstance(codes, Ragged)
+    first = codes.values[codes.offsets[:-1]]
+    assert len(np.unique(first)) > 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"winner": "medium"}, "tokenizer.winner is 'medium'"),
+        ({"codebooks": ()}, "tokenizer.codebooks"),
+        ({"rounds": 0}, "tokenizer.rounds is 0, but must be at least 1"),
+        ({"winner_mass": (0.5, 1.0)}, "tokenizer.winner_mass"),
+        ({"shared_poses": True}, "codebooks of one size"),
+    ],
+)
+def test_wrong_settings(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small(**fields)

@@ -1,0 +1,211 @@
+"""Where ids end: prefix counts against a count by hand, lengths and causes against a loop, ids that are prefix-free."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from capsule_worlds import crowded_prefixes
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from capsid.errors import ConfigError
+from capsid.tokenize.capsules.stopping import CAUSES, Crowded, Stops, StopRules, prefix_keys, stop
+
+SIZES = (2, 3, 2)
+# Few values, so that they meet the thresholds exactly.
+LEVELS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+
+
+def codes(least: int = 1, most: int = 12, sizes: tuple[int, ...] = SIZES) -> st.SearchStrategy[np.ndarray]:
+    row = st.tuples(*(st.integers(0, size - 1) for size in sizes))
+    return st.lists(row, min_size=least, max_size=most).map(lambda rows: np.array(rows).reshape(-1, len(sizes)))
+
+
+def levels(items: int) -> st.SearchStrategy[np.ndarray]:
+    return hnp.arrays(np.float64, (items, len(SIZES)), elements=LEVELS)
+
+
+# --- counting ---
+
+
+@given(codes(), codes(least=0), st.integers(0, 4))
+def test_crowded_prefixes_are_counted(catalogue: np.ndarray, others: np.ndarray, crowd: int) -> None:
+    crowded = Crowded.count(catalogue, SIZES, crowd)
+    by_hand = crowded_prefixes(catalogue.tolist(), crowd)
+    asked = np.concatenate([catalogue, others])
+    expected = [[tuple(row[: d + 1]) in by_hand for d in range(len(SIZES))] for row in asked.tolist()]
+    np.testing.assert_array_equal(crowded.mask(asked), np.array(expected))
+    assert sum(map(len, crowded.keys)) == len(by_hand)
+
+
+def test_equal_codes_count_once() -> None:
+    same = np.array([[0, 1, 1]] * 9)
+    assert not Crowded.count(same, SIZES, 1).mask(same).any()
+    two = np.array([[0, 1, 1], [0, 1, 0]])
+    assert Crowded.count(two, SIZES, 1).mask(two).tolist() == [[True, True, False]] * 2
+    assert not Crowded.count(two, SIZES, 2).mask(two).any()
+
+
+@given(codes(), codes())
+def test_keys_tell_prefixes_apart(left: np.ndarray, right: np.ndarray) -> None:
+    one, other = prefix_keys(left, SIZES), prefix_keys(right, SIZES)
+    for (i, a), (j, b) in itertools.product(enumerate(left.tolist()), enumerate(right.tolist())):
+        for depth in range(len(SIZES)):
+            assert (one[i, depth] == other[j, depth]) == (a[: depth + 1] == b[: depth + 1])
+
+
+def test_the_largest_keys_are_exact() -> None:
+    sizes = (2**15,) * 4
+    rows = np.array([[2**15 - 1] * 4, [2**15 - 1] * 3 + [2**15 - 2]], dtype=np.int32)
+    assert prefix_keys(rows, sizes)[:, -1].tolist() == [2**60 - 1, 2**60 - 2]
+
+
+def test_too_many_combinations_are_refused() -> None:
+    many = (256,) * 8
+    with pytest.raises(ConfigError, match=r"too many combinations") as caught:
+        Crowded.count(np.zeros((3, 8), dtype=np.int32), many, 1)
+    assert "crowd=0" in str(caught.value.hint)
+
+
+def test_the_hint_for_too_many_combinations_helps() -> None:
+    many, rows = (256,) * 8, np.zeros((3, 8), dtype=np.int32)
+    assert not Crowded.count(rows, many, 0).mask(rows).any()
+
+
+# --- stopping ---
+
+
+def stop_by_hand(
+    confidence_ND: np.ndarray, residual_ND: np.ndarray, crowded_ND: np.ndarray, rules: StopRules
+) -> list[tuple[int, str]]:
+    out = []
+    for q_D, r_D, crowded_D in zip(confidence_ND, residual_ND, crowded_ND):
+        end, blocked = (len(q_D), "cap"), False
+        for depth, (q, r, crowded) in enumerate(zip(q_D, r_D, crowded_D), start=1):
+            rule = "confidence" if q >= rules.confidence else "residual" if r <= rules.residual else ""
+            if rule and depth >= rules.shortest:
+                if not crowded:
+                    end = depth, "prefix" if blocked else rule
+                    break
+                blocked = True
+        out.append(end)
+    return out
+
+
+def named(stops: Stops) -> list[tuple[int, str]]:
+    return [(int(length), CAUSES[cause]) for length, cause in zip(stops.lengths, stops.causes)]
+
+
+@given(st.data(), LEVELS, LEVELS, st.integers(1, 4))
+def test_lengths_and_causes_are_those_of_a_loop(data, confidence: float, residual: float, shortest: int) -> None:  # noqa: ANN001
+    q, r = data.draw(levels(6)), data.draw(levels(6))
+    crowded = data.draw(hnp.arrays(bool, (6, len(SIZES))))
+    rules = StopRules(confidence, residual, crowd=1, shortest=shortest)
+    assert named(stop(q, r, crowded, rules)) == stop_by_hand(q, r, crowded, rules)
+
+
+FREE, BLOCKED = [False, False, False], [True, True, False]
+RULES = StopRules(confidence=0.8, residual=0.1)
+
+
+@pytest.mark.parametrize(
+    ("q", "r", "crowded", "rules", "expected"),
+    [
+        ([0.9, 0.0, 0.0], [0.05, 1.0, 1.0], FREE, RULES, (1, "confidence")),  # both fire: confidence is named
+        ([0.1, 0.8, 0.0], [1.0, 1.0, 1.0], FREE, RULES, (2, "confidence")),  # thresholds belong to the rules
+        ([0.1, 0.1, 0.9], [0.5, 0.1, 0.0], FREE, RULES, (2, "residual")),
+        ([0.1, 0.1, 0.9], [0.5, 0.5, 0.5], FREE, RULES, (3, "confidence")),  # at the cap, but a rule fired
+        ([0.1, 0.1, 0.1], [0.5, 0.5, 0.05], FREE, RULES, (3, "residual")),
+        ([0.1, 0.1, 0.1], [0.5, 0.5, 0.5], FREE, RULES, (3, "cap")),
+        ([0.9, 0.9, 0.9], [0.5, 0.5, 0.5], BLOCKED, RULES, (3, "prefix")),  # would have ended at once
+        ([0.1, 0.1, 0.9], [0.5, 0.5, 0.5], BLOCKED, RULES, (3, "confidence")),  # crowded, but no rule fired there
+        ([0.9, 0.1, 0.1], [0.5, 0.5, 0.5], BLOCKED, RULES, (3, "cap")),  # blocked, and nothing ended it later
+        ([0.9, 0.1, 0.9], [0.5, 0.5, 0.5], FREE, StopRules(0.8, 0.1, 0, 2), (3, "confidence")),  # too short to end
+        ([0.9, 0.9, 0.9], [0.5, 0.5, 0.5], FREE, StopRules(0.8, 0.1, 0, 3), (3, "confidence")),  # not for its prefix
+        ([0.9, 0.9, 0.9], [0.0, 0.0, 0.0], FREE, StopRules(0.8, 0.1, 0, 9), (3, "cap")),
+    ],
+)
+def test_causes(q, r, crowded, rules: StopRules, expected: tuple[int, str]) -> None:  # noqa: ANN001
+    assert named(stop(np.array([q]), np.array([r]), np.array([crowded]), rules)) == [expected]
+
+
+@given(codes(), st.data(), LEVELS, LEVELS)
+def test_no_crowd_is_the_papers_rule(catalogue: np.ndarray, data, tau: float, epsilon: float) -> None:  # noqa: ANN001
+    """Paper, Eq. 8: the least depth where one of the rules holds, or the cap."""
+    q, r = data.draw(levels(len(catalogue))), data.draw(levels(len(catalogue)))
+    crowded = Crowded.count(catalogue, SIZES, 0)
+    stops = stop(q, r, crowded.mask(catalogue), StopRules(tau, epsilon, crowd=0))
+    for row, length in enumerate(stops.lengths):
+        holds = [l for l in (1, 2, 3) if q[row, l - 1] >= tau or r[row, l - 1] <= epsilon or l == 3]  # noqa: E741
+        assert length == min(holds)
+    assert set(stops.shares(with_prefix=False)) == {"confidence", "residual", "cap"}
+    assert sum(stops.shares(with_prefix=False).values()) == pytest.approx(1)
+
+
+# --- ids ---
+
+
+def ids_of(catalogue: np.ndarray, lengths: np.ndarray) -> set[tuple[int, ...]]:
+    return {tuple(row[:length]) for row, length in zip(catalogue.tolist(), lengths)}
+
+
+def prefix_free(ids: set[tuple[int, ...]]) -> bool:
+    return not any(a == b[: len(a)] for a in ids for b in ids if a != b)
+
+
+@given(codes(), codes(), st.integers(1, 4), st.integers(1, 3), st.data())
+def test_ids_are_prefix_free_for_new_items_too(
+    old: np.ndarray,
+    new: np.ndarray,
+    crowd: int,
+    shortest: int,
+    data,  # noqa: ANN001
+) -> None:
+    """A confidence of 0 lets the prefixes alone decide, and a prefix decides alike for all who have it."""
+    both = np.concatenate([old, new])
+    q, r = data.draw(levels(len(both))), data.draw(levels(len(both)))
+    crowded = Crowded.count(old, SIZES, crowd)
+    stops = stop(q, r, crowded.mask(both), StopRules(0.0, 0.0, crowd, shortest))
+    ids = ids_of(both, stops.lengths)
+    assert prefix_free(ids)
+    fitted = ids_of(old, stops.lengths[: len(old)])
+    if shortest == 1:  # each id stands for at most `crowd` codes of the fitted catalogue
+        assert all(sum(row[: len(i)] == i for row in set(map(tuple, old.tolist()))) <= crowd for i in fitted)
+
+
+def test_a_confidence_above_zero_is_not_prefix_free() -> None:
+    """The property above does say something: the item's own confidence breaks it."""
+    pair = np.array([[0, 1, 1], [0, 1, 0]])
+    q, r = np.array([[0.9, 0.9, 0.9], [0.1, 0.9, 0.9]]), np.ones((2, 3))
+    stops = stop(q, r, Crowded.count(pair, SIZES, 2).mask(pair), StopRules(0.5, 0.0, crowd=2))
+    assert not prefix_free(ids_of(pair, stops.lengths))
+
+
+@given(codes(), codes(), st.integers(0, 3), st.data())
+def test_old_ids_stay(old: np.ndarray, new: np.ndarray, crowd: int, data) -> None:  # noqa: ANN001
+    both = np.concatenate([old, new])
+    q, r = data.draw(levels(len(both))), data.draw(levels(len(both)))
+    rules, crowded, n = StopRules(0.5, 0.25, crowd), Crowded.count(old, SIZES, crowd), len(old)
+    before = stop(q[:n], r[:n], crowded.mask(old), rules)
+    after = stop(q, r, crowded.mask(both), rules)
+    assert named(after)[:n] == named(before)
+    assert named(stop(q[n:], r[n:], crowded.mask(new), rules)) == named(after)[n:]
+
+
+def test_counting_anew_would_change_old_ids() -> None:
+    """Why the counts are frozen: a new neighbour would make an old prefix crowded."""
+    old, both = np.array([[0, 1, 1]]), np.array([[0, 1, 1], [0, 0, 0]])
+    sure, rules = np.ones((2, 3)), StopRules(0.0, 0.0, crowd=1)
+    frozen = stop(sure, sure, Crowded.count(old, SIZES, 1).mask(both), rules)
+    anew = stop(sure, sure, Crowded.count(both, SIZES, 1).mask(both), rules)
+    assert (frozen.lengths[0], anew.lengths[0]) == (1, 2)
+
+
+def test_no_items() -> None:
+    nothing = np.zeros((0, 3))
+    stops = stop(nothing, nothing, Crowded.nowhere(SIZES).mask(nothing.astype(np.int64)), RULES)
+    assert len(stops.lengths) == 0
+    assert set(stops.shares(with_prefix=True).values()) == {0.0}
