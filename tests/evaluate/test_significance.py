@@ -1,0 +1,58 @@
+"""The paired bootstrap against theory, a plain twin, and bad input."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from capsid.errors import DataError
+from capsid.evaluate.significance import paired_bootstrap
+
+RNG = np.random.default_rng(0)
+HITS = (RNG.random((3, 4000)) < 0.06).astype(float)
+
+
+def test_a_method_against_itself() -> None:
+    same = paired_bootstrap(HITS, HITS)
+    assert (same.difference, same.low, same.high, same.p) == (0, 0, 0, 1)
+    assert not same.significant
+    assert same.users == 4000
+
+
+def test_a_clear_gain_is_seen_and_its_mirror_image() -> None:
+    better = np.maximum(HITS, (RNG.random((3, 4000)) < 0.02).astype(float))
+    gain = paired_bootstrap(better, HITS)
+    assert gain.significant and gain.p < 0.001
+    assert gain.difference == pytest.approx(gain.first - gain.second)
+    loss = paired_bootstrap(HITS, better)
+    assert (loss.difference, loss.p) == (pytest.approx(-gain.difference), gain.p)
+    assert loss.high < 0
+
+
+def test_the_interval_is_that_of_a_plain_bootstrap() -> None:
+    a, b = HITS[:1], HITS[1:2]
+    found = paired_bootstrap(a, b, draws=4000)
+    gaps = a[0] - b[0]
+    means = [gaps[RNG.integers(0, 4000, 4000)].mean() for _ in range(2000)]
+    np.testing.assert_allclose([found.low, found.high], np.quantile(means, [0.025, 0.975]), atol=1.2e-3)
+    # And that of theory: half the width is 1.96 standard errors of the paired difference.
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * gaps.std() / 4000**0.5, rel=0.06)
+
+
+def test_pairing_matters() -> None:
+    shifted = paired_bootstrap(HITS[:1], np.roll(HITS[:1], 7, axis=1))
+    assert shifted.difference == 0 and shifted.high > 0 > shifted.low
+
+
+def test_false_alarms_are_rare() -> None:
+    alarms = [
+        paired_bootstrap([RNG.random(300) < 0.3], [RNG.random(300) < 0.3], draws=400, seed=s).significant
+        for s in range(200)
+    ]
+    assert 0.01 < np.mean(alarms) < 0.1
+
+
+@pytest.mark.parametrize(("first", "second"), [([], [np.ones(3)]), ([np.ones(3)], [np.ones(4)]), ([[]], [[]])])
+def test_what_cannot_be_paired(first: list, second: list) -> None:
+    with pytest.raises(DataError):
+        paired_bootstrap(first, second)
