@@ -95,7 +95,10 @@ def _line(name: str, row: dict[str, Any]) -> str:
     text = [f"{name}:"]
     for key in ("collision_rate", "utilization", "gini", "intra_code_similarity", "mean_length"):
         text.append(f"{key} {mine[key]:.3f} ({other[key]:.3f})")
-    return " ".join(text) + f" hard {np.round(mine['reconstruction']['hard'], 3)} ({np.round(other['reconstruction']['hard'], 3)})"
+    return (
+        " ".join(text)
+        + f" hard {np.round(mine['reconstruction']['hard'], 3)} ({np.round(other['reconstruction']['hard'], 3)})"
+    )
 
 
 def main() -> None:

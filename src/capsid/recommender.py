@@ -5,13 +5,15 @@ A thin front: the work is done in the rooms below. Everything fitted is usable w
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from capsid.config import Kinds, fingerprint
 from capsid.data.dataset import Dataset
@@ -187,6 +189,18 @@ class Recommender:
             batch=BATCH,
             progress=progress,
         )
+
+    def add_items(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> list[str]:
+        """Let new items be recommended, without retraining; returns their ids. Old ids and scores stay as they are.
+
+        `items` has a column `item_id` and the attributes that the items' vectors are made from.
+        """
+        frame = items if isinstance(items, pl.DataFrame) else pl.DataFrame(dict(items))
+        fitted, catalogue = self.fitted, self.catalogue_
+        ids = fitted.tokenizer.add(frame)
+        self.fitted_ = dataclasses.replace(fitted, trie=fitted.trie.extend(ids.closed))
+        self.catalogue_ = catalogue.with_items(ids.items, frame.drop("item_id"))
+        return list(ids.items)[len(catalogue.items) :]
 
     def save_pretrained(self, path: str | Path) -> None:
         """One folder with all parts and hashes; whole or not at all."""

@@ -55,6 +55,12 @@ class Catalogue:
     counts: np.ndarray
     split: Split
 
+    def with_items(self, items: Vocabulary, attributes: pl.DataFrame) -> Catalogue:
+        """The same with more items at the end, that nobody has taken yet."""
+        every = pl.concat([self.attributes, attributes], how="diagonal_relaxed").select(self.attributes.columns)
+        counts = np.concatenate([self.counts, np.zeros(len(items) - len(self.counts), dtype=self.counts.dtype)])
+        return dataclasses.replace(self, items=items, attributes=every, counts=counts)
+
     def title(self, number: int) -> str:
         """What to show a person for an item."""
         return item_title(self.items, self.attributes, number)

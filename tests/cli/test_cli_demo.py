@@ -15,7 +15,7 @@ from capsid.cli.demo import MAIN, QUICK, SETTINGS, tell_demo
 from capsid.progress import silent
 from capsid.recipes import get_recipe
 
-SMALL = {"rq-kmeans": TINY, "sasrec": TINY[1:], "popularity": ()}
+SMALL = {"capsid": (*TINY, "tokenizer.training.steps=10"), "rq-kmeans": TINY, "sasrec": TINY[1:], "popularity": ()}
 
 
 def told(shop: Path, out: Path, *, force: bool = False) -> str:
@@ -34,7 +34,7 @@ def demo(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, st
 def test_the_story_shows_measured_numbers(demo: tuple[Path, str]) -> None:
     out, story = demo
     results = json.loads((out / "results.json").read_text())["methods"]
-    assert list(results) == ["rq-kmeans", "sasrec", "popularity"]
+    assert list(results) == ["capsid", "rq-kmeans", "sasrec", "popularity"]
     for name, result in results.items():
         for kind in ("test", "test-filtered"):
             kept = json.loads((out / name / "evaluations" / f"{kind}.json").read_text())
@@ -64,10 +64,10 @@ def test_a_second_demo_takes_the_finished_runs(demo: tuple[Path, str], shop: Pat
     out, story = demo
     weights = (out / MAIN / "generator.safetensors").stat()
     second = told(shop, out)
-    assert second.count("where an earlier demo left it") == 3
+    assert second.count("where an earlier demo left it") == 4
     assert (out / MAIN / "generator.safetensors").stat().st_ino == weights.st_ino
-    table = [line for line in story.splitlines() if line.startswith(("rq-kmeans", "sasrec", "popularity"))]
-    assert len(table) == 3
+    table = [line for line in story.splitlines() if line.startswith(tuple(SMALL))]
+    assert len(table) == 4
     assert all(line in second for line in table)
 
 

@@ -100,10 +100,23 @@ def test_convergence_is_that_of_a_network_with_fewer_rounds(tokenizer: CapsuleTo
         assert found.same_token[i][0] == pytest.approx((seen.codes[:, 0] == final.codes[:, 0]).mean(), abs=1e-5)
     assert found.winner_mass[-1] == pytest.approx(routing_quality(tokenizer, VECTORS).winner_mass, abs=1e-5)
     assert set(found.same_token[-1]) == {1.0}
-    assert found.same_token[0][0] < 1
     assert found.winner_mass[0][0] < found.winner_mass[1][0] < found.winner_mass[2][0]
     # Nothing of the tokenizer changed.
     assert {layer.rounds.rounds for layer in tokenizer.network_.depths} == {3}
+
+
+def test_the_first_round_to_the_letter_says_nothing(tokenizer: CapsuleTokenizer) -> None:
+    literal = copy.deepcopy(tokenizer)
+    for layer in literal.network_.depths:
+        layer.rounds = replace(layer.rounds, readout="pre")
+    seen = literal.trace_vectors(VECTORS)
+    lengths = np.full(len(VECTORS), 2)
+    lengths[::3] = 3
+    found = routing_convergence(literal.network_, VECTORS, lengths)
+    # Equal weights, of which the first wins.
+    assert found.winner_mass[0] == pytest.approx((1 / 8, 1 / 4, 1 / 4))
+    share = [(seen.codes[lengths > depth, depth] == 0).mean() for depth in range(3)]
+    assert found.same_token[0] == pytest.approx(share, abs=1e-6)
 
 
 def test_convergence_of_many_items_is_told_of_a_sample(tokenizer: CapsuleTokenizer) -> None:

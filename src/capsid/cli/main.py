@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "recipes": ("capsid.cli.recipes", "List, show and compare the methods there are."),
     "fit": ("capsid.cli.fit", "Fit a recipe on a dataset and write a run; a stopped fit resumes."),
     "evaluate": ("capsid.cli.evaluate", "Metrics of a run on held-out interactions."),
+    "compare": ("capsid.cli.compare", "Is one run, or one method over several seeds, better than another?"),
     "predict": ("capsid.cli.predict", "Ranked lists for every held-out user, as JSON lines."),
     "recommend": ("capsid.cli.recommend", "The next items after a history."),
     "tokenizer": ("capsid.cli.tokenizer", "Fit a tokenizer alone; look at the ids of a tokenizer or a run."),

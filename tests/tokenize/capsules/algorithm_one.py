@@ -106,7 +106,7 @@ def routing(votes: list[np.ndarray], kappa: float, how: CapsuleTokenizer) -> tup
 
 
 def output(u_C: np.ndarray, k: int, capsules: Capsules, gain: float) -> np.ndarray:
-    """o_k in item space: a fixed vector (leak 0), the lifted squashed vote (leak 1, the paper's), or between the two."""
+    """o_k in item space: a fixed vector (leak 0), the lifted squashed vote (leak 1, the paper's), or between."""
     fixed_D = capsules.outputs_KD[k]
     if capsules.leak == 0:
         return capsules.step * fixed_D

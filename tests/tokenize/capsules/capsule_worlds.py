@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from algorithm_one import Capsules
+from algorithm_one import Capsules, one_depth
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -99,6 +99,22 @@ def make_world(
     return World(settings, network, unit_ND / unit_ND.norm(dim=1, keepdim=True))
 
 
+def opposite_centres(*, kappa: float = 3.0) -> World:
+    """Two capsules whose outputs are their centres and point away from each other: 2 C is how far they are apart."""
+    world = make_world("default", 0, items=6, codebooks=(2, 2))
+    for layer in world.network.depths:
+        layer.kappa.fill_(kappa)
+        layer.step.fill_(1.0)
+        layer.centres[1] = -layer.centres[0]
+        layer.outputs.copy_(layer.centres)
+    return world
+
+
+def unit_votes(seed: int, capsules: int = 4, dim: int = 3, rows: int = 3) -> Tensor:
+    votes_BKC = torch.randn(rows, capsules, dim, generator=torch.Generator().manual_seed(seed))
+    return votes_BKC / votes_BKC.norm(dim=2, keepdim=True)
+
+
 def seeds() -> st.SearchStrategy[int]:
     return st.integers(0, 2**32 - 1)
 
@@ -131,6 +147,17 @@ def _plain(layer: CapsuleLayer) -> Capsules:
         step=float(layer.step),
         leak=float(layer.leak),
     )
+
+
+def outputs_of(world: World, depths: list[Depth], row: int) -> list[np.ndarray]:
+    """Every capsule's output for an item, in item space: lifted, as long as the residual, times the step."""
+    soft = [world.unit_ND, *(d.soft_BD for d in depths[:-1])]
+    hard = [world.unit_ND, *(d.hard_BD for d in depths[:-1])]
+    layers = plain(world.network)
+    return [
+        one_depth(array(r[row]), array(h[row]), layer, world.settings).outputs_KD
+        for r, h, layer in zip(soft, hard, layers)
+    ]
 
 
 def array(tensor: Any) -> np.ndarray:

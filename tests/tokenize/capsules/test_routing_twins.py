@@ -1,9 +1,10 @@
-"""Routing against its slow twins: factorised votes against matrices, the network against Algorithm 1, batch against item."""
+"""Routing and its slow twins: factorised votes and matrices, the network and Algorithm 1, a batch and an item."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from algorithm_one import Answer, algorithm_one
 from capsule_worlds import VARIANTS, World, array, crowded_prefixes, in_double, make_world, plain, scales, seeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from capsid.tokenize.capsules import encoding
-from capsid.tokenize.capsules.network import CapsuleNetwork, Depth
+from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork, Depth
 from capsid.tokenize.capsules.stopping import CAUSES, Crowded, Stops, stop
 from capsid.tokenize.capsules.votes import FactorisedPoses
 
@@ -124,7 +125,12 @@ def quick_stops(world: World, depths: list[Depth], codes_NL: np.ndarray) -> Stop
     return stop(confidence_NL, residual_NL, crowded.mask(codes_NL), how.rules)
 
 
-def check_item(answer: Answer, depths: list[Depth], row: int, tolerance: dict[str, float]) -> None:
+def check_items(answers: list[Answer], depths: list[Depth]) -> None:
+    for row, answer in enumerate(answers):
+        check_item(answer, depths, row)
+
+
+def check_item(answer: Answer, depths: list[Depth], row: int) -> None:
     for step, depth in zip(answer.steps, depths):
         assert step.token == int(depth.code_B[row])
         pairs = {
@@ -138,7 +144,7 @@ def check_item(answer: Answer, depths: list[Depth], row: int, tolerance: dict[st
             "hard": (depth.hard_BD, step.hard_D),
         }
         for name, (quick, slow) in pairs.items():
-            np.testing.assert_allclose(array(quick[row]), slow, **tolerance, err_msg=name)
+            np.testing.assert_allclose(array(quick[row]), slow, rtol=1e-5, atol=1e-7, err_msg=name)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -160,11 +166,11 @@ def test_the_network_is_algorithm_one(
     stops = quick_stops(world, depths, codes_NL)
     crowded = crowded_prefixes(codes_NL.tolist(), crowd)
     layers = plain(world.network)
-    for row, x_D in enumerate(array(world.unit_ND)):
-        answer = algorithm_one(3.0 * x_D, layers, world.settings, crowded)  # line 1 makes it a unit vector again
-        check_item(answer, depths, row, {"rtol": 1e-5, "atol": 1e-7})
-        assert len(answer.steps) == stops.lengths[row]
-        assert answer.cause == CAUSES[stops.causes[row]]
+    # Line 1 makes three times an item the same unit vector again.
+    answers = [algorithm_one(3.0 * x_D, layers, world.settings, crowded) for x_D in array(world.unit_ND)]
+    check_items(answers, depths)
+    assert [len(a.steps) for a in answers] == stops.lengths.tolist()
+    assert [a.cause for a in answers] == [CAUSES[c] for c in stops.causes]
 
 
 def test_every_cause_and_length_comes_up() -> None:
@@ -181,23 +187,23 @@ def test_every_cause_and_length_comes_up() -> None:
     assert {length for _, length in seen} == {1, 2, 3}
 
 
-def step_forgotten(layer: nn.Module) -> None:
+def step_forgotten(layer: CapsuleLayer) -> None:
     layer.step.fill_(1.0)
 
 
-def one_round_less(layer: nn.Module) -> None:
+def one_round_less(layer: CapsuleLayer) -> None:
     layer.rounds = dataclasses.replace(layer.rounds, rounds=layer.rounds.rounds - 1)
 
 
-def residual_not_direction(layer: nn.Module) -> None:
+def residual_not_direction(layer: CapsuleLayer) -> None:
     layer.on_direction = False
 
 
-def other_agreement(layer: nn.Module) -> None:
+def other_agreement(layer: CapsuleLayer) -> None:
     layer.rounds = dataclasses.replace(layer.rounds, agreement="dot")
 
 
-def winner_alone(layer: nn.Module) -> None:
+def winner_alone(layer: CapsuleLayer) -> None:
     layer.hard_winner = True
 
 
@@ -205,16 +211,16 @@ def winner_alone(layer: nn.Module) -> None:
     "mistake", [step_forgotten, one_round_less, residual_not_direction, other_agreement, winner_alone]
 )
 @in_double()
-def test_the_twin_notices(mistake) -> None:  # noqa: ANN001
+def test_the_twin_notices(mistake: Callable[[CapsuleLayer], None]) -> None:
     world = make_world("leaky", 1)
     layers = plain(world.network)
     for layer in world.network.depths:
         mistake(layer)
     endless = dataclasses.replace(world.settings, confidence=2.0, residual=-1.0)
     answers = [algorithm_one(x_D, layers, endless) for x_D in array(world.unit_ND)]
+    depths = world.run()
     with pytest.raises(AssertionError):
-        for row, answer in enumerate(answers):
-            check_item(answer, world.run(), row, {"rtol": 1e-5, "atol": 1e-7})
+        check_items(answers, depths)
 
 
 # --- an item alone, in a batch, later ---

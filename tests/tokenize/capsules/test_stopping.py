@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from capsid.errors import ConfigError
-from capsid.tokenize.capsules.stopping import CAUSES, Crowded, Stops, StopRules, prefix_keys, stop
+from capsid.tokenize.capsules.stopping import CAUSES, Crowded, StopRules, Stops, prefix_keys, stop
 
 SIZES = (2, 3, 2)
 # Few values, so that they meet the thresholds exactly.
@@ -101,7 +101,9 @@ def named(stops: Stops) -> list[tuple[int, str]]:
 
 
 @given(st.data(), LEVELS, LEVELS, st.integers(1, 4))
-def test_lengths_and_causes_are_those_of_a_loop(data, confidence: float, residual: float, shortest: int) -> None:  # noqa: ANN001
+def test_lengths_and_causes_are_those_of_a_loop(
+    data: st.DataObject, confidence: float, residual: float, shortest: int
+) -> None:
     q, r = data.draw(levels(6)), data.draw(levels(6))
     crowded = data.draw(hnp.arrays(bool, (6, len(SIZES))))
     rules = StopRules(confidence, residual, crowd=1, shortest=shortest)
@@ -129,12 +131,14 @@ RULES = StopRules(confidence=0.8, residual=0.1)
         ([0.9, 0.9, 0.9], [0.0, 0.0, 0.0], FREE, StopRules(0.8, 0.1, 0, 9), (3, "cap")),
     ],
 )
-def test_causes(q, r, crowded, rules: StopRules, expected: tuple[int, str]) -> None:  # noqa: ANN001
+def test_causes(
+    q: list[float], r: list[float], crowded: list[bool], rules: StopRules, expected: tuple[int, str]
+) -> None:
     assert named(stop(np.array([q]), np.array([r]), np.array([crowded]), rules)) == [expected]
 
 
 @given(codes(), st.data(), LEVELS, LEVELS)
-def test_no_crowd_is_the_papers_rule(catalogue: np.ndarray, data, tau: float, epsilon: float) -> None:  # noqa: ANN001
+def test_no_crowd_is_the_papers_rule(catalogue: np.ndarray, data: st.DataObject, tau: float, epsilon: float) -> None:
     """Paper, Eq. 8: the least depth where one of the rules holds, or the cap."""
     q, r = data.draw(levels(len(catalogue))), data.draw(levels(len(catalogue)))
     crowded = Crowded.count(catalogue, SIZES, 0)
@@ -163,7 +167,7 @@ def test_ids_are_prefix_free_for_new_items_too(
     new: np.ndarray,
     crowd: int,
     shortest: int,
-    data,  # noqa: ANN001
+    data: st.DataObject,
 ) -> None:
     """A confidence of 0 lets the prefixes alone decide, and a prefix decides alike for all who have it."""
     both = np.concatenate([old, new])
@@ -186,7 +190,7 @@ def test_a_confidence_above_zero_is_not_prefix_free() -> None:
 
 
 @given(codes(), codes(), st.integers(0, 3), st.data())
-def test_old_ids_stay(old: np.ndarray, new: np.ndarray, crowd: int, data) -> None:  # noqa: ANN001
+def test_old_ids_stay(old: np.ndarray, new: np.ndarray, crowd: int, data: st.DataObject) -> None:
     both = np.concatenate([old, new])
     q, r = data.draw(levels(len(both))), data.draw(levels(len(both)))
     rules, crowded, n = StopRules(0.5, 0.25, crowd), Crowded.count(old, SIZES, crowd), len(old)

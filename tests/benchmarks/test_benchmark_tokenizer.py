@@ -1,0 +1,109 @@
+"""A tiny run of the tokenizer benchmark: everything is compared on the same rows, and the RQ-VAE is one."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import faiss
+import numpy as np
+import pytest
+import torch
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+TINY = {"items": 600, "width": 8, "codebook": 8, "depths": 2, "steps": 6, "sizes": "200,500"}
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """Import a benchmark by its file's name, as running the file does; nothing of it stays."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    threads, before = torch.get_num_threads(), set(sys.modules)
+
+    def by_name(name: str) -> ModuleType:
+        sys.modules.pop(name, None)
+        module = importlib.import_module(name)
+        assert module.__file__ == str(FOLDER / f"{name}.py")
+        return module
+
+    yield by_name
+    torch.set_num_threads(threads)
+    faiss.omp_set_num_threads(threads)
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(FOLDER)):
+            del sys.modules[name]
+
+
+def test_all_variants_are_measured(load, monkeypatch, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+    tokenizer = load("tokenizer")
+    asked: list[tuple[str, int]] = []
+
+    def here(kind: str, items: int, args) -> dict:  # type: ignore[no-untyped-def]
+        """A process for each would take most of the test's time; what it runs is the same."""
+        asked.append((kind, items))
+        folder = tmp_path / f"{len(asked)}"
+        folder.mkdir()
+        tokenizer.write_vectors(folder / "vectors.npy", items, args.width)
+        return tokenizer.measure(tokenizer.argparse.Namespace(**{**vars(args), "measure": kind, "folder": folder}))
+
+    monkeypatch.setattr(tokenizer, "measured_apart", here)
+    monkeypatch.setattr(tokenizer, "QUICK", TINY)
+    result = tokenizer.main(["--quick", "--out", str(tmp_path / "out.json")])
+    names = {tokenizer.OURS, tokenizer.KMEANS, tokenizer.VAE, tokenizer.FAISS_ONE, tokenizer.FAISS_DEFAULT}
+    assert result["fit"]["steps"] == 6
+    assert result["fit"]["over_residual_kmeans"][tokenizer.KMEANS] == 1
+    assert set(result["encode"]["items_per_second"]) == set(result["encode"]["unexplained"]) == names
+    assert result["encode"]["beam"][tokenizer.FAISS_ONE] == 1 < result["encode"]["beam"][tokenizer.FAISS_DEFAULT]
+    assert all(0 < left < 1 for left in result["encode"]["unexplained"].values())
+    assert {kind for kind, items in asked if items == 600} == names
+    assert [g["items"] for g in result["growth"]] == [200, 500]
+    assert [len(list((tmp_path / f"{n}" / "codes").glob("*.parquet"))) for n in (6, 7)] == [1, 1]
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["growth"] == result["growth"]
+    assert written["config"]["depths"] == 2
+    assert "folder" not in written["config"]
+    assert "residual k-means" in capsys.readouterr().out
+
+
+def test_a_process_of_its_own(load, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    tokenizer = load("tokenizer")
+    args = tokenizer.parser().parse_args(["--scratch", str(tmp_path)])
+    vars(args).update(TINY)
+    measured = tokenizer.measured_apart(tokenizer.KMEANS, 500, args)
+    assert measured["items"] == 500
+    assert measured["matrix_bytes"] == 500 * 8 * 4
+    assert measured["peak_bytes"] >= measured["before_bytes"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_made_vectors_do_not_depend_on_when_they_are_made(load, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    write = load("tokenizer").write_vectors
+    one = np.load(write(tmp_path / "a.npy", 300, 6, block=100))
+    np.testing.assert_array_equal(one, np.load(write(tmp_path / "b.npy", 300, 6, block=100)))
+    np.testing.assert_allclose(np.linalg.norm(one, axis=1), 1, rtol=1e-5)
+    assert len(np.unique(one, axis=0)) == 300
+
+
+def test_the_rqvae_learns(load, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    vectors = np.load(load("tokenizer").write_vectors(tmp_path / "v.npy", 1000, 16))
+    twin = load("_rqvae").RQVAE
+    left = {
+        steps: np.linalg.norm(vectors - twin((16, 16), steps, 128, hidden=64, latent=16).fit(vectors).decode(vectors))
+        for steps in (0, 150)
+    }
+    assert left[150] < 0.7 * left[0]
+    fitted = twin((16, 8), 5, 128).fit(vectors)
+    codes = fitted.encode(vectors)
+    assert codes.shape == (1000, 2)
+    assert len(np.unique(codes[:, 0])) > 8
+    assert codes.max(0).tolist() <= [15, 7]
+    np.testing.assert_array_equal(codes[:10], fitted.encode(vectors[:10]))
+
+
+def test_codebooks_that_faiss_cannot_count(load) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(SystemExit):
+        load("tokenizer").main(["--codebook", "100"])
