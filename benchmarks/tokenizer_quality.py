@@ -2,9 +2,10 @@
 
     python benchmarks/tokenizer_quality.py DATA [DATA ...] --out results/tokenizers
 
-Fits `capsid` and its variants on each dataset and writes one JSON file a dataset: settings, then for each tokenizer the
-numbers of `capsid tokenizer report`. Every row has a twin: residual k-means whose codes are cut to each item's own length.
-No generator is trained here.
+Fits `capsid` and its variants on each dataset and writes one JSON file a dataset: for each tokenizer its settings and
+the
+numbers of `capsid tokenizer report`. Every row has a twin: residual k-means whose codes are cut to each item's own
+length. No generator is trained here.
 """
 
 from __future__ import annotations

@@ -75,7 +75,15 @@ class Ragged:
         index = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return Ragged(self.values[index], offsets)
 
+    @classmethod
+    def join(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of the first, then those of the next, and so on; values have the type of the first."""
+        first = parts[0].values.dtype
+        values = np.concatenate([p.values.astype(first, copy=False) for p in parts])
+        offsets = np.zeros(1 + sum(map(len, parts)), dtype=np.int64)
+        np.cumsum(np.concatenate([p.lengths for p in parts]), out=offsets[1:])
+        return cls(values, offsets)
+
     def append(self, other: Ragged) -> Ragged:
         """This one's rows, then the other's."""
-        values = np.concatenate([self.values, other.values.astype(self.values.dtype, copy=False)])
-        return Ragged(values, np.concatenate([self.offsets, other.offsets[1:] + self.offsets[-1]]))
+        return Ragged.join([self, other])

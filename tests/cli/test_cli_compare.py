@@ -31,7 +31,8 @@ def test_two_methods(runs: tuple[Path, Path]) -> None:
     recall = load_arrays(first / "evaluations" / "test.npz")["recall@10"]
     assert found["first"] == pytest.approx(recall.mean())
     assert found["second"] == 0
-    assert found["significant"] and found["p"] < 0.01
+    assert found["significant"]
+    assert found["p"] < 0.01
     story = capsid("compare", first, second).out
     assert f"first   recall@10 {recall.mean():.4f}" in story
     assert "the interval leaves out zero" in story
@@ -40,7 +41,8 @@ def test_two_methods(runs: tuple[Path, Path]) -> None:
 def test_seeds_are_averaged(runs: tuple[Path, Path]) -> None:
     first, second = runs
     found = capsid("compare", f"{first},{second}", f"{second},{first}", "--metric", "ndcg@5", "--json").json
-    assert found["difference"] == 0 and not found["significant"]
+    assert found["difference"] == 0
+    assert not found["significant"]
     assert len(found["first_by_seed"]) == 2
     assert "no difference can be told" in capsid("compare", first, first).out
 
@@ -48,13 +50,16 @@ def test_seeds_are_averaged(runs: tuple[Path, Path]) -> None:
 def test_what_cannot_be_compared(runs: tuple[Path, Path], tmp_path: Path) -> None:
     first, second = runs
     answer = capsid("compare", first, second, "--filter-history")
-    assert answer.code == 1 and "hint: run `capsid evaluate RUN --filter-history`" in answer.err
+    assert answer.code == 1
+    assert "hint: run `capsid evaluate RUN --filter-history`" in answer.err
     answer = capsid("compare", first, second, "--metric", "recal@10")
-    assert answer.code == 2 and "did you mean 'recall@10'" in answer.err
+    assert answer.code == 2
+    assert "did you mean 'recall@10'" in answer.err
     other = tmp_path / "other"
     shutil.copytree(first, other)
     path = other / "evaluations" / "test.npz"
     arrays = load_arrays(path)
     save_arrays(path, {**arrays, "target": arrays["target"][::-1]})
     answer = capsid("compare", first, other)
-    assert answer.code == 1 and "different cases" in answer.err
+    assert answer.code == 1
+    assert "different cases" in answer.err

@@ -18,13 +18,15 @@ from capsid.cli.main import VERBS, Verbs, app
 GROUPS = {
     "data": ("list", "describe", "check", "import"),
     "recipes": ("list", "show", "diff"),
-    "tokenizer": ("fit", "encode", "report", "inspect", "facets", "export"),
+    "vectors": ("fit", "encode"),
+    "tokenizer": ("fit", "encode", "add", "report", "inspect", "facets", "export"),
 }
 COMMANDS = [(verb, *sub) for verb in VERBS for sub in ([(s,) for s in GROUPS[verb]] if verb in GROUPS else [()])]
 
 
 def test_the_verbs_of_the_design_are_there() -> None:
-    assert {"demo", "data", "recipes", "fit", "evaluate", "predict", "recommend", "tokenizer", "doctor"} == set(VERBS)
+    designed = {"demo", "data", "recipes", "fit", "evaluate", "predict", "recommend", "tokenizer", "doctor"}
+    assert designed | {"compare", "vectors"} == set(VERBS)
     root = typer.main.get_command(app)
     assert isinstance(root, Verbs)
     for verb, subs in GROUPS.items():

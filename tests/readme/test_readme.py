@@ -40,7 +40,7 @@ def python_blocks(text: str) -> list[str]:
 
 def command_lines(text: str) -> list[str]:
     """Lines of code that begin with `capsid`, and commands quoted inside a sentence."""
-    code = re.findall(r"^(?:    |\$ )?(capsid (?!demo:).*)$", text, re.M)
+    code = re.findall(r"^(?:    |\$ )?(capsid (?!demo:)[a-z-].*)$", text, re.M)
     quoted = re.findall(r"`(capsid [a-z][^`]*)`", text)
     return [line.split("#")[0].strip() for line in (*code, *quoted)]
 

@@ -63,7 +63,7 @@ def demo(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Fit anew what an earlier demo has fitted.")] = False,
 ) -> None:
-    """Films that people liked become vectors, ids and recommendations, beside k-means ids, SASRec and popularity. No network.
+    """Films that people liked become vectors, ids and recommendations, beside other methods. No network.
 
     A stopped demo goes on where it was; finished runs in FOLDER with the same settings are taken as they are.
 

@@ -29,6 +29,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "predict": ("capsid.cli.predict", "Ranked lists for every held-out user, as JSON lines."),
     "recommend": ("capsid.cli.recommend", "The next items after a history."),
     "tokenizer": ("capsid.cli.tokenizer", "Fit a tokenizer alone; look at the ids of a tokenizer or a run."),
+    "vectors": ("capsid.cli.vectors", "Ids from your own vectors, for catalogues that may be larger than memory."),
     "doctor": ("capsid.cli.doctor", "Versions, optional libraries, cores, cache, and how fast this machine is."),
 }
 

@@ -35,14 +35,16 @@ def fit(
 ) -> None:
     """Fit a recipe's encoder and tokenizer on the training part of a dataset; no generator is trained.
 
+    A stopped fit goes on where it was when the same command is given again.
+
     Examples:
 
-      capsid tokenizer fit rq-kmeans --data movies --out runs/film-ids
+      capsid tokenizer fit capsid --data movies --out runs/film-ids
 
-      capsid tokenizer fit rq-kmeans --data ./my-shop --out ids --set tokenizer.codebooks=64,64,64
+      capsid tokenizer fit capsid --data ./my-shop --out ids --set tokenizer.codebooks=64,64,64
     """
     from capsid.artifacts import check_place
-    from capsid.cli.tokenizer_files import save_tokenizer
+    from capsid.cli.tokenizer_files import checkpoint_beside, save_tokenizer
     from capsid.data.sources import load_dataset
     from capsid.recipes import get_recipe
     from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -52,7 +54,10 @@ def fit(
     check_place(out)
     dataset = load_dataset(data, progress=progress)
     parts = ItemTokenizer(encoder=chosen.encoder, tokenizer=chosen.tokenizer, collisions=chosen.collisions)
-    save_tokenizer(out, parts.fit(dataset, seed=seed, progress=progress), dataset, chosen.name, seed)
+    checkpoint = checkpoint_beside(out, chosen.encoder, chosen.tokenizer, seed, dataset.fingerprint)
+    fitted = parts.fit(dataset, seed=seed, progress=progress, checkpoint=checkpoint)
+    save_tokenizer(out, fitted, dataset, chosen.name, seed)
+    checkpoint.unlink(missing_ok=True)
     print(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
 
 
@@ -98,6 +103,37 @@ def encode(
     if as_json:
         about = {"known": len(names) - len(new), "new": len(new), "drift": drift and drift.to_dict()}
         print_json(about if out != "-" else {**about, "items": lines})
+
+
+@app.command("add")
+def add(
+    path: Either,
+    items: Annotated[
+        Path, typer.Option("--items", metavar="FILE", help="New items with item_id: .jsonl(.gz), .parquet or .csv.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="NEW", help="The folder to write; what is at TOK|RUN stays.")],
+) -> None:
+    """Let new items have ids, and in a run be recommended, without retraining. Old ids do not change.
+
+    Where the tokenizer routes, the new items are compared with those of the fit: large drift means it is time to refit.
+
+    Examples:
+
+      capsid tokenizer add runs/films --items new-films.jsonl --out runs/films-today
+    """
+    import polars as pl
+
+    from capsid.artifacts import check_place
+    from capsid.cli.items_file import read_items_file
+    from capsid.cli.tokenizer_files import add_items
+    from capsid.cli.tokenizer_text import drift_text
+
+    check_place(out)
+    names, attributes = read_items_file(items)
+    drift = add_items(path, attributes.with_columns(pl.Series("item_id", list(names), dtype=pl.String)), out)
+    if drift is not None:
+        Console().line(drift_text(drift))
+    print(f"{len(names):,} items added: {out}")
 
 
 @app.command("report")

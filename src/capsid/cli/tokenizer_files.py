@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capsid.artifacts import folder_kind, new_folder, open_folder, read_json, write_json
+from capsid.config import fingerprint
 from capsid.data.dataset import item_title
 from capsid.errors import ConfigError
 from capsid.evaluate.capsule_meaning import Capsule, TitleWords, capsules, two_facets
@@ -23,6 +24,8 @@ from capsid.tokenize.item_tokenizer import KIND, ItemTokenizer
 from capsid.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from capsid.data.dataset import Dataset
     from capsid.tokenize.capsules.encoding import Trace
 
@@ -176,8 +179,8 @@ def _why(tokenizer: Any, seen: Trace) -> dict[str, Any]:
         "confidence": f"the confidence {seen.confidence[0, depth - 1]:.3f} is at least {rules.confidence:g}",
         "residual": f"the {kind} residual {residual:.3f} is at most {rules.residual:g}",
         "cap": f"the longest id has {depth} codes, and no rule ended it before",
-        "prefix": f"a rule asked for its end before, but its shorter prefixes stand for more than {rules.crowd}"
-        f" {'code' if rules.crowd == 1 else 'codes'}",
+        "prefix": f"a rule would have ended it before, but there its prefix stood for more than {rules.crowd}"
+        f" full {'code' if rules.crowd == 1 else 'codes'} of the fit",
     }
     return {"cause": cause, "depth": depth, "because": because[cause], "rules": asdict(rules)}
 
@@ -200,6 +203,33 @@ def open_tokenizer(path: Path) -> OpenTokenizer:
     items = Vocabulary(frame["item_id"])
     titles = [item_title(items, frame, n) for n in range(len(items))]
     return OpenTokenizer(ItemTokenizer.load(path / "tokenizer"), titles)
+
+
+def checkpoint_beside(out: Path, *about: Any) -> Path:
+    """A hidden file beside `out` for a fit to resume from; anything else fitted there has another one."""
+    return out.with_name(f".{out.name}.{fingerprint(*about)}.checkpoint")
+
+
+def add_items(path: Path, attributes: pl.DataFrame, out: Path) -> Drift | None:
+    """Write to `out` what stands at `path`, a tokenizer or a run, with more items; how far they lie from the old."""
+    names = Vocabulary(str(name) for name in attributes["item_id"])
+    if folder_kind(path) == KIND:
+        opened = open_tokenizer(path)
+        known = len(opened.items)
+        opened.tokenizer.add(attributes)
+        titles = [opened.title(n) for n in range(known)] + [item_title(names, attributes, n) for n in range(len(names))]
+        with new_folder(out, kind=KIND) as folder:
+            opened.tokenizer.save(folder)
+            write_json(folder / TITLES, titles)
+            write_json(folder / "about.json", {**read_json(path / "about.json"), "added": len(opened.items) - known})
+        return opened.drift(names)
+    # Late: a recommender brings torch.
+    from capsid.recommender import Recommender
+
+    recommender = Recommender.from_pretrained(path)
+    recommender.add_items(attributes)
+    recommender.save_pretrained(out)
+    return open_tokenizer(out).drift(names)
 
 
 def save_tokenizer(path: Path, tokenizer: ItemTokenizer, dataset: Dataset, recipe: str, seed: int) -> None:

@@ -147,9 +147,9 @@ def _fit(recipe: Recipe, vectors: Path, out: Path, seed: int, keep: bool) -> dic
 
 
 def _checkpoint(recipe: Recipe, vectors: Path, out: Path, seed: int) -> Path:
-    """A hidden file beside `out`; other settings or vectors have another one, so none goes on from a stranger's."""
-    from capsid.config import fingerprint
+    """Other settings or vectors have another one, so none goes on from a stranger's."""
+    from capsid.cli.tokenizer_files import checkpoint_beside
     from capsid.encode.mapped_files import vector_files
 
     about = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in vector_files(vectors)]
-    return out.with_name(f".{out.name}.{fingerprint(recipe.tokenizer, seed, about)}.checkpoint")
+    return checkpoint_beside(out, recipe.tokenizer, seed, about)

@@ -202,7 +202,7 @@ class Drift:
             f"median {w.new['50%']:.3f} against {w.fitted['50%']:.3f} at fit"
         )
         if self.items < FEWEST:
-            return f"{self.items} new items are too few to tell drift (furthest from the fit: {about})"
+            return f"too few new items ({self.items}) to tell drift (furthest from the fit: {about})"
         if not self.large:
             return f"no drift in {self.items:,} new items (furthest from the fit: {about})"
         return f"DRIFT: the {self.items:,} new items are unlike those of the fit ({about}): consider to fit again"

@@ -48,7 +48,7 @@ def paired_bootstrap(
     if len(lengths) != 1 or 0 in lengths:
         raise DataError(f"runs of different users cannot be paired: {sorted(lengths)} values")
     (users,) = lengths
-    gaps_U = np.mean(first, axis=0, dtype=np.float64) - np.mean(second, axis=0, dtype=np.float64)
+    gaps_U = np.asarray(first, dtype=np.float64).mean(0) - np.asarray(second, dtype=np.float64).mean(0)
     means = _resampled_means(gaps_U, draws, numpy_rng(seed, "bootstrap"))
     low, high = np.quantile(means, [0.025, 0.975])
     # One is added on both sides: no p-value of zero can be had from so many draws.

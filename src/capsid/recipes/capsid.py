@@ -11,7 +11,7 @@ from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 CAPSID = Recipe(
     name="capsid",
-    about="Capsule routing, ids of up to 4 x 256 codes, each as long as it must be; causal Transformer; trie-constrained beam search",
+    about="Capsule routing, ids of at most 4 x 256 codes; causal Transformer; trie-constrained beam search",
     paper="CapsID (arXiv 2605.05096), sections 3.1 to 3.4",
     deviations=(
         "routing subtracts mixtures of fixed outputs, not of input-dependent ones",

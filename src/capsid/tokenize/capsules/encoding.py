@@ -1,10 +1,12 @@
 """What a fitted network says of vectors, block by block: codes, confidences, residual norms, strongest capsules.
 
-Blocks have one fixed shape, the last one padded, so an item alone, in a batch or years later gets the same bits.
+Blocks have one fixed shape, the last one padded, so an item alone, in a batch or years later gets the same codes, and
+the same bits for vectors of nine numbers and more (products of narrower ones depend on a row's place in the block).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -23,7 +25,10 @@ BLOCK = 512
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Every depth of every item, as if no id stopped early. Shapes: (items, depths), `strongest*` (items, depths, S)."""
+    """Every depth of every item, as if no id stopped early.
+
+    Shapes: (items, depths), `strongest*` (items, depths, S).
+    """
 
     codes: np.ndarray
     confidence: np.ndarray
@@ -89,8 +94,8 @@ def _of(depths: list[Depth], rows: int, strongest: int) -> Trace:
         "mass": [d.mass_B for d in depths],
         "soft": before[1:],
         "hard": [d.hard_BD.norm(dim=1) for d in depths],
-        # The paper's condition for a shrinking residual, read from the norms (Eq. 13).
-        "grew": [after > last * (1 + 1e-6) for last, after in zip(before[:-1], before[1:])],
+        # The paper's condition for a shrinking residual, read from the norms (appendix on the tokenizer).
+        "grew": [after > last * (1 + 1e-6) for last, after in itertools.pairwise(before)],
         "strongest": [t.indices.to(torch.int32) for t in top],
         "strongest_weight": [t.values for t in top],
     }

@@ -1,4 +1,4 @@
-"""A start from the data, depth by depth (methods 6.2, T2 and T3; design, section 5, point 9), and the two fits in closed form.
+"""A start from the data, depth by depth (methods 6.2, T2 and T3), and the fits that have a closed form.
 
 The projection is the principal axes of the residuals, a capsule's bias a centre of spherical k-means among them, the
 temperature is set by bisection to a target winner mass, and outputs are the least-squares fit of residuals on weights.
@@ -153,6 +153,6 @@ def _spherical_kmeans(vectors_NC: np.ndarray, k: int, seed: int) -> np.ndarray:
             vectors_NC.shape[1], k, niter=20, nredo=5, seed=seed % (2**31), spherical=True, min_points_per_centroid=1
         )
         means.train(vectors_NC)
-        centres_KC = means.centroids
+        centres_KC = np.asarray(means.centroids, dtype=np.float64)
     norms_K1 = np.linalg.norm(centres_KC, axis=1, keepdims=True)
     return (centres_KC / np.maximum(norms_K1, 1e-6)).astype(np.float32)

@@ -6,6 +6,7 @@ of the catalogue. Vectors are read by row, so a mapped file larger than memory w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,8 +81,10 @@ class _Job:
     sample_NI: np.ndarray
     progress: Progress
 
-    def loss(self, steps_an_epoch: int):  # noqa: ANN201  (a Callable of the loop)
+    def loss(self, steps_an_epoch: int) -> Callable[[np.ndarray, int], Loss]:
         steps = self.settings.training.steps
+        # A catalogue so large that training ends within the first epoch is looked at all the same.
+        steps_an_epoch = min(steps_an_epoch, max(1, steps // 10))
 
         def of(rows: np.ndarray, step: int) -> Loss:
             if step and step % steps_an_epoch == 0:

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capsid.errors import ConfigError
-
 CAUSES = ("confidence", "residual", "cap", "prefix")
 CONFIDENCE, RESIDUAL, CAP, PREFIX = range(4)
 
 
 @dataclass(frozen=True)
 class StopRules:
-    """Stop at depth l when q_l >= confidence or |r_l| <= residual, and at most `crowd` other codes share the prefix.
+    """Stop at depth l when q_l >= confidence or |r_l| <= residual, and at most `crowd` codes begin with the prefix.
 
-    `crowd` 0 leaves the prefixes out: the paper's rule. Ids have at least `shortest` codes.
+    `crowd` 1: no other code does. `crowd` 0 leaves the prefixes out, which is the paper's rule. Ids have at least
+    `shortest` codes.
     """
 
     confidence: float = 0.82
@@ -40,15 +39,16 @@ class Crowded:
     @classmethod
     def nowhere(cls, sizes: Sequence[int]) -> Crowded:
         """No prefix is crowded."""
-        return cls(tuple(sizes), tuple(np.zeros(0, dtype=np.int64) for _ in sizes))
+        return cls(tuple(sizes), tuple(np.zeros(0, dtype=np.uint64) for _ in sizes))
 
     @classmethod
     def count(cls, codes_ND: np.ndarray, sizes: Sequence[int], crowd: int) -> Crowded:
         """From the full codes of a catalogue. Equal codes count once: no length can tell them apart."""
         if crowd <= 0:
             return cls.nowhere(sizes)
-        _, first = np.unique(prefix_keys(codes_ND, sizes)[:, -1], return_index=True)
-        keys_UD = prefix_keys(codes_ND[first], sizes)
+        keys_ND = prefix_keys(codes_ND)
+        _, first = np.unique(keys_ND[:, -1], return_index=True)
+        keys_UD = keys_ND[first]
         crowded = []
         for depth in range(len(sizes)):
             keys, counts = np.unique(keys_UD[:, depth], return_counts=True)
@@ -57,7 +57,7 @@ class Crowded:
 
     def mask(self, codes_ND: np.ndarray) -> np.ndarray:
         """Where a prefix is crowded. Shape: (items, depths)."""
-        keys_ND = prefix_keys(codes_ND, self.sizes)
+        keys_ND = prefix_keys(codes_ND)
         out = np.zeros(codes_ND.shape, dtype=bool)
         for depth, keys in enumerate(self.keys):
             if len(keys):
@@ -66,18 +66,26 @@ class Crowded:
         return out
 
 
-def prefix_keys(codes_ND: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """One number for each prefix of each row (mixed radix). Shape: (items, depths)."""
-    if np.prod(np.array(sizes, dtype=np.float64)) >= 2.0**62:
-        raise ConfigError(
-            f"codebooks {tuple(sizes)} have too many combinations to count prefixes", hint="set tokenizer.crowd=0"
-        )
-    out = np.empty(codes_ND.shape, dtype=np.int64)
-    key_N = np.zeros(len(codes_ND), dtype=np.int64)
-    for depth, size in enumerate(sizes):
-        key_N = key_N * size + codes_ND[:, depth]
+def prefix_keys(codes_ND: np.ndarray) -> np.ndarray:
+    """One number for each prefix of each row. Shape: (items, depths).
+
+    64-bit hashes, so that any number of depths and codes will do: two prefixes among a hundred million would be taken
+    for one with a chance of 0.0003.
+    """
+    out = np.empty(codes_ND.shape, dtype=np.uint64)
+    key_N = np.zeros(len(codes_ND), dtype=np.uint64)
+    for depth in range(codes_ND.shape[1]):
+        key_N = _mixed(key_N + codes_ND[:, depth].astype(np.uint64) + np.uint64(1))
         out[:, depth] = key_N
     return out
+
+
+def _mixed(keys_N: np.ndarray) -> np.ndarray:
+    """A bijection of 64-bit numbers that spreads near ones far apart (finaliser of SplitMix64, Steele et al. 2014)."""
+    keys_N = keys_N * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        keys_N = (keys_N ^ (keys_N >> np.uint64(shift))) * np.uint64(factor)
+    return keys_N ^ (keys_N >> np.uint64(31))
 
 
 @dataclass(frozen=True, eq=False)

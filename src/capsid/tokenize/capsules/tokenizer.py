@@ -17,7 +17,7 @@ from capsid.encode.base import check_vectors, require_items
 from capsid.errors import ConfigError, NotFittedError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.tokenize.capsules.stopping import Crowded, Stops, StopRules, stop
+from capsid.tokenize.capsules.stopping import Crowded, StopRules, Stops, stop
 from capsid.train.options import Training
 
 if TYPE_CHECKING:
@@ -146,15 +146,16 @@ class CapsuleTokenizer:
 
     def encode(self, table: ItemTable) -> Ragged:
         """Codes of every item, each cut where its id ends."""
-        trace = self.trace(table)
-        return Ragged.from_dense(trace.codes, self.stop(trace).lengths)
+        from capsid.tokenize.capsules.encoding import traces
+
+        vectors = self._checked(table)
+        # Block by block: of a large catalogue only the codes are held.
+        parts = [Ragged.from_dense(t.codes, self.stop(t).lengths) for t in traces(self._fitted(), vectors)]
+        return Ragged.join(parts)
 
     def trace(self, table: ItemTable, *, strongest: int = 0) -> Trace:
         """What routing saw at every depth of every item."""
-        vectors = table.vectors(self.block)
-        network = self._fitted()
-        check_vectors(vectors, table.items, dim=network.inputs)
-        return self.trace_vectors(vectors, strongest=strongest)
+        return self.trace_vectors(self._checked(table), strongest=strongest)
 
     def trace_vectors(self, vectors_NI: np.ndarray, *, strongest: int = 0) -> Trace:
         """As `trace`, of a bare matrix."""
@@ -198,6 +199,12 @@ class CapsuleTokenizer:
         self.crowded_ = Crowded(self.codebooks, keys)
         self.reference_ = state["reference"]
         return self
+
+    def _checked(self, table: ItemTable) -> np.ndarray:
+        width = self._fitted().inputs
+        vectors = table.vectors(self.block)
+        check_vectors(vectors, table.items, dim=width)
+        return vectors
 
     def _fitted(self) -> CapsuleNetwork:
         if not hasattr(self, "network_"):

@@ -157,7 +157,7 @@ class FactorisedPoses(nn.Module):
 
     def full(self) -> FullPoses:
         """The same poses as matrices, for the twin."""
-        k, m, c = self.up.shape
+        k, _m, c = self.up.shape
         poses = FullPoses(k, c, self.base.shape[1], torch.Generator())
         with torch.no_grad():
             poses.weight.copy_(self.base + self.up.transpose(1, 2) @ self.down)
@@ -169,7 +169,7 @@ class FactorisedPoses(nn.Module):
         with torch.no_grad():
             self.base.copy_(shared_CD)
             self.bias.copy_(bias_KC)
-            k, m, c = self.up.shape
+            _k, m, c = self.up.shape
             self.up.copy_(noise * torch.randn(self.up.shape, generator=rng) / (m * c) ** 0.5)
             self.down.copy_(torch.randn(self.down.shape, generator=rng) / self.down.shape[2] ** 0.5)
 

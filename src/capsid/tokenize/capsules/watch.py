@@ -60,7 +60,7 @@ def look(settings: CapsuleTokenizer, seen: Trace, crowded: Crowded | None = None
     stops = stop(seen.confidence, residual, crowded.mask(seen.codes), settings.rules)
     rows = np.arange(len(seen))
     # An id is told from a longer one that begins with it, so the length is part of the key.
-    ends = np.stack([prefix_keys(seen.codes, settings.codebooks)[rows, stops.lengths - 1], stops.lengths], 1)
+    ends = np.stack([prefix_keys(seen.codes)[rows, stops.lengths - 1], stops.lengths.astype(np.uint64)], 1)
     live_NL = np.arange(seen.codes.shape[1]) < stops.lengths[:, None]
     return Watch(
         utilization=[len(np.unique(seen.codes[:, d])) / k for d, k in enumerate(settings.codebooks)],
