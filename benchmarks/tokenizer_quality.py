@@ -3,14 +3,14 @@
     python benchmarks/tokenizer_quality.py DATA [DATA ...] --out results/tokenizers
 
 Fits `capsid` and its variants on each dataset and writes one JSON file a dataset: for each tokenizer its settings and
-the
-numbers of `capsid tokenizer report`. Every row has a twin: residual k-means whose codes are cut to each item's own
-length. No generator is trained here.
+the numbers of `capsid tokenizer report`. Every row has a twin: residual k-means whose codes are cut to each item's own
+length. Rows that are there with the same settings are kept, so a stopped run goes on. No generator is trained here.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 import warnings
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from common import machine
 
-from capsid.artifacts import write_json
+from capsid.artifacts import read_json, write_json
 from capsid.config import override, to_dict
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
@@ -38,6 +38,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "capsid": {},
     "stop: confidence .82": PAPER_STOP,
     "stop: confidence .82 and own prefix": {**PAPER_STOP, "crowd": "1"},
+    "at most 3 codes": {"codebooks": "256,256,256"},
     "fixed length 2": {**FIXED, "codebooks": "256,256"},
     "fixed length 4": FIXED,
     "hard winner": {"winner": "hard"},
@@ -48,6 +49,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "shared poses": {"shared_poses": "true"},
     "votes 64 wide": {"dim": "64"},
 }
+TWIN = "residual_kmeans_cut_to_the_same_lengths"
 PAPER_BEAUTY = {
     "collision_rate": 0.134,
     "utilization": 0.551,
@@ -59,8 +61,8 @@ PAPER_BEAUTY = {
 }
 
 
-def measure(data: str, variants: list[str], seed: int, progress: Progress) -> dict[str, Any]:
-    """All variants on one dataset."""
+def measure(data: str, variants: list[str], seed: int, out: Path, progress: Progress) -> None:
+    """All variants on one dataset, each row written when it is known."""
     dataset = load_dataset(data)
     recipe = get_recipe("capsid")
     table = ItemTable.from_training(dataset, leave_one_out(dataset).train)
@@ -68,31 +70,49 @@ def measure(data: str, variants: list[str], seed: int, progress: Progress) -> di
     table = table.with_block("item", vectors_ND)
     twin = ResidualKMeans(codebooks=(256,) * 6).fit(table, seed=seed)
     codes_ND = twin.encode(table).dense()
-    rows = {}
+    path = out / f"{dataset.name}.json"
+    about = {"dataset": dataset.name, "items": len(table), "seed": seed, "encoder": to_dict(recipe.encoder)}
+    stored = read_json(path) if path.exists() else {}
+    rows = stored["rows"] if all(stored.get(key) == value for key, value in about.items()) else {}
     for name in variants:
         tokenizer: Any = recipe.tokenizer
-        for path, value in VARIANTS[name].items():
-            tokenizer = override(tokenizer, path, value)
-        began = time.process_time()
-        tokenizer.fit(table, seed=seed, progress=progress)
-        seconds = time.process_time() - began
-        codes = tokenizer.encode(table)
-        ids = SemanticIds.assign(table.items, codes, tokenizer.sizes)
-        cut = Ragged.from_dense(codes_ND[:, : len(tokenizer.sizes)], codes.lengths)
-        sizes = twin.sizes[: len(tokenizer.sizes)]
-        other = tokenizer_quality(SemanticIds.assign(table.items, cut, sizes), vectors_ND, twin.decode)
-        rows[name] = {
-            "settings": to_dict(tokenizer),
-            "fit_cpu_seconds": round(seconds, 1),
-            "report": tokenizer_quality(ids, vectors_ND, tokenizer.decode, tokenizer).to_dict(),
-            "residual_kmeans_cut_to_the_same_lengths": other.to_dict(),
-        }
+        for field, value in VARIANTS[name].items():
+            tokenizer = override(tokenizer, field, value)
+        if rows.get(name, {}).get("settings") != json.loads(json.dumps(to_dict(tokenizer))):
+            rows[name] = _row(tokenizer, table, vectors_ND, twin, codes_ND, seed, progress)
+            out.mkdir(parents=True, exist_ok=True)
+            write_json(path, {**about, "rows": rows, "paper_on_beauty": PAPER_BEAUTY, "machine": machine(1)})
         progress.line(_line(name, rows[name]))
-    return {"dataset": dataset.name, "items": len(table), "encoder": to_dict(recipe.encoder), "rows": rows}
+
+
+def _row(
+    tokenizer: Any,
+    table: ItemTable,
+    vectors_ND: np.ndarray,
+    twin: ResidualKMeans,
+    codes_ND: np.ndarray,
+    seed: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    began = time.process_time()
+    tokenizer.fit(table, seed=seed, progress=progress)
+    seconds = time.process_time() - began
+    codes = tokenizer.encode(table)
+    ids = SemanticIds.assign(table.items, codes, tokenizer.sizes)
+    cut = Ragged.from_dense(codes_ND[:, : len(tokenizer.sizes)], codes.lengths)
+    cut_ids = SemanticIds.assign(table.items, cut, twin.sizes[: len(tokenizer.sizes)])
+    row = {
+        "settings": to_dict(tokenizer),
+        "fit_cpu_seconds": round(seconds, 1),
+        "report": tokenizer_quality(ids, vectors_ND, tokenizer.decode, tokenizer).to_dict(),
+        TWIN: tokenizer_quality(cut_ids, vectors_ND, twin.decode).to_dict(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(row))
+    return plain
 
 
 def _line(name: str, row: dict[str, Any]) -> str:
-    mine, other = row["report"], row["residual_kmeans_cut_to_the_same_lengths"]
+    mine, other = row["report"], row[TWIN]
     text = [f"{name}:"]
     for key in ("collision_rate", "utilization", "gini", "intra_code_similarity", "mean_length"):
         text.append(f"{key} {mine[key]:.3f} ({other[key]:.3f})")
@@ -113,10 +133,7 @@ def main() -> None:
     # A collapse is a result here: the report shows it.
     warnings.simplefilter("ignore")
     for data in options.data:
-        found = measure(data, options.variant or list(VARIANTS), options.seed, Console())
-        options.out.mkdir(parents=True, exist_ok=True)
-        stored = {**found, "seed": options.seed, "paper_on_beauty": PAPER_BEAUTY, "machine": machine(1)}
-        write_json(options.out / f"{found['dataset']}.json", stored)
+        measure(data, options.variant or list(VARIANTS), options.seed, options.out, Console())
 
 
 if __name__ == "__main__":
