@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from capsid.cli.options import Data, RecipeName, Seed, Settings
 from capsid.cli.output import print_json
 from capsid.errors import ArtifactError
 from capsid.progress import Console, Progress, duration
@@ -23,14 +24,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def fit(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe (`capsid recipes list`).")],
-    data: Annotated[str, typer.Option("--data", metavar="D", help="A name (`capsid data list`) or a folder.")],
+    recipe: RecipeName,
+    data: Data,
     out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The folder to write.")],
-    seed: Annotated[int, typer.Option("--seed", help="Another seed gives another run.")] = 0,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="part.field=value", help="Change a setting (`capsid recipes show`); repeatable."),
-    ] = None,
+    seed: Seed = 0,
+    settings: Settings = None,
     force: Annotated[bool, typer.Option("--force", help="Fit anew and replace what stands at RUN.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from capsid.cli.options import Data, RecipeName, Seed, Settings
 from capsid.cli.output import check_items, json_line, parse_k, print_json, print_table
 from capsid.errors import ArtifactError
 from capsid.progress import Console
@@ -24,14 +25,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command("fit")
 def fit(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe (`capsid recipes list`).")],
-    data: Annotated[str, typer.Option("--data", metavar="D", help="A name (`capsid data list`) or a folder.")],
+    recipe: RecipeName,
+    data: Data,
     out: Annotated[Path, typer.Option("--out", metavar="TOK", help="The folder to write.")],
-    seed: Annotated[int, typer.Option("--seed", help="Another seed gives other ids.")] = 0,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="part.field=value", help="Change a setting (`capsid recipes show`); repeatable."),
-    ] = None,
+    seed: Seed = 0,
+    settings: Settings = None,
 ) -> None:
     """Fit a recipe's encoder and tokenizer on the training part of a dataset; no generator is trained.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from capsid.cli.options import RecipeName, Seed, Settings
 from capsid.cli.output import print_json
 from capsid.errors import ConfigError
 from capsid.progress import Console, duration
@@ -31,14 +32,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command("fit")
 def fit(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe (`capsid recipes list`).")],
+    recipe: RecipeName,
     vectors: Vectors,
     out: Annotated[Path, typer.Option("--out", metavar="TOK", help="The folder to write.")],
-    seed: Annotated[int, typer.Option("--seed", help="Another seed gives other ids.")] = 0,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="part.field=value", help="Change a setting (`capsid recipes show`); repeatable."),
-    ] = None,
+    seed: Seed = 0,
+    settings: Settings = None,
     keep: Annotated[
         bool, typer.Option("--keep-vectors/--no-vectors", help="Whether TOK holds a copy of the vectors, for reports.")
     ] = True,
