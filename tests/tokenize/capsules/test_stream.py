@@ -413,16 +413,16 @@ def test_memory_stays_below_the_matrix(tmp_path: Path) -> None:
     block = np.random.default_rng(0).random(size=(step, width), dtype=np.float32) - 0.5
     lists = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), width)
     schema = pa.schema({"item_id": pa.string(), "vector": lists.type})
-    for name, rows in (("small", step), ("large", 25 * step)):
+    for name, rows in (("small", step), ("large", 50 * step)):
         with pq.ParquetWriter(tmp_path / f"{name}.parquet", schema, compression="none", use_dictionary=False) as writer:
             for start in range(0, rows, step):
                 ids = pa.array([str(i) for i in range(start, start + step)])
                 writer.write_batch(pa.record_batch([ids, lists], schema=schema))
-    assert (tmp_path / "large.parquet").stat().st_size > 200e6
+    assert (tmp_path / "large.parquet").stat().st_size > 400e6
     process = run(BOUNDED, tmp_path)
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     grown = json.loads(out)
     assert set(grown) == {"map", "fit", "encode"}
-    # What the ids and the sample take is far less; half a copy of the matrix would not pass.
-    assert max(grown.values()) < 75, f"{grown} MB for a matrix of 200 MB"
+    # About 60 are usual; a mask of the matrix, a byte a number, took 130.
+    assert max(grown.values()) < 110, f"{grown} MB for a matrix of 400 MB"

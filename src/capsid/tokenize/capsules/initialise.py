@@ -23,6 +23,8 @@ GAIN = 3.0
 NOISE = 0.1
 RIDGE = 1e-2
 CALIBRATION_ROWS = 1024
+# Rows at once: bounds what is held of a large sample.
+CHUNK = 1024
 KAPPAS = (1e-2, 1e4)
 
 
@@ -101,10 +103,14 @@ def _place_poses(layer: CapsuleLayer, r_ND: Tensor, seed: int, rng: torch.Genera
 
 def _advance(layer: CapsuleLayer, soft_ND: Tensor, hard_ND: Tensor) -> tuple[Tensor, Tensor]:
     """Both residuals after a depth; the depth's centres become the means of what their items still miss."""
-    parts = [layer(soft_ND[i : i + 1024], hard_ND[i : i + 1024]) for i in range(0, len(soft_ND), 1024)]
-    codes_N = torch.cat([p.code_B for p in parts])
+    codes, softs = [], []
+    for start in range(0, len(soft_ND), CHUNK):
+        depth = layer(soft_ND[start : start + CHUNK], hard_ND[start : start + CHUNK])
+        codes.append(depth.code_B)
+        softs.append(depth.soft_BD)
+    codes_N = torch.cat(codes)
     layer.centres.copy_(class_means(hard_ND, codes_N, layer.outputs))
-    return torch.cat([p.soft_BD for p in parts]), hard_ND - layer.centres[codes_N]
+    return torch.cat(softs), hard_ND - layer.centres[codes_N]
 
 
 def class_means(values_ND: Tensor, codes_N: Tensor, default_KD: Tensor) -> Tensor:
@@ -116,8 +122,8 @@ def class_means(values_ND: Tensor, codes_N: Tensor, default_KD: Tensor) -> Tenso
 
 def _regressors(layer: CapsuleLayer, r_ND: Tensor) -> tuple[Tensor, Tensor]:
     weights, mixed = [], []
-    for start in range(0, len(r_ND), 1024):
-        r_BD = r_ND[start : start + 1024]
+    for start in range(0, len(r_ND), CHUNK):
+        r_BD = r_ND[start : start + CHUNK]
         votes = layer.votes(r_BD)
         weights_BK = route(votes, layer.capsules, len(r_BD), layer.rounds, layer.kappa).weights_BK
         # A hard winner subtracts its own output alone: fit it to that.

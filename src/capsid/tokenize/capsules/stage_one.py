@@ -84,7 +84,7 @@ class _Job:
     def loss(self, steps_an_epoch: int) -> Callable[[np.ndarray, int], Loss]:
         steps = self.settings.training.steps
         # A catalogue so large that training ends within the first epoch is looked at all the same.
-        steps_an_epoch = min(steps_an_epoch, max(1, steps // 10))
+        steps_an_epoch = min(steps_an_epoch, max(1, steps // 5))
 
         def of(rows: np.ndarray, step: int) -> Loss:
             if step and step % steps_an_epoch == 0:
