@@ -279,7 +279,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--items", type=int, default=12_101, help="items where variants are compared; Beauty has 12,101")
     made.add_argument("--width", type=int, default=128)
     made.add_argument("--codebook", type=int, default=256, help="codes a depth, a power of two")
-    made.add_argument("--depths", type=int, default=6)
+    made.add_argument("--depths", type=int, default=len(CapsuleTokenizer().codebooks))
     made.add_argument("--steps", type=int, default=stage_one_training().steps)
     made.add_argument("--sizes", default="10000,100000", help="catalogues of the growth, with commas between")
     made.add_argument("--repeat", type=int, default=1)
