@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 GROWTH, STEP_FACTOR, STEP_FLOOR = 0.01, 0.8, 0.1
 # Capsules are re-seeded only while there is time left to learn from it.
 RESEED_UNTIL = 0.8
+LOOK_ROWS = 16_384
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +125,14 @@ class _Job:
         coded = (self.network.project.decode(unit_BD - missing_BD) - unit_BI).square().sum(1).mean()
         return whole + coded
 
+    @cached_property
+    def looked_at_NI(self) -> np.ndarray:
+        """Part of the sample: a look comes several times in a fit and should cost little beside the steps."""
+        return self.sample_NI[:: -(-len(self.sample_NI) // LOOK_ROWS)]
+
     def watch(self) -> tuple[Trace, Watch]:
-        """The sample as the network sees it now."""
-        seen = trace(self.network, self.sample_NI)
+        """The items looked at as the network sees them now."""
+        seen = trace(self.network, self.looked_at_NI)
         return seen, look(self.settings, seen)
 
     def score(self) -> float:
@@ -162,7 +169,7 @@ class _Job:
         for depth, capsules in enumerate(dead):
             rows = worst[: len(capsules)]
             if len(capsules) and len(rows) == len(capsules):
-                self._place(depth, torch.from_numpy(capsules), torch.from_numpy(self.sample_NI[rows]))
+                self._place(depth, torch.from_numpy(capsules), torch.from_numpy(self.looked_at_NI[rows]))
         counts = ", ".join(str(len(c)) for c in dead)
         self.progress.line(f"capsules: re-seeded unused ones, by depth: {counts}")
 
