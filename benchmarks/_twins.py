@@ -160,8 +160,7 @@ class OwnCopies:
         self.network = network
 
     def start(self, histories: TokenBatch) -> tuple[_Copies, Tensor]:
-        arrays = (histories.tokens_BL, histories.places_BL, histories.depths_BL, histories.lengths_B)
-        state, logits = self.network.start(*(torch.from_numpy(a) for a in arrays))
+        state, logits = self.network.start(histories)
         keys = tuple(c.keys_UHLK for c in state.caches)
         values = tuple(c.values_UHLK for c in state.caches)
         return _Copies(keys, values, ~state.padding_UL, state.places_U, 0, 1), logits

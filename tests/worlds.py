@@ -52,10 +52,17 @@ def ragged_codes(*, depths: int = 4, size: int = 4, most: int = 25) -> st.Search
     return st.lists(row, min_size=1, max_size=most)
 
 
-def random_generator(ids: SemanticIds, seed: int = 0, *, scale: float = 12.0, **fields: float) -> TransformerGenerator:
+def random_generator(
+    ids: SemanticIds,
+    seed: int = 0,
+    *,
+    kind: type[TransformerGenerator] = TransformerGenerator,
+    scale: float = 12.0,
+    **fields: float,
+) -> TransformerGenerator:
     """An untrained Transformer whose weights are large enough for its distributions to be far from flat."""
     settings = {"layers": 2, "heads": 2, "width": 16, "feedforward": 24, "history": 6, **fields}
-    generator = TransformerGenerator(**settings).build(ids, np.ones(len(ids)), seed=seed)  # type: ignore[arg-type]
+    generator = kind(**settings).build(ids, np.ones(len(ids)), seed=seed)  # type: ignore[arg-type]
     with torch.no_grad():
         for parameter in generator.network.parameters():
             if parameter.dim() == 2:

@@ -24,8 +24,8 @@ from capsid.data.item_table import ItemTable
 from capsid.encode.hashing import HashingEncoder
 from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import TransformerGenerator
-from capsid.generate.network import CausalTransformer
-from capsid.generate.objective import NextToken, Predictions
+from capsid.generate.network import CausalTransformer, Predictions
+from capsid.generate.objective import NextToken
 from capsid.ids.collisions import Suffix
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged

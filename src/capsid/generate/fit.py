@@ -15,8 +15,8 @@ import torch
 
 from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import TransformerGenerator
-from capsid.generate.objective import Predictions, Term
-from capsid.ids.flatten import TokenBatch, flatten
+from capsid.generate.objective import Term
+from capsid.ids.flatten import flatten
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
@@ -50,23 +50,13 @@ def fit_generator(
 
     def loss(rows: np.ndarray, step: int) -> Loss:
         batch = flatten(ids, pieces.take(rows), last=generator.history + 1)
-        predictions = predict(generator, batch)
+        predictions = network.predict(batch)
         total = sum((term.weight * term.loss(network, predictions) for term in terms), torch.zeros(()))
         return Loss(total, int(batch.lengths_B.sum()) - len(batch))
 
     plan = BatchPlan(lengths, training.batch_size, seed)
     task = Task(network, plan, loss, validate)
     return train(task, training, seed=seed, checkpoint=checkpoint, progress=progress, name=name)
-
-
-def predict(generator: TransformerGenerator, batch: TokenBatch) -> Predictions:
-    """Read whole sequences; keep the rows that predict a token of the second item or a later one (methods 6.8, N4)."""
-    tokens, places = torch.from_numpy(batch.tokens_BL), torch.from_numpy(batch.places_BL)
-    depths = torch.from_numpy(batch.depths_BL)
-    hidden_BLD = generator.network.hidden(tokens[:, :-1], places[:, :-1], depths[:, :-1])
-    wanted = np.flatnonzero((batch.places_BL[:, 1:] >= 1).ravel())
-    index = torch.from_numpy(wanted)
-    return Predictions(hidden_BLD.flatten(0, 1)[index], tokens[:, 1:].flatten()[index])
 
 
 def training_pieces(sequences: Ragged, history: int) -> Ragged:

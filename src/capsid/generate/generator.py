@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from capsid.errors import ConfigError, NotFittedError
 from capsid.generate.network import CausalTransformer, NetworkShape, State
+from capsid.generate.timeline import TimelineTransformer
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import TokenLayout
 from capsid.ids.semantic_ids import SemanticIds
@@ -64,7 +65,7 @@ class TransformerGenerator:
                 raise ConfigError(f"generator.{name} is {getattr(self, name)}, but must be from 0 to 0.99")
 
     @property
-    def network(self) -> CausalTransformer:
+    def network(self) -> CausalTransformer | TimelineTransformer:
         """The network, once built."""
         if not hasattr(self, "network_"):
             raise NotFittedError("the generator has no weights yet", hint="fit or load it first")
@@ -83,8 +84,7 @@ class TransformerGenerator:
 
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
         """Read histories once."""
-        arrays = (histories.tokens_BL, histories.places_BL, histories.depths_BL, histories.lengths_B)
-        return self.network.start(*(torch.from_numpy(a) for a in arrays))
+        return self.network.start(histories)
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """One token more for every beam."""
@@ -104,11 +104,14 @@ class TransformerGenerator:
         self.network_.eval()
         return self
 
-    def _network(self, layout: TokenLayout) -> CausalTransformer:
+    def _network(self, layout: TokenLayout) -> CausalTransformer | TimelineTransformer:
+        return CausalTransformer(self._shape(layout))
+
+    def _shape(self, layout: TokenLayout) -> NetworkShape:
         # Asked here, not in __post_init__: settings change one field at a time.
         if self.width % self.heads:
             raise ConfigError(f"generator.width {self.width} is not a multiple of generator.heads {self.heads}")
-        shape = NetworkShape(
+        return NetworkShape(
             vocabulary=layout.vocabulary,
             depths=layout.depths + 1,
             layers=self.layers,
@@ -119,7 +122,23 @@ class TransformerGenerator:
             dropout=self.dropout,
             embedding_dropout=self.embedding_dropout,
         )
-        return CausalTransformer(shape)
+
+
+@dataclass(kw_only=True)
+class TimelineGenerator(TransformerGenerator):
+    """One position an item, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`."""
+
+    kind: ClassVar[str] = "timeline"
+    layers: int = 2
+    depth_layers: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.depth_layers < 1:
+            raise ConfigError(f"generator.depth_layers is {self.depth_layers}, but must be at least 1")
+
+    def _network(self, layout: TokenLayout) -> TimelineTransformer:
+        return TimelineTransformer(self._shape(layout), self.depth_layers)
 
 
 def _start_tokens(embedding: nn.Embedding, vectors_VD: np.ndarray, seed: int) -> None:
@@ -177,4 +196,4 @@ class PopularityGenerator:
         return self
 
 
-GENERATORS: dict[str, type] = {g.kind: g for g in (TransformerGenerator, PopularityGenerator)}
+GENERATORS: dict[str, type] = {g.kind: g for g in (TransformerGenerator, TimelineGenerator, PopularityGenerator)}

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid.generate.dropout import dropout
+from capsid.ids.flatten import TokenBatch
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,24 @@ class State:
     depth: int
 
 
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Hidden rows from which a token is predicted, and that token. Shapes: (N, D), (N,)."""
+
+    hidden_ND: Tensor
+    targets_N: Tensor
+
+
+class GeneratorNetwork(Protocol):
+    """What loss terms and training need of a network; decoding needs `start` and `step` (`capsid.decode.protocol`)."""
+
+    token: nn.Embedding
+    norm: nn.LayerNorm
+
+    def predict(self, batch: TokenBatch) -> Predictions:
+        """Read whole sequences; the rows that predict a token of the second item or a later one."""
+
+
 class Block(nn.Module):
     """Attention and feed-forward, each on a normalised input and added to what came in."""
 
@@ -80,6 +101,16 @@ class Block(nn.Module):
         q, k, v = (t.transpose(1, 2) for t in self._project(x_BLD))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self._finish(x_BLD, mixed.transpose(1, 2).flatten(2)), Cache(k, v)
+
+    def ragged(self, x_RD: Tensor, slots_R: Tensor, width: int) -> Tensor:
+        """Short sequences end to end: row r stands at `slots[r]` of sequences padded to `width`."""
+        qkv_RE = self.qkv(self.norm_attention(x_RD))
+        sequences = int(slots_R[-1]) // width + 1
+        padded = qkv_RE.new_zeros(sequences * width, qkv_RE.shape[1]).index_copy(0, slots_R, qkv_RE)
+        q, k, v = (t.transpose(1, 2) for t in padded.view(sequences, width, 3, self.heads, -1).unbind(2))
+        # Padding stands at the end, so a causal mask hides it from every real row.
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self._finish(x_RD, mixed.transpose(1, 2).flatten(2).flatten(0, 1)[slots_R])
 
     def step(self, x_UWD: Tensor, cache: Cache, parents_UW: Tensor, padding_UL: Tensor) -> tuple[Tensor, Cache]:
         """One new position a beam: queries of all beams of a user against that user's one set of keys."""
@@ -122,14 +153,15 @@ class CausalTransformer(nn.Module):
         self.norm = nn.LayerNorm(shape.width)
 
     def reset(self, generator: torch.Generator) -> None:
-        """Small normal weights; the two projections into the residual stream are scaled down by depth (GPT-2)."""
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                into_stream = name.endswith(("out.weight", "down.weight"))
-                std = 0.02 / math.sqrt(2 * self.shape.layers) if into_stream else 0.02
-                nn.init.normal_(parameter, std=std, generator=generator)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+        """Fresh weights."""
+        reset(self, self.shape.layers, generator)
+
+    def predict(self, batch: TokenBatch) -> Predictions:
+        """Hidden rows for every token of every item but the first (methods 6.8, N4)."""
+        tokens, places, depths = (torch.from_numpy(a) for a in (batch.tokens_BL, batch.places_BL, batch.depths_BL))
+        hidden_BLD = self.hidden(tokens[:, :-1], places[:, :-1], depths[:, :-1])
+        index = torch.from_numpy(np.flatnonzero((batch.places_BL[:, 1:] >= 1).ravel()))
+        return Predictions(hidden_BLD.flatten(0, 1)[index], tokens[:, 1:].flatten()[index])
 
     def hidden(self, tokens_BL: Tensor, places_BL: Tensor, depths_BL: Tensor) -> Tensor:
         """Last hidden rows of whole sequences, before the last norm. Padding stands at the end of a row."""
@@ -142,8 +174,10 @@ class CausalTransformer(nn.Module):
         """Scores of all tokens for rows that will be predicted from."""
         return F.linear(self.norm(x), self.token.weight)
 
-    def start(self, tokens_UL: Tensor, places_UL: Tensor, depths_UL: Tensor, lengths_U: Tensor) -> tuple[State, Tensor]:
+    def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
         """Read histories once; the state for beams, and the scores of the next item's first token (U, V)."""
+        arrays = (histories.tokens_BL, histories.places_BL, histories.depths_BL, histories.lengths_B)
+        tokens_UL, places_UL, depths_UL, lengths_U = (torch.from_numpy(a) for a in arrays)
         x = self._embed(tokens_UL, places_UL, depths_UL)
         caches = []
         for block in self.blocks:
@@ -168,3 +202,14 @@ class CausalTransformer(nn.Module):
     def _embed(self, tokens: Tensor, places: Tensor, depths: Tensor) -> Tensor:
         x = self.token(tokens) + self.place(places) + self.depth(depths)
         return dropout(x, self.shape.embedding_dropout, self.training)
+
+
+def reset(network: nn.Module, layers: int, generator: torch.Generator) -> None:
+    """Small normal weights; the two projections into the residual stream are scaled down by depth (GPT-2)."""
+    for name, parameter in network.named_parameters():
+        if parameter.dim() == 2:
+            into_stream = name.endswith(("out.weight", "down.weight"))
+            std = 0.02 / math.sqrt(2 * layers) if into_stream else 0.02
+            nn.init.normal_(parameter, std=std, generator=generator)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)

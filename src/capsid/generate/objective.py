@@ -11,15 +11,7 @@ from typing import ClassVar, Protocol
 from torch import Tensor
 
 from capsid.generate.cross_entropy import linear_cross_entropy
-from capsid.generate.network import CausalTransformer
-
-
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """Hidden rows from which a token is predicted, and that token. Shapes: (N, D), (N,)."""
-
-    hidden_ND: Tensor
-    targets_N: Tensor
+from capsid.generate.network import GeneratorNetwork, Predictions
 
 
 class Term(Protocol):
@@ -27,7 +19,7 @@ class Term(Protocol):
 
     weight: float
 
-    def loss(self, network: CausalTransformer, predictions: Predictions) -> Tensor:
+    def loss(self, network: GeneratorNetwork, predictions: Predictions) -> Tensor:
         """The mean over predictions."""
 
 
@@ -40,7 +32,7 @@ class NextToken:
     label_smoothing: float = 0.0
     temperature: float = 1.0
 
-    def loss(self, network: CausalTransformer, predictions: Predictions) -> Tensor:
+    def loss(self, network: GeneratorNetwork, predictions: Predictions) -> Tensor:
         """Mean cross-entropy."""
         hidden_ND = network.norm(predictions.hidden_ND)
         if self.temperature != 1.0:

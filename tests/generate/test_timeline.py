@@ -1,0 +1,119 @@
+"""The timeline network: packed rows, padded batches and cached steps are one function, and time goes one way."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from worlds import make_ids, random_codes, random_generator, random_histories
+
+from capsid.decode.beam import BeamSearch
+from capsid.decode.exact import exact_scores
+from capsid.errors import ConfigError
+from capsid.generate.generator import TimelineGenerator, TransformerGenerator
+from capsid.ids.flatten import TokenBatch, flatten
+from capsid.ids.trie import Trie
+from capsid.ragged import Ragged
+
+IDS = make_ids(random_codes(3, items=15, sizes=(4, 3, 3), variable=True), (4, 3, 3))
+LENGTHS = [1, 4, 6, 2, 9]
+
+
+def timeline(seed: int = 0, **fields: float) -> TransformerGenerator:
+    return random_generator(IDS, seed, kind=TimelineGenerator, **fields)
+
+
+def slow_hidden(generator: TransformerGenerator, history: list[int], own: list[int]) -> Tensor:
+    """One user, one next item, no packing and no cache: rows that predict the tokens after `own[:0]`, `own[:1]` ..."""
+    network = generator.network
+    with torch.no_grad():
+        rows = [network.token(torch.from_numpy(IDS.closed[i].astype(np.int64))).sum(0) for i in history]
+        x = (torch.stack(rows) + network.place(torch.arange(len(rows))))[None]
+        for block in network.blocks:
+            x, _ = block(x)
+        taken = network.token(torch.tensor(own, dtype=torch.long)) + network.depth(torch.arange(len(own)))
+        y = torch.cat([x[:, -1:], taken[None]], dim=1)
+        for block in network.depth_blocks:
+            y, _ = block(y)
+    return y[0]
+
+
+@settings(max_examples=8)
+@given(seed=st.integers(0, 10_000), layers=st.integers(1, 2), depth_layers=st.integers(1, 2))
+def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers: int) -> None:
+    generator = timeline(seed, layers=layers, depth_layers=depth_layers)
+    rng = np.random.default_rng(seed)
+    histories = random_histories(seed, len(IDS), LENGTHS)
+    state, logits = generator.start(flatten(IDS, histories, last=6))
+    beams: list[list[list[int]]] = [[[]] for _ in histories]
+    seen = logits[:, None]
+    for width in (3, 5, 0):
+        for user, own in enumerate(beams):
+            for beam, path in enumerate(own):
+                alone = generator.network.logits(slow_hidden(generator, histories[user][-6:].tolist(), path)[-1])
+                torch.testing.assert_close(seen[user, beam], alone, rtol=1e-4, atol=1e-4)
+        if width:
+            parents = rng.integers(0, len(beams[0]), (len(histories), width))
+            tokens = rng.integers(1, IDS.layout.vocabulary, (len(histories), width))
+            state, seen = generator.step(state, torch.from_numpy(parents), torch.from_numpy(tokens))
+            beams = [[[*beams[u][p], int(t)] for p, t in zip(parents[u], tokens[u])] for u in range(len(histories))]
+
+
+@given(sequences=st.lists(st.lists(st.integers(0, 14), min_size=2, max_size=7), min_size=1, max_size=5))
+def test_predictions_are_the_slow_forward_of_every_next_item(sequences: list[list[int]]) -> None:
+    generator = timeline(1, history=6)
+    found = generator.network.predict(flatten(IDS, Ragged.from_rows(sequences), last=7))
+    targets, hidden = [], []
+    for row in sequences:
+        for place in range(1, len(row)):
+            tokens = IDS.closed[row[place]].tolist()
+            targets += tokens
+            hidden.append(slow_hidden(generator, row[:place], tokens[:-1]))
+    assert found.targets_N.tolist() == targets
+    torch.testing.assert_close(found.hidden_ND, torch.cat(hidden), rtol=1e-4, atol=1e-4)
+
+
+def test_a_beam_as_wide_as_the_catalogue_is_exact() -> None:
+    generator = timeline(4)
+    trie = Trie.build(IDS.closed)
+    batch = flatten(IDS, random_histories(4, len(IDS), LENGTHS), last=6)
+    wide = BeamSearch(width=len(IDS)).search(generator, batch, trie, k=5)
+    exact_UN = exact_scores(generator, batch, IDS.closed).numpy()
+    by_leaf_UF = np.stack([np.sort(np.unique(row.round(4)))[::-1][:5] for row in exact_UN])
+    np.testing.assert_allclose(wide.scores_UF, by_leaf_UF, atol=2e-4)
+
+
+def test_a_later_item_does_not_change_what_is_foretold_of_earlier_ones() -> None:
+    generator = timeline(2)
+    rows = [[3, 1, 4, 1, 5], [3, 1, 4, 9, 2]]
+    a, b = (generator.network.predict(flatten(IDS, Ragged.from_rows([r]), last=6)).hidden_ND for r in rows)
+    same = sum(len(IDS.closed[i]) for i in rows[0][1:3])
+    torch.testing.assert_close(a[:same], b[:same], rtol=1e-5, atol=1e-5)
+    assert (a[same + 1] - b[same + 1]).abs().max() > 1e-3
+
+
+def test_the_order_of_the_history_matters() -> None:
+    generator = timeline(3)
+    forth, back = (flatten(IDS, Ragged.from_rows([r]), last=6) for r in ([1, 2, 3], [2, 1, 3]))
+    assert (generator.start(forth)[1] - generator.start(back)[1]).abs().max() > 1e-3
+
+
+def test_depth_layers_are_asked_for() -> None:
+    with pytest.raises(ConfigError, match="depth_layers is 0"):
+        TimelineGenerator(depth_layers=0)
+
+
+def test_a_state_is_read_back_by_its_own_kind_only() -> None:
+    generator = timeline(5)
+    again = TimelineGenerator(layers=2, heads=2, width=16, feedforward=24, history=6)
+    batch: TokenBatch = flatten(IDS, random_histories(0, len(IDS), [3, 5]), last=6)
+    again.load_state(IDS.layout, generator.state())
+    torch.testing.assert_close(again.start(batch)[1], generator.start(batch)[1], rtol=0, atol=0)
+    flat = TransformerGenerator(**{f.name: getattr(again, f.name) for f in dataclasses.fields(TransformerGenerator)})
+    with pytest.raises(ConfigError, match="another network"):
+        flat.load_state(IDS.layout, generator.state())
