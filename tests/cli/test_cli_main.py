@@ -19,7 +19,7 @@ GROUPS = {
     "data": ("list", "describe", "check", "import"),
     "recipes": ("list", "show", "diff"),
     "vectors": ("fit", "encode"),
-    "tokenizer": ("fit", "encode", "add", "report", "inspect", "facets", "export"),
+    "tokenizer": ("fit", "encode", "add", "report", "inspect", "facets", "merges", "export"),
 }
 COMMANDS = [(verb, *sub) for verb in VERBS for sub in ([(s,) for s in GROUPS[verb]] if verb in GROUPS else [()])]
 

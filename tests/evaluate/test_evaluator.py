@@ -11,7 +11,9 @@ from capsid.errors import DataError
 from capsid.evaluate.evaluator import Evaluation, evaluate, target_ranks
 from capsid.evaluate.metrics import ndcg_recall_slope
 from capsid.ids.flatten import flatten
+from capsid.ids.merges import MergeTable
 from capsid.ids.semantic_ids import SemanticIds
+from capsid.ids.trie import ROOT
 from capsid.ragged import Ragged
 
 ITEMS = 30
@@ -93,6 +95,36 @@ def test_first_code_ranks_by_hand() -> None:
     assert found.values["first_code_rank"].tolist() == [3, 1, 4, 2]
     assert found.extras["code_recall@10"] == 1.0
     assert found.extras["code_chance@50"] == 1.0
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_first_code_ranks_without_merges_are_ranks_of_tokens(seed: int) -> None:
+    """Codes and tokens are one and the same then, and so must be the ranks, to the last bit of the scores."""
+    ids, retriever, cases = world(seed)
+    found = evaluate(retriever, cases, COUNTS, batch=100).values["first_code_rank"]
+    scores = retriever.rank(cases.histories, 10, filter_history=False).leaves.first_UV
+    begin = retriever.trie.children(np.array([ROOT])).token
+    first = ids.tokens.values[ids.tokens.offsets[:-1][cases.targets]]
+    own = scores[np.arange(len(cases)), first]
+    np.testing.assert_array_equal(found, 1 + (scores[:, begin] > own[:, None]).sum(1))
+
+
+def test_first_code_ranks_sum_over_merged_tokens() -> None:
+    ids = make_ids([[0, 0], [0, 1], [1, 0], [2, 1]], (3, 2))
+    # Tokens 2, 3, 4 | 5, 6; 7 is (0, 0), 8 is (2, 1): nothing but 8 begins with the code 2.
+    ids = ids.with_merges(MergeTable(7, (2, 4), (5, 6), (0.9, 0.8), (1, 1)))
+    assert [r.tolist() for r in ids.tokens] == [[7], [2, 6], [3, 5], [8]]
+    first = {2: 0.25, 7: 0.2, 3: 0.3, 8: 0.15, 4: 0.1}
+    model = TableModel(ids.layout.vocabulary, lambda user, prefix: first if not prefix else {5: 0.5, 6: 0.5})
+    cases = Cases(np.arange(4), Ragged.from_rows([[1]] * 4), np.arange(4))
+    found = evaluate(retriever_of(model, ids), cases, np.ones(4), ks=(1, 2))
+    # Code 0 has 0.45, code 1 has 0.3, code 2 has 0.15: its bare token, with 0.1, begins no id.
+    assert found.values["first_code_rank"].tolist() == [1, 1, 2, 3]
+    many = make_ids([[0, i] for i in range(60)] + [[1, 0]], (2, 60))
+    many = many.with_merges(MergeTable(64, (2,) * 59, tuple(range(4, 63)), (0.9,) * 59, (1,) * 59))
+    model = TableModel(many.layout.vocabulary, lambda user, prefix: dict.fromkeys(range(2, 123), 1 / 121))
+    found = evaluate(retriever_of(model, many), cases, np.ones(61), ks=(1, 2))
+    assert found.extras["code_chance@50"] == 1.0, "two codes in use, however many tokens begin with them"
 
 
 def test_an_id_match_is_not_an_item_hit() -> None:

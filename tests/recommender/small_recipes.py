@@ -47,6 +47,9 @@ def small(name: str, steps: int = 60) -> Recipe:
     if hasattr(recipe.tokenizer, "training"):
         small = {"steps": "12", "batch_size": "32", "validate_every": "6"}
         recipe = recipe.with_settings(f"tokenizer.training.{f}={v}" for f, v in small.items())
+    if recipe.merges is not None:
+        few = {"size": "12", "min_count": "5", "theta": "0.5,0.0", "training.steps": "40"}
+        recipe = recipe.with_settings(f"merges.{f}={v}" for f, v in few.items())
     if hasattr(recipe.generator, "layers"):
         recipe = recipe.with_settings(f"{path}={value}" for path, value in SMALL.items())
     for number in range(len(recipe.schedule)):

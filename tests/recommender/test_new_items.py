@@ -14,7 +14,7 @@ from capsid.ids.trie import Trie
 from capsid.recommender import Recommender
 
 
-@pytest.fixture(params=["capsid", "rq-kmeans"])
+@pytest.fixture(params=["capsid", "capsid-bpe", "rq-kmeans"])
 def recommender(request: pytest.FixtureRequest) -> Recommender:
     return Recommender(small(request.param)).fit(world())
 

@@ -10,7 +10,7 @@ import typer
 
 from capsid.cli.options import Data, RecipeName, Seed, Settings
 from capsid.cli.output import check_items, json_line, parse_k, print_json, print_table
-from capsid.errors import ArtifactError
+from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Console
 
 app = typer.Typer(
@@ -31,7 +31,7 @@ def fit(
     seed: Seed = 0,
     settings: Settings = None,
 ) -> None:
-    """Fit a recipe's encoder and tokenizer on the training part of a dataset; no generator is trained.
+    """Fit a recipe's encoder, tokenizer and merges on the training part of a dataset; no generator is trained.
 
     A stopped fit goes on where it was when the same command is given again.
 
@@ -40,6 +40,8 @@ def fit(
       capsid tokenizer fit capsid --data movies --out runs/film-ids
 
       capsid tokenizer fit capsid --data ./my-shop --out ids --set tokenizer.codebooks=64,64,64
+
+      capsid tokenizer fit capsid-bpe --data movies --out runs/film-ids --set merges.size=512
     """
     from capsid.artifacts import check_place
     from capsid.cli.tokenizer_files import checkpoint_beside, save_tokenizer
@@ -51,8 +53,10 @@ def fit(
     chosen = get_recipe(recipe).with_settings(settings or ())
     check_place(out)
     dataset = load_dataset(data, progress=progress)
-    parts = ItemTokenizer(encoder=chosen.encoder, tokenizer=chosen.tokenizer, collisions=chosen.collisions)
-    checkpoint = checkpoint_beside(out, chosen.encoder, chosen.tokenizer, seed, dataset.fingerprint)
+    parts = ItemTokenizer(
+        encoder=chosen.encoder, tokenizer=chosen.tokenizer, collisions=chosen.collisions, merges=chosen.merges
+    )
+    checkpoint = checkpoint_beside(out, chosen.encoder, chosen.tokenizer, chosen.merges, seed, dataset.fingerprint)
     fitted = parts.fit(dataset, seed=seed, progress=progress, checkpoint=checkpoint)
     save_tokenizer(out, fitted, dataset, chosen.name, seed)
     checkpoint.unlink(missing_ok=True)
@@ -142,7 +146,7 @@ def report(
         Path | None, typer.Option("--plots", metavar="FOLDER", help="Draw lengths, use of codes, stops and rounds.")
     ] = None,
 ) -> None:
-    """Show collisions, use of the codebooks, similarity inside a code, lengths, reconstruction, and how ids are routed.
+    """Show collisions, use of the codebooks, similarity inside a code, lengths, reconstruction, routing and merges.
 
     Examples:
 
@@ -173,7 +177,7 @@ def inspect(
     item: Annotated[str, typer.Argument(metavar="ITEM", help="An item's id.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show an item's codes and tokens, which items share its first codes, and how capsules routed it.
+    """Show an item's codes and tokens, what was merged, which items share its first codes, and how it was routed.
 
     Examples:
 
@@ -211,6 +215,29 @@ def facets(
     count = parse_k(k)
     found = open_tokenizer(path).facets(depth=depth, count=count)
     print_json(found) if as_json else print(facets_text(found))
+
+
+@app.command("merges")
+def merges(
+    path: Either,
+    top: Annotated[int, typer.Option("--top", metavar="N", help="How many merged tokens.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """List the merged tokens that training met most often: codes, items with examples, tiers, lengths before and after.
+
+    Examples:
+
+      capsid tokenizer merges runs/film-ids
+
+      capsid tokenizer merges runs/films --top 50 --json
+    """
+    from capsid.cli.tokenizer_files import open_tokenizer
+    from capsid.cli.tokenizer_merges import merges_text
+
+    if top < 1:
+        raise ConfigError(f"--top is {top}", hint="at least 1")
+    found = open_tokenizer(path).merges(top=top)
+    print_json(found) if as_json else print(merges_text(found))
 
 
 @app.command("export")

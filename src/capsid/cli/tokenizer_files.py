@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capsid.artifacts import folder_kind, new_folder, open_folder, read_json, write_json
+from capsid.cli.tokenizer_merges import merges_of, subwords_of
 from capsid.config import fingerprint
 from capsid.data.dataset import item_title
 from capsid.errors import ConfigError
@@ -90,6 +91,7 @@ class OpenTokenizer:
                 }
             )
         about = {**self.lines([item])[0], "title": self.title(row), "prefixes": levels}
+        about |= subwords_of(self.tokenizer, row)
         return about if self.routing is None else {**about, **self._routed(row, codes_ND, *self.routing)}
 
     def facets(self, *, depth: int, count: int) -> dict[str, Any]:
@@ -123,7 +125,11 @@ class OpenTokenizer:
         """Diagnostics, with the vectors the ids were made from where there are any."""
         tokenizer = self.tokenizer
         fitted = tokenizer.tokenizer_
-        return tokenizer_quality(tokenizer.ids, tokenizer.vectors_, fitted.decode, fitted)
+        return tokenizer_quality(tokenizer.ids, tokenizer.vectors_, fitted.decode, fitted, tokenizer.merges_)
+
+    def merges(self, *, top: int) -> dict[str, Any]:
+        """The most used merged tokens."""
+        return merges_of(self.tokenizer, self.title, top=top)
 
     def use(self) -> tuple[np.ndarray, ...]:
         """How many ids use each code, by depth."""
@@ -148,7 +154,7 @@ class OpenTokenizer:
             {
                 "depth": d + 1,
                 "code": int(ids.codes[row][d]),
-                "token": int(ids.tokens[row][d]),
+                "token": int(ids.unmerged[row][d]),
                 "confidence": _plain(seen.confidence[0, d]),
                 "winner_mass": _plain(seen.mass[0, d]),
                 "residual": {"soft": _plain(seen.soft[0, d]), "hard": _plain(seen.hard[0, d])},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from capsid.cli.tokenizer_merges import subword_lines
 from capsid.evaluate.capsule_report import Drift
 
 
@@ -15,6 +16,8 @@ def report_rows(quality: dict[str, Any]) -> list[list[str]]:
             rows += [(f"reconstruction {kind}", by_depth) for kind, by_depth in value.items()]
         elif name == "routing_convergence" and value is not None:
             rows += _convergence(value)
+        elif name == "merges" and value is not None:
+            rows += _merges(value)
         else:
             rows.append((name.replace("_", " "), value))
     return [[name, _shown(value)] for name, value in rows]
@@ -24,6 +27,7 @@ def item_text(about: dict[str, Any]) -> str:
     """An item, its codes, and how it was routed or who shares its first codes."""
     lines = [f"{about['item']}  {about['title']}"]
     lines += [f"{name:7} {' '.join(map(str, about[name]))}" for name in ("codes", "tokens")]
+    lines += subword_lines(about)
     for level in about.get("depths", ()):
         residual = level["residual"]
         lines += [
@@ -79,6 +83,17 @@ def _convergence(value: dict[str, Any]) -> list[tuple[str, Any]]:
     for rounds, mass, same in zip(value["rounds"], value["winner_mass"], value["same_token"]):
         rows += [(f"routing, rounds {rounds}: winner mass", mass), (f"routing, rounds {rounds}: final token", same)]
     return [*rows, ("routing, items of the sample", value["items"])]
+
+
+def _merges(value: dict[str, Any]) -> list[tuple[str, Any]]:
+    rows = [(f"merges: {name.replace('_', ' ')}", v) for name, v in value.items() if name not in ("tokens", "tiers")]
+    for name, tokens in [("all", value["tokens"]), *((n, t["tokens"]) for n, t in value["tiers"].items())]:
+        for what in ("item", "interaction"):
+            text = f"{tokens[f'{what}_before']:.4f} -> {tokens[f'{what}_after']:.4f}"
+            rows.append((f"merges: tokens an {what}, {name}", text))
+    for what, key in (("items that carry one", "merges"), ("interactions", "interactions")):
+        rows.append((f"merges: {what}, by tier", {n: tier[key] for n, tier in value["tiers"].items()}))
+    return rows
 
 
 def _shown(value: Any) -> str:

@@ -98,12 +98,27 @@ def target_ranks(retriever: Retriever, ranked: RankedItems, targets: np.ndarray)
 
 
 def _first_code_ranks(retriever: Retriever, ranked: RankedItems, targets: np.ndarray) -> np.ndarray:
-    """Rank of the target's first token among the tokens that begin an id (methods 6.10, CodeRecall)."""
+    """Rank of the target's first code among the codes that begin an id (methods 6.10, CodeRecall).
+
+    A code's probability is that of all tokens that begin with it: itself, and the merged ones.
+    """
+    tokens, group_T = _first_codes(retriever)
+    code_of = retriever.ids.layout.first_code[tokens]
+    own_U = retriever.ids.codes.values[retriever.ids.codes.offsets[:-1][targets]]
+    scores_UT = ranked.leaves.first_UV[:, tokens]
+    # Summed in logarithms, so that a code of one token keeps its score to the last bit.
+    starts = np.flatnonzero(np.diff(group_T, prepend=-1))
+    scores_UG = np.logaddexp.reduceat(scores_UT, starts, axis=1)
+    own = scores_UG[np.arange(len(targets)), np.searchsorted(code_of[starts], own_U)]
+    return 1 + (scores_UG > own[:, None]).sum(1)
+
+
+def _first_codes(retriever: Retriever) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens that begin an id, by their first code; and the number of that code among those in use."""
     tokens = retriever.trie.children(np.array([ROOT])).token
-    first = retriever.ids.closed.values[retriever.ids.closed.offsets[:-1][targets]]
-    scores_UV = ranked.leaves.first_UV
-    own = scores_UV[np.arange(len(targets)), first]
-    return 1 + (scores_UV[:, tokens] > own[:, None]).sum(1)
+    code = retriever.ids.layout.first_code[tokens]
+    order = np.argsort(code, kind="stable")
+    return tokens[order], np.unique(code[order], return_inverse=True)[1]
 
 
 def _extras(
@@ -115,7 +130,7 @@ def _extras(
     targets: np.ndarray,
     k: int,
 ) -> dict[str, Any]:
-    starts = len(retriever.trie.children(np.array([ROOT])).token)
+    starts = len(np.unique(_first_codes(retriever)[1]))
     by_tier = {name: tiers[targets] == t for t, name in enumerate(TIERS)}
     recall = values[f"recall@{k}"]
     mean = {name: float(v.mean()) for name, v in values.items() if ":" in name}

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from capsid.evaluate.capsule_report import RoutingConvergence, RoutingQuality, routes, routing_quality
+from capsid.evaluate.merge_report import MergeReport, merge_report
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 
@@ -46,6 +47,7 @@ class TokenizerQuality:
     intra_code_similarity: float | None
     mean_similarity: float | None
     mean_length: float
+    mean_tokens: float
     length_histogram: dict[int, int]
     stop_causes: dict[str, float] | None
     winner_mass: tuple[float, ...] | None
@@ -53,6 +55,7 @@ class TokenizerQuality:
     reconstruction: Reconstruction
     confidences: tuple[float, ...] | None = None
     routing_convergence: RoutingConvergence | None = None
+    merges: MergeReport | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `--json` prints them."""
@@ -60,11 +63,15 @@ class TokenizerQuality:
 
 
 def tokenizer_quality(
-    ids: SemanticIds, vectors_ND: np.ndarray | None = None, decode: Decode | None = None, tokenizer: Any = None
+    ids: SemanticIds,
+    vectors_ND: np.ndarray | None = None,
+    decode: Decode | None = None,
+    tokenizer: Any = None,
+    merges: Any = None,
 ) -> TokenizerQuality:
     """All that can be told of these ids. `vectors_ND` are the items' vectors, `decode` what codes stand for.
 
-    `tokenizer` is the fitted one that gave the codes: if it routes, it tells how.
+    `tokenizer` is the fitted one that gave the codes: if it routes, it tells how. `merges` are the fitted ones, if any.
     """
     about = ids.statistics()
     similar = overall = None
@@ -92,8 +99,10 @@ def tokenizer_quality(
         intra_code_similarity=similar,
         mean_similarity=overall,
         mean_length=about.mean_length,
+        mean_tokens=about.mean_tokens,
         length_histogram=about.length_histogram,
         reconstruction=Reconstruction(soft=None if routing is None else routing.soft, hard=hard),
+        merges=None if merges is None else merge_report(ids, merges),
         **_of_routing(routing),
     )
 

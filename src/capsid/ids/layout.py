@@ -1,17 +1,18 @@
 """Which global token stands for which code at which depth. A token knows its depth; a position does not.
 
 Tokens 0 and 1 are padding and end-of-item; then one block of tokens a depth; then the suffix block that TIGER's
-collision policy uses. Knows nothing of items.
+collision policy uses; then one token for every merge of neighbours. Knows nothing of items.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from capsid.errors import DataError
+from capsid.ids.merges import MergeTable
 from capsid.ragged import Ragged
 
 PAD = 0
@@ -21,10 +22,23 @@ FIRST = 2
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """`sizes[d]` codes at depth d, then `suffix` tokens that tell colliding items apart (0: none)."""
+    """`sizes[d]` codes at depth d, then `suffix` tokens that tell colliding items apart (0: none), then merges."""
 
     sizes: tuple[int, ...]
     suffix: int = 0
+    merges: MergeTable = field(default_factory=MergeTable)
+
+    def __post_init__(self) -> None:
+        if not len(self.merges):
+            return
+        if self.merges.first != self._unmerged:
+            raise DataError(f"merged tokens begin at {self.merges.first}, but this layout has {self._unmerged} others")
+        members = self.merges.members
+        depth = self.plain.depth_of[members.values]
+        inside = np.ones(len(depth), dtype=bool)
+        inside[members.offsets[1:-1]] = False
+        if not ((depth >= 0) & (depth < len(self.sizes))).all() or (np.diff(depth)[inside[1:]] != 1).any():
+            raise DataError("a merge joins tokens that are not codes of neighbouring depths")
 
     @cached_property
     def bases(self) -> np.ndarray:
@@ -32,26 +46,51 @@ class TokenLayout:
         return FIRST + np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
 
     @property
-    def vocabulary(self) -> int:
-        """Number of tokens, specials included."""
+    def _unmerged(self) -> int:
         return int(self.bases[-1]) + self.suffix
 
     @property
+    def vocabulary(self) -> int:
+        """Number of tokens, specials and merged ones included."""
+        return self._unmerged + len(self.merges)
+
+    @property
     def depths(self) -> int:
-        """Longest possible id in tokens, without the end token."""
+        """Longest possible id in tokens, without the end token: one of which nothing is merged."""
         return len(self.sizes) + (1 if self.suffix else 0)
+
+    @property
+    def plain(self) -> TokenLayout:
+        """The same without merges."""
+        return replace(self, merges=MergeTable()) if len(self.merges) else self
 
     @cached_property
     def depth_of(self) -> np.ndarray:
-        """Depth of every token: specials -1, suffix tokens the last depth."""
+        """Depth of every token: specials -1, suffix tokens the last depth, merged ones where they begin."""
         out = np.full(self.vocabulary, -1, dtype=np.int64)
         for depth in range(len(self.sizes)):
             out[self.bases[depth] : self.bases[depth + 1]] = depth
-        out[self.bases[-1] :] = len(self.sizes)
+        out[self.bases[-1] : self._unmerged] = len(self.sizes)
+        out[self._unmerged :] = out[self._first_members]
         return out
 
+    @cached_property
+    def first_code(self) -> np.ndarray:
+        """The code at depth 0 of every token that begins there, -1 elsewhere. Shape: (vocabulary,)."""
+        out = np.full(self.vocabulary, -1, dtype=np.int64)
+        out[self.bases[0] : self.bases[1]] = np.arange(self.sizes[0])
+        out[self._unmerged :] = out[self._first_members]
+        return out
+
+    @property
+    def _first_members(self) -> np.ndarray:
+        return self.merges.members.values[self.merges.members.offsets[:-1]]
+
     def tokens(self, codes: Ragged, suffixes: np.ndarray | None = None) -> Ragged:
-        """Global tokens of codes, with each row's suffix token at its end."""
+        """Global tokens of codes, neighbours merged by the table, with each row's suffix token at its end."""
+        return self.merges.apply(self._separate(codes, suffixes))
+
+    def _separate(self, codes: Ragged, suffixes: np.ndarray | None) -> Ragged:
         depth = _depths(codes)
         if len(codes.values) and int(depth.max()) >= len(self.sizes):
             raise DataError(f"a code has more than {len(self.sizes)} depths")
@@ -73,7 +112,8 @@ class TokenLayout:
         return Ragged(out, codes.offsets + np.arange(len(codes) + 1))
 
     def codes(self, tokens: Ragged) -> Ragged:
-        """The codes again: suffix and end tokens dropped."""
+        """The codes again: merges undone, suffix and end tokens dropped."""
+        tokens = self.merges.undo(tokens)
         depth = self.depth_of[tokens.values]
         keep = (depth >= 0) & (depth < len(self.sizes))
         rows = np.repeat(np.arange(len(tokens)), tokens.lengths)[keep]

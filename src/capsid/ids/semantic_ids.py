@@ -7,7 +7,7 @@ know how codes were found nor what is done with the tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from capsid.artifacts import load_arrays, read_json, save_arrays, write_json
 from capsid.errors import ArtifactError, DataError
 from capsid.ids.collisions import Bucket, CollisionPolicy, running_number
 from capsid.ids.layout import END, TokenLayout
+from capsid.ids.merges import MergeTable
 from capsid.ids.order import group_numbers, proper_prefixes
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
@@ -24,7 +25,10 @@ from capsid.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class IdStatistics:
-    """How good a set of ids is, before anything is trained. `collision_rate` is on codes, before any policy."""
+    """How good a set of ids is, before anything is trained. `collision_rate` is on codes, before any policy.
+
+    Lengths count codes; `mean_tokens` counts tokens after merging, the suffix included and the end token not.
+    """
 
     items: int
     collision_rate: float
@@ -35,6 +39,7 @@ class IdStatistics:
     gini: tuple[float, ...]
     mean_length: float
     length_histogram: dict[int, int]
+    mean_tokens: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +92,11 @@ class SemanticIds:
         return self.layout.tokens(self.codes, self.suffixes)
 
     @cached_property
+    def unmerged(self) -> Ragged:
+        """Tokens as they were before merging."""
+        return self.layout.plain.tokens(self.codes, self.suffixes)
+
+    @cached_property
     def closed(self) -> Ragged:
         """Tokens with an end-of-item token just where another id goes on from this one (so: prefix-free)."""
         open_rows = proper_prefixes(self.tokens)
@@ -116,6 +126,10 @@ class SemanticIds:
         grown.tokens  # noqa: B018  (raises now if a code or suffix is out of range)
         return grown
 
+    def with_merges(self, merges: MergeTable) -> SemanticIds:
+        """The same codes, written with these merges (an empty table: with none)."""
+        return replace(self, layout=replace(self.layout, merges=merges))
+
     def statistics(self) -> IdStatistics:
         """Collisions, use of the codebooks, lengths (definitions: methods 6.9 and 6.10)."""
         final = np.bincount(group_numbers(self.tokens))
@@ -132,20 +146,20 @@ class SemanticIds:
             gini=tuple(gini(u) for u in usage),
             mean_length=float(lengths.mean()) if len(lengths) else 0.0,
             length_histogram={int(k): int(v) for k, v in zip(*np.unique(lengths, return_counts=True))},
+            mean_tokens=float(self.tokens.lengths.mean()) if len(lengths) else 0.0,
         )
 
     def _usage(self) -> list[np.ndarray]:
-        depth = self.layout.depth_of[self.tokens.values]
-        return [
-            np.bincount(self.tokens.values[depth == d] - self.layout.bases[d], minlength=size)
-            for d, size in enumerate(self.layout.sizes)
-        ]
+        depth = np.arange(len(self.codes.values)) - np.repeat(self.codes.offsets[:-1], self.codes.lengths)
+        return [np.bincount(self.codes.values[depth == d], minlength=size) for d, size in enumerate(self.layout.sizes)]
 
     def save(self, folder: Path) -> None:
         """Write into an open artifact folder."""
         arrays = {"codes": self.codes.values, "offsets": self.codes.offsets}
         if self.suffixes is not None:
             arrays["suffixes"] = self.suffixes
+        if len(self.layout.merges):
+            arrays |= {f"merges/{name}": array for name, array in self.layout.merges.state().items()}
         save_arrays(folder / "ids.npz", arrays)
         write_json(
             folder / "ids.json",
@@ -156,7 +170,10 @@ class SemanticIds:
     def load(cls, folder: Path) -> SemanticIds:
         """Read what `save` wrote."""
         about, arrays = read_json(folder / "ids.json"), load_arrays(folder / "ids.npz")
-        layout = TokenLayout(tuple(about["sizes"]), about["suffix"])
+        # Folders from before there were merges have none.
+        stored = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("merges/")}
+        merges = MergeTable.from_state(stored) if stored else MergeTable()
+        layout = TokenLayout(tuple(about["sizes"]), about["suffix"], merges)
         codes = Ragged(arrays["codes"], arrays["offsets"])
         if len(codes) != len(about["items"]):
             raise ArtifactError(f"{folder}: {len(codes)} codes for {len(about['items'])} items")

@@ -1,9 +1,11 @@
-"""The tokenizers there are, by kind."""
+"""The tokenizers and the ways to merge tokens that there are, by kind."""
 
 from __future__ import annotations
 
 from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
+from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 
 TOKENIZERS: dict[str, type] = {t.kind: t for t in (CapsuleTokenizer, ResidualKMeans, Atomic)}
+MERGES: dict[str, type] = {SemanticBPE.kind: SemanticBPE}

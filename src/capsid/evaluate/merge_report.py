@@ -1,0 +1,163 @@
+"""What merging did to ids: how many pairs could be merged, what the gate made of them, whom the merges serve.
+
+Ids and fitted merges in, numbers out. The paper's worry is that popular pairs take the whole vocabulary, so it is all
+told by popularity tier as well. Training counts are those of the fit; items that came later are in no tier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capsid.evaluate.metrics import popularity_tiers
+from capsid.ids.semantic_ids import SemanticIds
+from capsid.ragged import Ragged
+from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+
+TIERS = ("head", "torso", "tail")
+
+
+@dataclass(frozen=True)
+class Shortening:
+    """Mean number of tokens (suffix included, end token not) without and with merges, by item and by interaction."""
+
+    item_before: float
+    item_after: float
+    interaction_before: float
+    interaction_after: float
+
+
+@dataclass(frozen=True)
+class TierOfMerges:
+    """A tier's share of all training interactions; its mean share of the items that carry a merge; its lengths."""
+
+    interactions: float
+    merges: float
+    tokens: Shortening
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """`count` merges out of `candidates` pairs, of which the share `above_theta` is alike enough at the end.
+
+    `used` of the merges are in some item's id: others lose to a stronger neighbour wherever they could be applied.
+    `precision` and `recall` compare the gate with what the score asked for; None where there is nothing to compare.
+    """
+
+    count: int
+    used: int
+    candidates: int
+    above_theta: float
+    precision: float | None
+    recall: float | None
+    tokens: Shortening
+    tiers: dict[str, TierOfMerges]
+
+
+@dataclass(frozen=True)
+class MergeUse:
+    """A merged token: its codes from `depth` (from 0) on, the pair's count and cosine at the fit, who carries it now.
+
+    `taken` counts training interactions with the items that carry it, `tiers` are the shares of those items.
+    """
+
+    token: int
+    depth: int
+    codes: tuple[int, ...]
+    strength: float
+    count: int
+    cosine: float
+    items: tuple[int, ...]
+    taken: int
+    tiers: tuple[float, float, float]
+    tokens_before: float
+    tokens_after: float
+
+
+def merge_report(ids: SemanticIds, merges: SemanticBPE) -> MergeReport:
+    """All that can be told of these merges in numbers."""
+    pairs = merges.candidates_
+    chosen = pairs.merge >= 0
+    right = int((chosen & pairs.target).sum())
+    counts_N = merges.counts_
+    tier_N = popularity_tiers(counts_N)
+    shares = [use.tiers for use in merge_uses(ids, merges) if use.items]
+    mean_3 = np.mean(shares, axis=0) if shares else np.zeros(3)
+    total = max(int(counts_N.sum()), 1)
+    tiers = {
+        name: TierOfMerges(
+            interactions=float(counts_N[tier_N == t].sum() / total),
+            merges=float(mean_3[t]),
+            tokens=_shortening(ids, counts_N, tier_N == t),
+        )
+        for t, name in enumerate(TIERS)
+    }
+    return MergeReport(
+        count=len(ids.layout.merges),
+        used=len(shares),
+        candidates=len(pairs),
+        above_theta=float((pairs.cosine > merges.theta[1]).mean()) if len(pairs) else 0.0,
+        precision=right / int(chosen.sum()) if chosen.any() else None,
+        recall=right / int(pairs.target.sum()) if pairs.target.any() else None,
+        tokens=_shortening(ids, counts_N, np.ones(len(counts_N), dtype=bool)),
+        tiers=tiers,
+    )
+
+
+def merge_uses(ids: SemanticIds, merges: SemanticBPE) -> tuple[MergeUse, ...]:
+    """Every merge in the order of the table."""
+    table, layout, pairs = ids.layout.merges, ids.layout, merges.candidates_
+    carriers = token_carriers(ids)
+    counts_N = _counts(ids, merges.counts_)
+    tier_N = np.full(len(ids), -1, dtype=np.int64)
+    tier_N[: len(merges.counts_)] = popularity_tiers(merges.counts_)
+    row_of = {int(m): row for row, m in enumerate(pairs.merge) if m >= 0}
+    before_N, after_N = ids.unmerged.lengths, ids.tokens.lengths
+    codes = layout.codes(Ragged.from_rows([[table.first + i] for i in range(len(table))]))
+    out = []
+    for i in range(len(table)):
+        token, rows = table.first + i, carriers[table.first + i]
+        known = tier_N[rows][tier_N[rows] >= 0]
+        head, torso, tail = (float((known == t).mean()) if len(known) else 0.0 for t in range(3))
+        out.append(
+            MergeUse(
+                token=token,
+                depth=int(layout.depth_of[token]),
+                codes=tuple(int(c) for c in codes[i]),
+                strength=table.strength[i],
+                count=int(pairs.count[row_of[i]]),
+                cosine=float(pairs.cosine[row_of[i]]),
+                items=tuple(int(r) for r in rows),
+                taken=int(counts_N[rows].sum()),
+                tiers=(head, torso, tail),
+                tokens_before=float(before_N[rows].mean()) if len(rows) else 0.0,
+                tokens_after=float(after_N[rows].mean()) if len(rows) else 0.0,
+            )
+        )
+    return tuple(out)
+
+
+def token_carriers(ids: SemanticIds) -> Ragged:
+    """The items whose ids have each token, by token."""
+    rows = np.repeat(np.arange(len(ids)), ids.tokens.lengths)
+    order = np.argsort(ids.tokens.values, kind="stable")
+    counts = np.bincount(ids.tokens.values, minlength=ids.layout.vocabulary)
+    return Ragged(rows[order], np.concatenate([[0], np.cumsum(counts)]))
+
+
+def _counts(ids: SemanticIds, counts_N: np.ndarray) -> np.ndarray:
+    """Nobody had taken what came after the fit."""
+    return np.concatenate([counts_N, np.zeros(len(ids) - len(counts_N), dtype=np.int64)])
+
+
+def _shortening(ids: SemanticIds, counts_N: np.ndarray, which_N: np.ndarray) -> Shortening:
+    n = len(counts_N)
+    before, after = ids.unmerged.lengths[:n][which_N], ids.tokens.lengths[:n][which_N]
+    weight = counts_N[which_N]
+    return Shortening(*(_mean(a, w) for w in (np.ones(len(weight)), weight) for a in (before, after)))
+
+
+def _mean(values: np.ndarray, weights: np.ndarray) -> float:
+    total = weights.sum()
+    return float(values @ weights / total) if total else 0.0

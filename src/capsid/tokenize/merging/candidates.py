@@ -1,0 +1,150 @@
+"""Pairs of neighbouring tokens inside an item: how often people took them, and how alike the two tokens are.
+
+NumPy and SciPy only. Decides nothing: which pairs are merged is the gate's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from capsid.ids.layout import TokenLayout
+from capsid.ragged import Ragged
+
+BLOCK = 65_536
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """A row a pair, by pass and then by tokens. `logit` is the gate's for merging against not merging, without a bias;
+    `target` is what the score at the end of training asked for, `merge` the place in the table of merges or -1."""
+
+    left: np.ndarray
+    right: np.ndarray
+    count: np.ndarray
+    frequency: np.ndarray
+    cosine: np.ndarray
+    logit: np.ndarray
+    target: np.ndarray
+    merge: np.ndarray
+    number: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    @classmethod
+    def none(cls) -> Candidates:
+        """No pair at all."""
+        nothing = np.zeros(0, dtype=np.int64)
+        empty = np.zeros(0, dtype=np.float64)
+        return cls(nothing, nothing, nothing, empty, empty, empty, np.zeros(0, dtype=bool), nothing, nothing)
+
+    def append(self, other: Candidates) -> Candidates:
+        """These pairs, then the others."""
+        names = [f.name for f in fields(self)]
+        return Candidates(*(np.concatenate([getattr(self, n), getattr(other, n)]) for n in names))
+
+    def score(self, alpha: float) -> np.ndarray:
+        """m = alpha freq + (1 - alpha) cos (paper, the equation of section "SemanticBPE composition")."""
+        return alpha * self.frequency + (1.0 - alpha) * self.cosine
+
+    def decided(self, logit: np.ndarray, target: np.ndarray, merge: np.ndarray) -> Candidates:
+        """With what the gate made of them."""
+        return replace(self, logit=logit, target=target, merge=merge)
+
+
+def find_candidates(
+    tokens: Ragged,
+    layout: TokenLayout,
+    sequences: Ragged,
+    *,
+    number: int,
+    least: int,
+    count: str,
+    frequency: str,
+) -> Candidates:
+    """Pairs that occur at least `least` times in the training sequences. Cosines are still to be filled in."""
+    rows, left, right = _neighbours(tokens, layout)
+    keys, pair = np.unique(left * layout.vocabulary + right, return_inverse=True)
+    counts = np.zeros(len(keys), dtype=np.int64)
+    if len(keys):
+        counts = (_users if count == "users" else _interactions)(rows, pair, len(keys), len(tokens), sequences)
+    kept = counts >= least
+    keys, counts = keys[kept], counts[kept]
+    most = max(int(counts.max()), 1) if len(counts) else 1
+    share = np.log1p(counts) / np.log1p(most) if frequency == "log" else counts / most
+    n = len(keys)
+    return Candidates(
+        left=keys // layout.vocabulary,
+        right=keys % layout.vocabulary,
+        count=counts,
+        frequency=share.astype(np.float64),
+        cosine=np.zeros(n),
+        logit=np.zeros(n),
+        target=np.zeros(n, dtype=bool),
+        merge=np.full(n, -1, dtype=np.int64),
+        number=np.full(n, number, dtype=np.int64),
+    )
+
+
+def item_profiles(tokens: Ragged, vocabulary: int, vectors_ND: np.ndarray) -> np.ndarray:
+    """Mean unit vector of the items that carry a token, normalised; zeros for a token of no item (methods 6.7, B1).
+
+    Vectors are read by block, so that a mapped file larger than memory will do. Shape: (vocabulary, d).
+    """
+    sums_VD = np.zeros((vocabulary, vectors_ND.shape[1]), dtype=np.float64)
+    for start in range(0, len(tokens), BLOCK):
+        part = tokens.take(np.arange(start, min(start + BLOCK, len(tokens))))
+        unit_BD = unit(np.asarray(vectors_ND[start : start + len(part)], dtype=np.float64))
+        carries = csr_matrix(
+            (np.ones(len(part.values)), part.values, part.offsets), shape=(len(part), vocabulary), dtype=np.float64
+        )
+        sums_VD += carries.T @ unit_BD
+    return unit(sums_VD)
+
+
+def centre_profiles(layout: TokenLayout, centres_VD: np.ndarray) -> np.ndarray:
+    """The tokens' own centres, normalised; of a merged token the sum of its members'. Shape: (vocabulary, d)."""
+    plain = layout.plain.vocabulary
+    out_VD = np.zeros((layout.vocabulary, centres_VD.shape[1]), dtype=np.float64)
+    out_VD[:plain] = np.nan_to_num(centres_VD[:plain])
+    members = layout.merges.members
+    if len(members):
+        out_VD[plain:] = np.add.reduceat(out_VD[members.values], members.offsets[:-1], axis=0)
+    return unit(out_VD)
+
+
+def unit(rows_ND: np.ndarray) -> np.ndarray:
+    """Rows of norm 1; a row of zeros stays one."""
+    norms_N1 = np.linalg.norm(rows_ND, axis=1, keepdims=True)
+    return rows_ND / np.where(norms_N1 > 0, norms_N1, 1.0)
+
+
+def with_cosines(pairs: Candidates, profiles_VD: np.ndarray) -> Candidates:
+    """How alike the two tokens of every pair are."""
+    return replace(pairs, cosine=np.einsum("nd,nd->n", profiles_VD[pairs.left], profiles_VD[pairs.right]))
+
+
+def _neighbours(tokens: Ragged, layout: TokenLayout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row, left and right token of all neighbours in one row that stand for codes."""
+    values = tokens.values.astype(np.int64)
+    row = np.repeat(np.arange(len(tokens)), tokens.lengths)
+    depth = layout.depth_of[values]
+    code = (depth >= 0) & (depth < len(layout.sizes))
+    place = np.flatnonzero(code[:-1] & code[1:] & (row[:-1] == row[1:])) if len(values) else np.zeros(0, dtype=np.int64)
+    return row[place], values[place], values[place + 1]
+
+
+def _interactions(rows: np.ndarray, pair: np.ndarray, pairs: int, items: int, sequences: Ragged) -> np.ndarray:
+    taken = np.bincount(sequences.values, minlength=items)
+    return np.bincount(pair, weights=taken[rows], minlength=pairs).astype(np.int64)
+
+
+def _users(rows: np.ndarray, pair: np.ndarray, pairs: int, items: int, sequences: Ragged) -> np.ndarray:
+    """Distinct users. `rows` rise, so the pairs of an item stand together."""
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=items))])
+    taken = Ragged(pair, offsets).take(sequences.values)
+    user = np.repeat(np.repeat(np.arange(len(sequences)), sequences.lengths), taken.lengths)
+    return np.bincount(np.unique(user * pairs + taken.values) % pairs, minlength=pairs)

@@ -1,0 +1,108 @@
+"""The merge gate: a small network that learns to tell which pairs to merge from the score of every pair.
+
+Trained alone, on pairs (methods 6.7, B5 and B8); no sequence model is needed. Knows no items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from capsid.progress import Progress
+from capsid.rng import child_seed
+from capsid.tokenize.merging.candidates import Candidates
+from capsid.train.batches import BatchPlan
+from capsid.train.loop import Loss, Task, train
+from capsid.train.options import Training
+
+
+class Gate(nn.Module):
+    """Two layers on (e_s, e_s', freq, cos), two logits (paper, appendix on SemanticBPE, the merge gate)."""
+
+    def __init__(self, inputs: int, hidden: int, source: torch.Generator) -> None:
+        super().__init__()
+        self.inner = nn.Linear(inputs, hidden)
+        self.outer = nn.Linear(hidden, 2)
+        with torch.no_grad():
+            for layer in (self.inner, self.outer):
+                layer.weight.normal_(0.0, layer.in_features**-0.5, generator=source)
+                layer.bias.zero_()
+
+    def forward(self, x_BI: Tensor) -> Tensor:
+        """Logits of (keep apart, merge). Shape: (batch, 2)."""
+        out: Tensor = self.outer(functional.gelu(self.inner(x_BI)))
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class GateSettings:
+    """What training needs of the estimator's fields."""
+
+    hidden: int
+    gumbel: float
+    sparsity: float
+    training: Training
+
+
+def train_gate(
+    pairs: Candidates,
+    profiles_VD: np.ndarray,
+    teacher: Callable[[float], np.ndarray],
+    settings: GateSettings,
+    *,
+    seed: int,
+    checkpoint: Path | None,
+    progress: Progress,
+) -> np.ndarray:
+    """Logit of merging every pair. `teacher(share)` says which to merge when that share of training is over."""
+    inputs = _Inputs(pairs, profiles_VD)
+    source = torch.Generator().manual_seed(child_seed(seed, "merges", "weights"))
+    gate = Gate(inputs.width, settings.hidden, source)
+    steps = settings.training.steps
+
+    def loss(rows: np.ndarray, step: int) -> Loss:
+        target_B = torch.from_numpy(teacher(step / max(steps - 1, 1))[rows].astype(np.int64))
+        log_pi_B2 = gate(inputs.rows(rows)).log_softmax(-1)
+        relaxed_B2 = (log_pi_B2 + gumbel_noise(log_pi_B2.shape)) / settings.gumbel
+        value = functional.cross_entropy(relaxed_B2, target_B)
+        return Loss(value + settings.sparsity * log_pi_B2[:, 1].exp().mean(), len(rows))
+
+    plan = BatchPlan(np.ones(len(pairs), dtype=np.int64), settings.training.batch_size, seed)
+    train(Task(gate, plan, loss), settings.training, seed=seed, checkpoint=checkpoint, progress=progress, name="merges")
+    with torch.inference_mode():
+        parts = [
+            gate(inputs.rows(np.arange(start, min(start + settings.training.batch_size, len(pairs)))))
+            for start in range(0, len(pairs), settings.training.batch_size)
+        ]
+        logits_N2 = torch.cat(parts).double().numpy()
+    out: np.ndarray = logits_N2[:, 1] - logits_N2[:, 0]
+    return out
+
+
+def gumbel_noise(shape: torch.Size) -> Tensor:
+    """Gumbel(0, 1) noise from torch's own source, which the loop keeps: a resumed run draws the same."""
+    # An exponential draw has the law of -log(uniform), and is never so close to 0 that its logarithm is infinite.
+    return -torch.empty(shape).exponential_().clamp_min(1e-30).log()
+
+
+class _Inputs:
+    """What the gate sees of a pair. Frequency and cosine are standardised: as they come they vary too little."""
+
+    def __init__(self, pairs: Candidates, profiles_VD: np.ndarray) -> None:
+        numbers_N2 = np.stack([pairs.frequency, pairs.cosine], axis=1)
+        spread_2 = numbers_N2.std(0)
+        numbers_N2 = (numbers_N2 - numbers_N2.mean(0)) / np.where(spread_2 > 0, spread_2, 1.0)
+        self.numbers = torch.from_numpy(numbers_N2.astype(np.float32))
+        self.profiles = torch.from_numpy(profiles_VD.astype(np.float32))
+        self.left, self.right = torch.from_numpy(pairs.left), torch.from_numpy(pairs.right)
+        self.width = 2 * profiles_VD.shape[1] + 2
+
+    def rows(self, rows: np.ndarray) -> Tensor:
+        own = torch.from_numpy(rows)
+        return torch.cat([self.profiles[self.left[own]], self.profiles[self.right[own]], self.numbers[own]], dim=1)

@@ -1,0 +1,263 @@
+"""SemanticBPE: learn which neighbouring tokens of an id are written as one (paper, section on SemanticBPE composition).
+
+Learnt once, on final ids; applied to any id, also of items that come later. Variants are settings: frequency only
+(`alpha=1,1`), meaning only (`alpha=0,0`), counted by users. The gate, and torch with it, is loaded when it is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from capsid.data.item_table import ItemTable
+from capsid.errors import ConfigError, NotFittedError
+from capsid.ids.merges import MergeTable
+from capsid.ids.semantic_ids import SemanticIds
+from capsid.progress import Progress, silent
+from capsid.ragged import Ragged
+from capsid.rng import child_seed
+from capsid.tokenize.merging.candidates import (
+    Candidates,
+    centre_profiles,
+    find_candidates,
+    item_profiles,
+    with_cosines,
+)
+from capsid.train.options import Training
+
+CHOICES = {"count": ("interactions", "users"), "frequency": ("log", "share"), "profile": ("items", "centres")}
+# Weight and threshold move over the first half of training; then the gate learns what it will be asked for.
+ANNEALED = 0.5
+# A pair is merged where merging is more likely than not.
+LEAST = 0.5
+
+
+def gate_training() -> Training:
+    """Seconds for some thousands of pairs."""
+    return Training(
+        steps=300,
+        batch_size=1024,
+        learning_rate=1e-2,
+        weight_decay=0.0,
+        ema=0.9,
+        validate_every=100,
+    )
+
+
+@dataclass(kw_only=True)
+class SemanticBPE:
+    """`size` merges at most, over all `passes` together: each pass may use an equal share of what is left.
+
+    `alpha` and `theta` go from their first value to their second. `bias` is added to the gate's logit at inference.
+    """
+
+    kind: ClassVar[str] = "semantic-bpe"
+    size: int = 256
+    passes: int = 1
+    min_count: int = 20
+    count: str = "interactions"
+    alpha: tuple[float, float] = (1.0, 0.6)
+    theta: tuple[float, float] = (0.90, 0.55)
+    frequency: str = "log"
+    profile: str = "items"
+    hidden: int = 64
+    gumbel: float = 1.0
+    sparsity: float = 0.01
+    bias: float = 0.0
+    training: Training = field(default_factory=gate_training)
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"merges.{name} is {getattr(self, name)!r}", hint=f"one of {', '.join(allowed)}")
+        for name in ("size", "passes", "min_count", "hidden"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"merges.{name} is {getattr(self, name)}, but must be at least 1")
+        for name, (low, high) in {"alpha": (0, 1), "theta": (-1, 1)}.items():
+            given = getattr(self, name)
+            if len(given) != 2 or not all(low <= v <= high for v in given):
+                raise ConfigError(f"merges.{name} is {given}", hint=f"two numbers from {low} to {high}: start, end")
+        if not self.gumbel > 0 or not self.sparsity >= 0 or not np.isfinite(self.bias):
+            raise ConfigError("merges.gumbel must be above 0, merges.sparsity at least 0, merges.bias a finite number")
+
+    @property
+    def frequency_only(self) -> bool:
+        """Whether meaning has no say; then theta has none either (methods 6.7, B10)."""
+        return self.alpha == (1.0, 1.0)
+
+    @property
+    def table_(self) -> MergeTable:
+        """The merges."""
+        pairs = self.candidates_
+        rows = np.flatnonzero(pairs.merge >= 0)
+        rows = rows[np.argsort(pairs.merge[rows])]
+        columns = (pairs.left[rows], pairs.right[rows], self.probability(pairs.logit[rows]), pairs.number[rows])
+        table = MergeTable.of(self.first_, *columns)
+        return dataclasses.replace(table, least=LEAST) if len(table) else table
+
+    def probability(self, logit: np.ndarray) -> np.ndarray:
+        """pi_1 of the gate with its bias."""
+        out: np.ndarray = 1.0 / (1.0 + np.exp(-(logit + self.bias + self.learnt_bias_)))
+        return out
+
+    def shifted(self, bias: float) -> SemanticBPE:
+        """The same merges under a gate whose bias stage 2 has learnt: the weakest may rest, new ones are not made."""
+        out = dataclasses.replace(self).load_state(self.state())
+        out.learnt_bias_ = bias
+        return out
+
+    def fit(
+        self,
+        ids: SemanticIds,
+        table: ItemTable,
+        vectors_ND: np.ndarray | None,
+        *,
+        centres_VD: np.ndarray | None = None,
+        seed: int = 0,
+        progress: Progress = silent,
+        checkpoint: Path | None = None,
+    ) -> SemanticBPE:
+        """Learn from the ids and training sequences of the table's items. `centres_VD` has a vector a token.
+
+        With a checkpoint, a killed fit goes on; files begin with its name and are gone when all is done.
+        """
+        self.first_ = ids.layout.plain.vocabulary
+        self.candidates_ = Candidates.none()
+        self.learnt_bias_ = 0.0
+        self.counts_ = np.bincount(table.sequences.values, minlength=len(ids)).astype(np.int64)
+        files = []
+        for number in range(1, self.passes + 1):
+            work = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}-{number}")
+            files += [work] if work is not None else []
+            job = _Pass(self, number, ids.with_merges(self.table_), table.sequences, progress)
+            found = job.learn(vectors_ND, centres_VD, child_seed(seed, "merges", number), work)
+            self.candidates_ = self.candidates_.append(found)
+            if not (found.merge >= 0).any():
+                break
+        for file in files:
+            file.unlink(missing_ok=True)
+        return self
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All candidates with what became of them, and how often each item was taken in training."""
+        if not hasattr(self, "candidates_"):
+            raise NotFittedError("the merges are not fitted", hint="call fit first")
+        numbers = {"first": np.array(self.first_), "learnt_bias": np.array(self.learnt_bias_)}
+        return {**vars(self.candidates_), "counts": self.counts_, **numbers}
+
+    def load_state(self, state: dict[str, np.ndarray]) -> SemanticBPE:
+        """Arrays as saved."""
+        arrays = dict(state)
+        self.first_, self.counts_ = int(arrays.pop("first")), arrays.pop("counts")
+        self.learnt_bias_ = float(arrays.pop("learnt_bias", 0.0))
+        self.candidates_ = Candidates(**arrays)
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """One pass over ids that earlier passes have merged."""
+
+    settings: SemanticBPE
+    number: int
+    ids: SemanticIds
+    sequences: Ragged
+    progress: Progress
+
+    @property
+    def room(self) -> int:
+        left = self.settings.size - len(self.ids.layout.merges)
+        return -(-left // (self.settings.passes - self.number + 1))
+
+    def learn(
+        self, vectors_ND: np.ndarray | None, centres_VD: np.ndarray | None, seed: int, checkpoint: Path | None
+    ) -> Candidates:
+        s = self.settings
+        pairs = find_candidates(
+            self.ids.tokens,
+            self.ids.layout,
+            self.sequences,
+            number=self.number,
+            least=s.min_count,
+            count=s.count,
+            frequency=s.frequency,
+        )
+        if not len(pairs):
+            self.progress.line(
+                f"merges: no pair of neighbouring tokens is taken {s.min_count} times, so none is merged"
+            )
+            return pairs
+        profiles_VD = self._profiles(vectors_ND, centres_VD)
+        pairs = with_cosines(pairs, profiles_VD)
+        fine = self._eligible(pairs, 1.0)
+        if not fine.any():
+            self.progress.line(
+                f"merges: none of {len(pairs):,} pairs has a cosine above {s.theta[1]:g}, so none is merged"
+            )
+            return pairs
+        # Late: the gate brings torch.
+        from capsid.tokenize.merging.gate import GateSettings, train_gate
+
+        settings = GateSettings(s.hidden, s.gumbel, s.sparsity, s.training)
+        logit = train_gate(
+            pairs,
+            profiles_VD,
+            self._teacher(pairs),
+            settings,
+            seed=seed,
+            checkpoint=checkpoint,
+            progress=self.progress,
+        )
+        pairs = pairs.decided(logit, self._wanted(pairs, 1.0), self._chosen(pairs, logit, fine))
+        self.progress.line(
+            f"merges: {len(pairs):,} pairs taken {s.min_count} times, {int(fine.sum()):,} of them may be merged, "
+            f"{int((pairs.merge >= 0).sum()):,} are"
+        )
+        return pairs
+
+    def _profiles(self, vectors_ND: np.ndarray | None, centres_VD: np.ndarray | None) -> np.ndarray:
+        if self.settings.profile == "centres":
+            if centres_VD is None:
+                raise ConfigError("the tokenizer has no centres for merges", hint="set merges.profile=items")
+            return centre_profiles(self.ids.layout, centres_VD)
+        if vectors_ND is None:
+            raise ConfigError("merges need item vectors", hint="set an encoder, or merges=null")
+        return item_profiles(self.ids.tokens, self.ids.layout.vocabulary, vectors_ND)
+
+    def _eligible(self, pairs: Candidates, share: float) -> np.ndarray:
+        """Pairs whose cosine is above theta, `share` of the way (paper, appendix on SemanticBPE, merge candidates)."""
+        if self.settings.frequency_only:
+            return np.ones(len(pairs), dtype=bool)
+        first, last = self.settings.theta
+        return pairs.cosine > first + (last - first) * share
+
+    def _wanted(self, pairs: Candidates, share: float) -> np.ndarray:
+        """The best pairs by score that are eligible: what the gate is to learn (methods 6.7, B5)."""
+        first, last = self.settings.alpha
+        score = np.where(self._eligible(pairs, share), pairs.score(first + (last - first) * share), -np.inf)
+        best = np.argsort(-score, kind="stable")[: self.room]
+        out = np.zeros(len(pairs), dtype=bool)
+        out[best[np.isfinite(score[best])]] = True
+        return out
+
+    def _teacher(self, pairs: Candidates) -> Callable[[float], np.ndarray]:
+        final = self._wanted(pairs, 1.0)
+
+        def wanted(share: float) -> np.ndarray:
+            return final if share >= ANNEALED else self._wanted(pairs, share / ANNEALED)
+
+        return wanted
+
+    def _chosen(self, pairs: Candidates, logit: np.ndarray, fine: np.ndarray) -> np.ndarray:
+        """Place in the table of every pair that is merged: pi_1 > pi_0, the largest pi_1 first."""
+        pi = self.settings.probability(logit)
+        order = np.lexsort([pairs.right, pairs.left, -pairs.score(self.settings.alpha[1]), -pi])
+        best = order[((pi > LEAST) & fine)[order]][: self.room]
+        merge = np.full(len(pairs), -1, dtype=np.int64)
+        merge[best] = len(self.ids.layout.merges) + np.arange(len(best))
+        return merge
