@@ -73,17 +73,18 @@ def fingerprint(*values: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def override(part: Any, path: str, text: str) -> Any:
+def override(part: Any, path: str, text: str, kinds: Kinds | None = None) -> Any:
     """A copy of `part` with the field at the dotted `path` set from `text`, typed by the field.
 
-    A number in the path selects an element of a tuple: ``schedule.0.steps``.
+    A number in the path selects an element of a tuple: ``schedule.0.steps``. Where a part is wanted, the name of a kind
+    is that part with its defaults: ``generator=transformer``.
     """
     head, _, rest = path.partition(".")
     if isinstance(part, tuple):
         if not head.isdigit() or int(head) >= len(part):
             raise ConfigError(f"{head!r} does not select one of {len(part)} elements", hint="count from 0")
         i = int(head)
-        new = override(part[i], rest, text) if rest else _parse(text, type(part[i]))
+        new = override(part[i], rest, text, kinds) if rest else _parse(text, type(part[i]))
         return (*part[:i], new, *part[i + 1 :])
     if not dataclasses.is_dataclass(part) or isinstance(part, type):
         raise ConfigError(f"cannot set {path!r}: there is nothing below {type(part).__name__}")
@@ -91,9 +92,10 @@ def override(part: Any, path: str, text: str) -> Any:
     if head not in names:
         raise ConfigError(f"{type(part).__name__} has no field {head!r}", hint=nearest(head, names))
     if rest:
-        value = override(getattr(part, head), rest, text)
+        value = override(getattr(part, head), rest, text, kinds)
     else:
-        value = _parse(text, typing.get_type_hints(type(part))[head])
+        hint = typing.get_type_hints(type(part))[head]
+        value = _named(text, hint, kinds or {}) if _takes_parts(hint) else _parse(text, hint)
     return dataclasses.replace(part, **{head: value})
 
 
@@ -139,6 +141,22 @@ def _coerce(value: Any, hint: Any, kinds: Kinds) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return value
+
+
+def _takes_parts(hint: Any) -> bool:
+    wanted = [a for a in typing.get_args(hint) if a is not type(None)] or [hint]
+    return any(a is Any or dataclasses.is_dataclass(a) for a in wanted)
+
+
+def _named(text: str, hint: Any, kinds: Kinds) -> Any:
+    """The part of that kind as its defaults make it, or None where a field may be empty."""
+    wanted = typing.get_args(hint) or (hint,)
+    if text.lower() in ("none", "null") and type(None) in wanted:
+        return None
+    allowed = {k: c for k, c in kinds.items() if Any in wanted or c in wanted}
+    if text not in allowed:
+        raise ConfigError(f"there is no part {text!r} for this place", hint=nearest(text, allowed))
+    return allowed[text]()
 
 
 def _parse(text: str, hint: Any) -> Any:

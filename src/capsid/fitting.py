@@ -23,6 +23,7 @@ from capsid.data.split import Cases, Split
 from capsid.decode.retrieve import Retriever
 from capsid.evaluate.evaluator import evaluate
 from capsid.generate.fit import fit_generator
+from capsid.generate.stage_two import Companion, RoutingAdapters
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.progress import Progress, duration
@@ -50,12 +51,17 @@ def fit_recipe(
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
     trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
     log = []
-    for number, phase in enumerate(recipe.schedule):
+    for number, phase in enumerate(part for whole in recipe.schedule for part in whole.parts()):
         if phase.retokenize:
             tokenizer = stages.tokenizer(f"tokenizer-{number}", _Revision(tokenizer, generator, table, seed, progress))
             trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
         retriever = Retriever(generator, tokenizer.ids, trie, recipe.decoder, generator.history)
-        log.append(stages.phase(number, recipe, phase, retriever, table, split, seed, progress))
+        companion = None if phase.adapt is None else Companion(phase.adapt, tokenizer, seed=seed + number)
+        log.append(stages.phase(number, recipe, phase, retriever, companion, table, split, seed, progress))
+        if phase.adapt is not None and companion is not None:
+            adapted = _Adapted(tokenizer, phase.adapt, companion, table, seed, progress)
+            tokenizer = stages.tokenizer(f"tokenizer-{number}-adapted", adapted)
+            trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
     return Fitted(tokenizer, trie, generator, tuple(log))
 
 
@@ -77,7 +83,9 @@ class _FirstFit:
 
     def __call__(self, checkpoint: Path | None) -> ItemTokenizer:
         recipe = self.recipe
-        parts = ItemTokenizer(encoder=recipe.encoder, tokenizer=recipe.tokenizer, collisions=recipe.collisions)
+        parts = ItemTokenizer(
+            encoder=recipe.encoder, tokenizer=recipe.tokenizer, collisions=recipe.collisions, merges=recipe.merges
+        )
         return parts.fit(self.table, seed=self.seed, progress=self.progress, checkpoint=checkpoint)
 
 
@@ -97,17 +105,46 @@ class _Revision:
         sums = np.add.reduceat(weights[old.tokens.values], old.tokens.offsets[:-1], axis=0)
         learnt = (sums / old.tokens.lengths[:, None]).astype(np.float32)
         new = self.tokenizer.revise(self.table, learnt, seed=self.seed, progress=self.progress)
-        changed = sum(not np.array_equal(a, b) for a, b in zip(old.codes, new.ids.codes))
-        self.progress.line(f"re-tokenised: {changed:,} of {len(old):,} items have new codes")
+        _tell_churn(old, new.ids, self.progress)
         return new
+
+
+@dataclass(frozen=True, eq=False)
+class _Adapted:
+    """New ids from what routing adapters have learnt, no more of them than the phase allows."""
+
+    tokenizer: ItemTokenizer
+    adapt: RoutingAdapters
+    companion: Companion
+    table: ItemTable
+    seed: int
+    progress: Progress
+
+    def __call__(self, checkpoint: Path | None) -> ItemTokenizer:
+        old, bias = self.tokenizer.ids, self.companion.bias
+        new = self.tokenizer.adapt(
+            self.table, most=self.adapt.churn, gate_bias=bias, seed=self.seed, progress=self.progress
+        )
+        _tell_churn(old, new.ids, self.progress)
+        if self.companion.gate is not None:
+            before, after = (i.statistics().mean_tokens for i in (old, new.ids))
+            self.progress.line(f"merge gate: bias {bias:+.3f}, tokens an item {before:.2f} before, {after:.2f} after")
+        return new
+
+
+def _tell_churn(old: SemanticIds, new: SemanticIds, progress: Progress) -> None:
+    changed = sum(not np.array_equal(a, b) for a, b in zip(old.codes, new.codes))
+    progress.line(f"re-tokenised: {changed:,} of {len(old):,} items have new codes")
 
 
 def _tell_ids(ids: SemanticIds, progress: Progress) -> None:
     about = ids.statistics()
+    merges = len(ids.layout.merges)
+    merged = f" ({merges:,} merged, {about.mean_tokens:.2f} tokens an item)" if merges else ""
     progress.line(
         f"ids: {about.items:,} items, {about.mean_length:.2f} codes each, {100 * about.collision_rate:.1f} % collide, "
         f"use of codebooks {', '.join(f'{100 * u:.0f} %' for u in about.utilization)}, "
-        f"{ids.layout.vocabulary:,} tokens"
+        f"{ids.layout.vocabulary:,} tokens{merged}"
     )
 
 
@@ -135,6 +172,7 @@ class _Stages:
         recipe: Recipe,
         phase: Phase,
         retriever: Retriever,
+        companion: Companion | None,
         table: ItemTable,
         split: Split,
         seed: int,
@@ -145,6 +183,8 @@ class _Stages:
         if folder is not None and (folder / MANIFEST).exists():
             open_folder(folder, kind="stage")
             generator.load_state(retriever.ids.layout, load_file(folder / "generator.safetensors"))  # type: ignore[attr-defined]
+            if companion is not None:
+                companion.load_state_dict(load_file(folder / "companion.safetensors"))
             log: dict[str, Any] = read_json(folder / "log.json")
             return log
         result = fit_generator(
@@ -155,6 +195,7 @@ class _Stages:
             phase.training,
             seed=seed + number,
             learns=phase.learns,
+            companion=companion,
             validate=_validation(retriever, split.valid, table.counts, phase.training.validation_users, seed),
             checkpoint=folder.with_suffix(".checkpoint") if folder is not None else None,
             progress=progress,
@@ -174,6 +215,8 @@ class _Stages:
         if folder is not None:
             with new_folder(folder, kind="stage") as new:
                 (new / "generator.safetensors").write_bytes(tensor_bytes(generator.state()))  # type: ignore[attr-defined]
+                if companion is not None:
+                    (new / "companion.safetensors").write_bytes(tensor_bytes(companion.state_dict()))
                 write_json(new / "log.json", log)
         return log
 

@@ -1,4 +1,4 @@
-"""A method is a value: which encoder, tokenizer, collision policy, generator, loss terms, decoder and schedule.
+"""A method is a value: which encoder, tokenizer, collisions, merges, generator, loss terms, decoder and schedule.
 
 No method has a class, trainer or loader of its own. What cannot be said with these parts is a reason to extend a
 part, not to add a branch.
@@ -7,7 +7,7 @@ part, not to add a branch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from capsid.config import Kinds, from_dict, override, to_dict
@@ -16,8 +16,9 @@ from capsid.encode.kinds import ENCODERS
 from capsid.errors import ConfigError
 from capsid.generate.generator import GENERATORS
 from capsid.generate.objective import TERMS
+from capsid.generate.stage_two import RoutingAdapters
 from capsid.ids.collisions import COLLISIONS, Bucket
-from capsid.tokenize.kinds import TOKENIZERS
+from capsid.tokenize.kinds import MERGES, TOKENIZERS
 from capsid.train.options import Training
 
 
@@ -26,7 +27,7 @@ class Phase:
     """One stretch of training: which parameters learn (shell patterns), under which terms, for how long.
 
     `retokenize` gives all items new ids before the phase begins, from what the generator has learnt of them; trie and
-    labels are rebuilt with them.
+    labels are rebuilt with them. `adapt` lets the routing learn with the generator for a while (stage 2).
     """
 
     kind: ClassVar[str] = "phase"
@@ -35,11 +36,27 @@ class Phase:
     terms: tuple[Any, ...] = ()
     training: Training = field(default_factory=Training)
     retokenize: bool = False
+    adapt: RoutingAdapters | None = None
+
+    def parts(self) -> tuple[Phase, ...]:
+        """The phase itself, or its adapting parts, after each of which ids may change, and the rest."""
+        if self.adapt is None:
+            return (self,)
+        steps, count = self.training.steps, self.adapt.refreshes
+        ends = sorted({max(1, round(steps * self.adapt.share * n / count)) for n in range(1, count + 1)})
+        name = f"{self.name}, routing adapts"
+        adapting = [
+            replace(self, name=name, training=self.training.part(begin, end), retokenize=False)
+            for begin, end in zip([0, *ends], ends)
+        ]
+        adapting[0] = replace(adapting[0], retokenize=self.retokenize)
+        rest = replace(self, training=self.training.part(ends[-1], steps), retokenize=False, adapt=None)
+        return (*adapting, rest)
 
 
 @dataclass(kw_only=True, frozen=True)
 class Recipe:
-    """`terms` of a phase replace `objective` where given. An empty schedule: nothing to train."""
+    """`terms` of a phase replace `objective` where given. An empty schedule: nothing to train; no merges: None."""
 
     name: str
     about: str
@@ -48,6 +65,7 @@ class Recipe:
     encoder: Any | None = None
     tokenizer: Any
     collisions: Any = field(default_factory=Bucket)
+    merges: Any | None = None
     generator: Any
     objective: tuple[Any, ...] = ()
     decoder: BeamSearch = field(default_factory=BeamSearch)
@@ -60,7 +78,7 @@ class Recipe:
             path, equals, value = setting.partition("=")
             if not equals or not path:
                 raise ConfigError(f"{setting!r} is not a setting", hint="write part.field=value")
-            recipe = override(recipe, path.strip(), value.strip())
+            recipe = override(recipe, path.strip(), value.strip(), PLACES.get(path.strip(), KINDS))
         return recipe
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,9 +97,20 @@ KINDS: Kinds = {
     **ENCODERS,
     **TOKENIZERS,
     **COLLISIONS,
+    **MERGES,
     **GENERATORS,
     **TERMS,
     BeamSearch.kind: BeamSearch,
+    RoutingAdapters.kind: RoutingAdapters,
     Training.kind: Training,
     Phase.kind: Phase,
+}
+
+# What may stand where, so that a part named in a setting is one of the right sort.
+PLACES: dict[str, Kinds] = {
+    "encoder": ENCODERS,
+    "tokenizer": TOKENIZERS,
+    "collisions": COLLISIONS,
+    "merges": MERGES,
+    "generator": GENERATORS,
 }

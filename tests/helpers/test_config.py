@@ -144,15 +144,21 @@ def test_override_reaches_below() -> None:
         ("wheels.2.spokes", "1", "'2' does not select one of 2", "count from 0"),
         ("wheels.first", "1", "'first' does not select", ""),
         ("name.length", "1", "nothing below str", ""),
-        ("drive", "sail", "cannot be set from text", "set one of its fields"),
+        ("drive", "snail", "no part 'snail' for this place", "sail"),
         ("wheels.0", "x", "cannot be set from text", ""),
     ],
 )
 def test_override_refuses(path: str, text: str, message: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        override(Cart(), path, text)
+        override(Cart(), path, text, KINDS)
     assert hint in (caught.value.hint or "")
     assert caught.value.exit_code == 2
+
+
+def test_a_part_is_set_by_the_name_of_its_kind() -> None:
+    cart = override(Cart(), "drive", "sail", KINDS)
+    assert cart.drive == Sail()
+    assert override(cart, "drive", "null", KINDS).drive is None
 
 
 def test_difference_shows_what_one_side_lacks() -> None:

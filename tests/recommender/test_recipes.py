@@ -58,7 +58,8 @@ def test_settings_change_a_copy() -> None:
         ("generator.dropout=2", "generator.dropout is 2.0"),
         ("schedule.0.training.steps=0", "training.steps is 0"),
         ("schedule.1.training.steps=5", "does not select one of 1"),
-        ("tokenizer=atomic", "cannot be set from text"),
+        ("tokenizer=bucket", "no part 'bucket' for this place"),
+        ("generator=atomic", "no part 'atomic' for this place"),
     ],
 )
 def test_wrong_settings(setting: str, message: str) -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.objective import Term
+from capsid.generate.stage_two import Companion
 from capsid.ids.flatten import flatten
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
@@ -34,12 +36,16 @@ def fit_generator(
     *,
     seed: int,
     learns: Sequence[str] = ("*",),
+    companion: Companion | None = None,
     validate: Callable[[], float] | None = None,
     checkpoint: Path | None = None,
     progress: Progress = silent,
     name: str = "generator",
 ) -> TrainingResult:
-    """Train the parameters whose names match `learns` (shell patterns); the others stay as they are."""
+    """Train the parameters whose names match `learns` (shell patterns); the others stay as they are.
+
+    A companion learns as well, and adds to inputs and loss (stage 2).
+    """
     pieces = training_pieces(sequences, generator.history)
     if not len(pieces):
         raise DataError("no training sequence has two or more items", hint="there is no next item to learn from")
@@ -49,13 +55,16 @@ def fit_generator(
     _freeze(network, learns)
 
     def loss(rows: np.ndarray, step: int) -> Loss:
-        batch = flatten(ids, pieces.take(rows), last=generator.history + 1)
-        predictions = network.predict(batch)
-        total = sum((term.weight * term.loss(network, predictions) for term in terms), torch.zeros(()))
+        items = pieces.take(rows)
+        batch = flatten(ids, items, last=generator.history + 1)
+        nudges_RD, beside = (None, torch.zeros(())) if companion is None else companion(network.token.weight, items)
+        predictions = network.predict(batch, nudges_RD)
+        total = sum((term.weight * term.loss(network, predictions) for term in terms), beside)
         return Loss(total, int(batch.lengths_B.sum()) - len(batch))
 
     plan = BatchPlan(lengths, training.batch_size, seed)
-    task = Task(network, plan, loss, validate)
+    learner = network if companion is None else nn.ModuleDict({"generator": network, "companion": companion})
+    task = Task(learner, plan, loss, validate)
     return train(task, training, seed=seed, checkpoint=checkpoint, progress=progress, name=name)
 
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from capsid.generate.dropout import dropout
 from capsid.ids.flatten import TokenBatch
+from capsid.ids.layout import PAD
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,11 @@ class GeneratorNetwork(Protocol):
     token: nn.Embedding
     norm: nn.LayerNorm
 
-    def predict(self, batch: TokenBatch) -> Predictions:
-        """Read whole sequences; the rows that predict a token of the second item or a later one."""
+    def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
+        """Read whole sequences; the rows that predict a token of the second item or a later one.
+
+        `nudges` are added to the inputs, a row for each real token in turn.
+        """
 
 
 class Block(nn.Module):
@@ -156,16 +160,24 @@ class CausalTransformer(nn.Module):
         """Fresh weights."""
         reset(self, self.shape.layers, generator)
 
-    def predict(self, batch: TokenBatch) -> Predictions:
+    def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
         """Hidden rows for every token of every item but the first (methods 6.8, N4)."""
         tokens, places, depths = (torch.from_numpy(a) for a in (batch.tokens_BL, batch.places_BL, batch.depths_BL))
-        hidden_BLD = self.hidden(tokens[:, :-1], places[:, :-1], depths[:, :-1])
+        extra_BLD = None
+        if nudges_RD is not None:
+            slots_R = torch.from_numpy(np.flatnonzero(batch.tokens_BL != PAD))
+            extra_BLD = nudges_RD.new_zeros(tokens.numel(), nudges_RD.shape[1]).index_copy(0, slots_R, nudges_RD)
+            extra_BLD = extra_BLD.view(*tokens.shape, -1)[:, :-1]
+        hidden_BLD = self.hidden(tokens[:, :-1], places[:, :-1], depths[:, :-1], extra_BLD)
         index = torch.from_numpy(np.flatnonzero((batch.places_BL[:, 1:] >= 1).ravel()))
         return Predictions(hidden_BLD.flatten(0, 1)[index], tokens[:, 1:].flatten()[index])
 
-    def hidden(self, tokens_BL: Tensor, places_BL: Tensor, depths_BL: Tensor) -> Tensor:
+    def hidden(
+        self, tokens_BL: Tensor, places_BL: Tensor, depths_BL: Tensor, extra_BLD: Tensor | None = None
+    ) -> Tensor:
         """Last hidden rows of whole sequences, before the last norm. Padding stands at the end of a row."""
         x = self._embed(tokens_BL, places_BL, depths_BL)
+        x = x if extra_BLD is None else x + extra_BLD
         for block in self.blocks:
             x, _ = block(x)
         return x

@@ -39,9 +39,9 @@ class TimelineTransformer(nn.Module):
         """Fresh weights."""
         reset(self, len(self.blocks) + len(self.depth_blocks), generator)
 
-    def predict(self, batch: TokenBatch) -> Predictions:
+    def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
         """Hidden rows for every token of every item but the first (methods 6.8, N4)."""
-        read_BPD = self._read(batch)[:, :-1]
+        read_BPD = self._read(batch, nudges_RD)[:, :-1]
         user_R, column_R = np.nonzero((batch.tokens_BL != PAD) & (batch.places_BL >= 1))
         place_R, depth_R = batch.places_BL[user_R, column_R], batch.depths_BL[user_R, column_R]
         tokens_R = torch.from_numpy(batch.tokens_BL[user_R, column_R])
@@ -86,13 +86,14 @@ class TimelineTransformer(nn.Module):
             caches.append(cache)
         return replace(state, caches=tuple(caches), depth=state.depth + 1), self.logits(x)
 
-    def _read(self, batch: TokenBatch) -> Tensor:
+    def _read(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Tensor:
         """What the timeline makes of every prefix of the histories. Shape: (B, P, D)."""
         places = int(batch.items_B.max())
         user_R, column_R = np.nonzero(batch.tokens_BL != PAD)
         tokens_R = torch.from_numpy(batch.tokens_BL[user_R, column_R])
         slots_R = torch.from_numpy(user_R * places + batch.places_BL[user_R, column_R])
-        items = torch.zeros(len(batch) * places, self.shape.width).index_add(0, slots_R, self.token(tokens_R))
+        parts_RD = self.token(tokens_R) if nudges_RD is None else self.token(tokens_R) + nudges_RD
+        items = torch.zeros(len(batch) * places, self.shape.width).index_add(0, slots_R, parts_RD)
         x_BPD = items.view(len(batch), places, -1) + self.place.weight[:places]
         x_BPD = dropout(x_BPD, self.shape.embedding_dropout, self.training)
         for block in self.blocks:

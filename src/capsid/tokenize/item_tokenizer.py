@@ -1,4 +1,4 @@
-"""From items to Semantic IDs and back: encoder, tokenizer and collision policy as one fitted thing that can be saved.
+"""From items to Semantic IDs and back: encoder, tokenizer, collision policy and merges as one fitted, savable thing.
 
 Usable alone, without a generator. Users see their own item ids.
 """
@@ -23,22 +23,24 @@ from capsid.encode.cache import encode_items
 from capsid.encode.kinds import ENCODERS
 from capsid.errors import ConfigError, DataError, NotFittedError
 from capsid.ids.collisions import COLLISIONS, Bucket
+from capsid.ids.layout import TokenLayout
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
-from capsid.tokenize.kinds import TOKENIZERS
+from capsid.tokenize.kinds import MERGES, TOKENIZERS
 from capsid.vocabulary import Vocabulary
 
 KIND = "tokenizer"
-KINDS: Kinds = {**ENCODERS, **TOKENIZERS, **COLLISIONS}
+KINDS: Kinds = {**ENCODERS, **TOKENIZERS, **COLLISIONS, **MERGES}
 
 
 @dataclass(kw_only=True)
 class ItemTokenizer:
-    """Parts as in a recipe; `encoder` may be None where the tokenizer needs no vectors."""
+    """Parts as in a recipe; `encoder` may be None where the tokenizer needs no vectors, `merges` where none are."""
 
     tokenizer: Any
     encoder: Any | None = None
     collisions: Any = dataclasses.field(default_factory=Bucket)
+    merges: Any | None = None
 
     @property
     def ids(self) -> SemanticIds:
@@ -68,6 +70,18 @@ class ItemTokenizer:
         )
         codes = self.tokenizer_.encode(table)
         self.ids_: SemanticIds = SemanticIds.assign(table.items, codes, self.tokenizer_.sizes, self.collisions)
+        self.merges_: Any | None = None
+        if self.merges is not None:
+            self.merges_ = dataclasses.replace(self.merges).fit(
+                self.ids_,
+                table,
+                table.blocks.get("item"),
+                centres_VD=self.token_vectors(),
+                seed=seed,
+                progress=progress,
+                checkpoint=None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}.merges"),
+            )
+            self.ids_ = self.ids_.with_merges(self.merges_.table_)
         return self
 
     def revise(
@@ -79,12 +93,26 @@ class ItemTokenizer:
                 f"the tokenizer {self.tokenizer_.kind!r} cannot re-tokenise", hint="drop retokenize from the schedule"
             )
         table = self._with_vectors(table, seed, progress).with_block("learnt", learnt_ND)
-        old = self.ids.layout
         self.tokenizer_.revise(table)
+        return self._assign_again(table, self.ids.layout)
+
+    def adapt(
+        self, table: ItemTable, *, most: float, gate_bias: float, seed: int = 0, progress: Progress = silent
+    ) -> ItemTokenizer:
+        """New ids for at most a share `most` of the items, from what adapters of the routing have learnt (stage 2)."""
+        table = self._with_vectors(table, seed, progress)
+        self.tokenizer_.end_adapting(table, self.ids.codes, most)
+        layout = self.ids.layout
+        if self.merges_ is not None and gate_bias:
+            self.merges_ = self.merges_.shifted(gate_bias)
+            layout = dataclasses.replace(layout, merges=self.merges_.table_)
+        return self._assign_again(table, layout)
+
+    def _assign_again(self, table: ItemTable, layout: TokenLayout) -> ItemTokenizer:
         ids = SemanticIds.assign(table.items, self.tokenizer_.encode(table), self.tokenizer_.sizes, self.collisions)
-        if ids.layout.sizes != old.sizes:
+        if ids.layout.sizes != layout.sizes:
             raise ConfigError("re-tokenising changed the codebook sizes, so the generator's tokens lost their meaning")
-        self.ids_ = dataclasses.replace(ids, layout=old)
+        self.ids_ = dataclasses.replace(ids, layout=layout)
         return self
 
     def encode(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
@@ -106,7 +134,10 @@ class ItemTokenizer:
         return self.ids.lookup(tokens)
 
     def token_vectors(self) -> np.ndarray | None:
-        """A vector a token where the tokenizer has centres, NaN elsewhere. Shape: (vocabulary, d)."""
+        """A vector a token where the tokenizer has centres, NaN elsewhere. Shape: (vocabulary, d).
+
+        A merged token has the sum of its members over the root of their number (methods 6.7, B11).
+        """
         layout = self.ids.layout
         centres = self.tokenizer_.centres()
         if centres is None:
@@ -114,6 +145,10 @@ class ItemTokenizer:
         out = np.full((layout.vocabulary, centres[0].shape[1]), np.nan, dtype=np.float32)
         for depth, rows in enumerate(centres):
             out[layout.bases[depth] : layout.bases[depth] + len(rows)] = rows
+        members = layout.merges.members
+        if len(members):
+            sums = np.add.reduceat(out[members.values], members.offsets[:-1], axis=0)
+            out[layout.merges.first :] = sums / np.sqrt(members.lengths)[:, None]
         return out
 
     def save(self, folder: Path) -> None:
@@ -124,12 +159,15 @@ class ItemTokenizer:
                 "encoder": to_dict(self.encoder),
                 "tokenizer": to_dict(self.tokenizer),
                 "collisions": to_dict(self.collisions),
+                "merges": to_dict(self.merges),
                 "text_fields": list(self.text_fields_),
             },
         )
         save_arrays(folder / "tokenizer.npz", self.tokenizer_.state())
         if self.encoder_ is not None:
             save_arrays(folder / "encoder.npz", self.encoder_.state())
+        if self.merges_ is not None:
+            save_arrays(folder / "merges.npz", self.merges_.state())
         if self.vectors_ is not None:
             np.save(folder / "vectors.npy", self.vectors_, allow_pickle=False)
         self.ids.save(folder)
@@ -138,15 +176,17 @@ class ItemTokenizer:
     def load(cls, folder: Path, kinds: Kinds = KINDS) -> ItemTokenizer:
         """Read what `save` wrote."""
         about = read_json(folder / "tokenizer.json")
-        parts = {
-            n: from_dict(None, about[n], kinds) if about[n] else None for n in ("encoder", "tokenizer", "collisions")
-        }
-        self = cls(**parts)
+        # Folders from before there were merges do not name them.
+        names = ("encoder", "tokenizer", "collisions", "merges")
+        self = cls(**{n: from_dict(None, about[n], kinds) if about.get(n) else None for n in names})
         self.text_fields_ = tuple(about["text_fields"])
         self.tokenizer_ = dataclasses.replace(self.tokenizer).load_state(load_arrays(folder / "tokenizer.npz"))
         self.encoder_ = None
         if self.encoder is not None:
             self.encoder_ = dataclasses.replace(self.encoder).load_state(load_arrays(folder / "encoder.npz"))
+        self.merges_ = None
+        if self.merges is not None:
+            self.merges_ = dataclasses.replace(self.merges).load_state(load_arrays(folder / "merges.npz"))
         # Mapped, not read: only diagnostics look at the vectors.
         vectors = folder / "vectors.npy"
         self.vectors_ = np.load(vectors, mmap_mode="r", allow_pickle=False) if vectors.exists() else None

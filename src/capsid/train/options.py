@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from capsid.errors import ConfigError
@@ -11,7 +11,10 @@ from capsid.errors import ConfigError
 
 @dataclass(kw_only=True, frozen=True)
 class Training:
-    """AdamW, linear warm-up, cosine to `final_rate`, clipping, EMA, early stopping by validation."""
+    """AdamW, linear warm-up, cosine to `final_rate`, clipping, EMA, early stopping by validation.
+
+    A part of a longer run follows that run's learning rates: `begun` steps of its `whole` came before (0: no part).
+    """
 
     kind: ClassVar[str] = "training"
     steps: int = 14_000
@@ -28,6 +31,8 @@ class Training:
     patience: int = 8
     validation_users: int = 5_000
     checkpoint_seconds: float = 60.0
+    begun: int = 0
+    whole: int = 0
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "validate_every", "patience", "validation_users"):
@@ -42,9 +47,14 @@ class Training:
 
     def rate(self, step: int) -> float:
         """Learning rate of a step (counted from 0)."""
-        warm = max(1, round(self.warmup * self.steps))
+        whole, step = self.whole or self.steps, step + self.begun
+        warm = max(1, round(self.warmup * whole))
         if step < warm:
             return self.learning_rate * (step + 1) / warm
-        share = (step - warm) / max(1, self.steps - warm)
+        share = (step - warm) / max(1, whole - warm)
         floor = self.final_rate * self.learning_rate
         return floor + (self.learning_rate - floor) * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
+
+    def part(self, begin: int, end: int) -> Training:
+        """Steps `begin` to `end` of this run, at the learning rates that they would have had."""
+        return replace(self, steps=end - begin, begun=self.begun + begin, whole=self.whole or self.steps)

@@ -17,6 +17,7 @@ from capsid.tokenize.capsules.routing import Rounds, Routed, route
 from capsid.tokenize.capsules.votes import Votes, new_poses, norm, squash, squash_scale
 
 if TYPE_CHECKING:
+    from capsid.tokenize.capsules.adapters import LowRank
     from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 
@@ -48,6 +49,8 @@ class CapsuleLayer(nn.Module):
         self.on_direction = settings.on_direction
         self.hard_winner = settings.winner == "hard"
         self.capsules = capsules
+        # What stage 2 learns: see `capsid.tokenize.capsules.adapters`.
+        self.adapter: LowRank | None = None
         self.outputs = nn.Parameter(torch.zeros(capsules, width))
         self.centres = nn.Parameter(torch.zeros(capsules, width))
         # The lift from capsule space back to item space (methods 6.1, S1); nothing to lift where they are one.
@@ -58,7 +61,8 @@ class CapsuleLayer(nn.Module):
 
     def votes(self, r_BD: Tensor) -> Votes:
         """Votes for residuals, or for their directions (methods 6.1, S6)."""
-        return self.poses(r_BD / norm(r_BD)[:, None] if self.on_direction else r_BD)
+        seen_BD = r_BD / norm(r_BD)[:, None] if self.on_direction else r_BD
+        return self.poses(seen_BD) if self.adapter is None else self.poses(seen_BD, self.adapter(seen_BD))
 
     def forward(self, r_BD: Tensor, hard_BD: Tensor) -> Depth:
         """Route a batch; `hard_BD` is what the centres of the earlier depths left of the items."""

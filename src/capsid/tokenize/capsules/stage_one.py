@@ -22,7 +22,7 @@ from capsid.tokenize.capsules.centres import fit_centres
 from capsid.tokenize.capsules.encoding import Trace, trace, traces
 from capsid.tokenize.capsules.initialise import GAIN, settle, start_from_data
 from capsid.tokenize.capsules.losses import terms
-from capsid.tokenize.capsules.network import CapsuleNetwork
+from capsid.tokenize.capsules.network import CapsuleNetwork, Depth, Projection
 from capsid.tokenize.capsules.stopping import Crowded
 from capsid.tokenize.capsules.votes import norm
 from capsid.tokenize.capsules.watch import Watch, look, warn_of_collapse
@@ -75,6 +75,40 @@ def fit_stage_one(
     return _freeze(job)
 
 
+def routing_loss(
+    settings: CapsuleTokenizer, network: CapsuleNetwork, x_BI: Tensor, share: float
+) -> tuple[Tensor, list[Depth]]:
+    """All tokenizer-side terms of a batch with their weights (paper, final objective without the generator's part),
+    `share` of the way through the schedule of the margin; and the depths they were read from."""
+    s = settings
+    unit_BD = network.enter(x_BI)
+    depths = network(unit_BD)
+    wanted = s.margin[0] + (s.margin[1] - s.margin[0]) * share
+    t = terms(
+        depths,
+        [layer.centres for layer in network.depths],
+        # A margin above the target mass would pull against the temperature for ever.
+        [min(wanted, m) for m in s.masses] or [wanted] * len(depths),
+        rivals=s.rivals,
+        confidence=s.confidence,
+        residual=s.residual,
+        alone=s.crowd == 0 and s.stops,
+    )
+    total = s.soft_weight * t.soft + s.hard_weight * t.hard + s.spread_weight * t.spread
+    total = total + s.length_weight * t.length + s.tie_weight * t.tie + s.balance_weight * t.balance
+    if network.project is not None:
+        total = total + _decoding(network.project, x_BI, unit_BD, depths[-1].hard_BD)
+    return total, depths
+
+
+def _decoding(project: Projection, x_BI: Tensor, unit_BD: Tensor, missing_BD: Tensor) -> Tensor:
+    """How far the projection's decoder stays from the input, given the whole vector and given the tokens."""
+    unit_BI = x_BI / norm(x_BI)[:, None]
+    whole = (project.decode(unit_BD) - unit_BI).square().sum(1).mean()
+    coded = (project.decode(unit_BD - missing_BD) - unit_BI).square().sum(1).mean()
+    return whole + coded
+
+
 @dataclass(eq=False)
 class _Job:
     settings: CapsuleTokenizer
@@ -100,30 +134,7 @@ class _Job:
         for layer in self.network.depths:
             layer.leak.fill_(s.leak[0] + (s.leak[1] - s.leak[0]) * share)
         x_BI = torch.from_numpy(np.array(self.vectors_NI[np.sort(rows)], dtype=np.float32))
-        unit_BD = self.network.enter(x_BI)
-        depths = self.network(unit_BD)
-        wanted = s.margin[0] + (s.margin[1] - s.margin[0]) * share
-        t = terms(
-            depths,
-            [layer.centres for layer in self.network.depths],
-            # A margin above the target mass would pull against the temperature for ever.
-            [min(wanted, m) for m in s.masses] or [wanted] * len(depths),
-            rivals=s.rivals,
-            confidence=s.confidence,
-            residual=s.residual,
-            alone=s.crowd == 0 and s.stops,
-        )
-        total = s.soft_weight * t.soft + s.hard_weight * t.hard + s.spread_weight * t.spread
-        total = total + s.length_weight * t.length + s.tie_weight * t.tie + s.balance_weight * t.balance
-        return total if self.network.project is None else total + self._decoding(x_BI, unit_BD, depths[-1].hard_BD)
-
-    def _decoding(self, x_BI: Tensor, unit_BD: Tensor, missing_BD: Tensor) -> Tensor:
-        """How far the projection's decoder stays from the input, given the whole vector and given the tokens."""
-        assert self.network.project is not None
-        unit_BI = x_BI / norm(x_BI)[:, None]
-        whole = (self.network.project.decode(unit_BD) - unit_BI).square().sum(1).mean()
-        coded = (self.network.project.decode(unit_BD - missing_BD) - unit_BI).square().sum(1).mean()
-        return whole + coded
+        return routing_loss(s, self.network, x_BI, share)[0]
 
     @cached_property
     def looked_at_NI(self) -> np.ndarray:
@@ -204,6 +215,11 @@ def _freeze(job: _Job) -> StageOne:
     watch = look(settings, seen, crowded)
     job.progress.line(f"capsules settled: {watch.line()}")
     warn_of_collapse(watch, settings.codebooks, len(job.sample_NI), job.progress)
+    return StageOne(network, crowded, drift_reference(seen))
+
+
+def drift_reference(seen: Trace) -> np.ndarray:
+    """Quantiles of confidence and hard residual by depth. Shape: (2, depths, quantiles)."""
     share = np.linspace(0, 1, 101)
-    reference = np.stack([np.quantile(seen.confidence, share, axis=0).T, np.quantile(seen.hard, share, axis=0).T])
-    return StageOne(network, crowded, reference.astype(np.float32))
+    columns = [np.quantile(seen.confidence, share, axis=0).T, np.quantile(seen.hard, share, axis=0).T]
+    return np.stack(columns).astype(np.float32)

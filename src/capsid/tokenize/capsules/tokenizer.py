@@ -21,6 +21,8 @@ from capsid.tokenize.capsules.stopping import Crowded, StopRules, Stops, stop
 from capsid.train.options import Training
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from capsid.tokenize.capsules.encoding import Trace
     from capsid.tokenize.capsules.network import CapsuleNetwork
 
@@ -152,6 +154,19 @@ class CapsuleTokenizer:
         # Block by block: of a large catalogue only the codes are held.
         parts = [Ragged.from_dense(t.codes, self.stop(t).lengths) for t in traces(self._fitted(), vectors)]
         return Ragged.join(parts)
+
+    def begin_adapting(self, rank: int, *, seed: int = 0) -> nn.ModuleList:
+        """Low-rank adapters on the routing of every depth, for stage 2 to train; nothing else of it learns."""
+        from capsid.tokenize.capsules.adapters import attach
+
+        return attach(self._fitted(), rank, seed)
+
+    def end_adapting(self, table: ItemTable, codes: Ragged, most: float) -> None:
+        """Take over what the adapters learnt, as much of it as changes at most a share `most` of the `codes`."""
+        from capsid.tokenize.capsules.stage_two import settle_adapters
+
+        settled = settle_adapters(self, self._fitted(), self._checked(table), codes, most)
+        self.crowded_, self.reference_ = settled.crowded, settled.reference
 
     def trace(self, table: ItemTable, *, strongest: int = 0) -> Trace:
         """What routing saw at every depth of every item."""

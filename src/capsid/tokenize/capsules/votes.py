@@ -117,10 +117,15 @@ class FullPoses(nn.Module):
         self.weight = nn.Parameter(torch.randn(capsules, dim, width, generator=rng) / width**0.5)
         self.bias = nn.Parameter(torch.zeros(capsules, dim))
 
-    def forward(self, r_BD: Tensor) -> FullVotes:
-        """Votes of a batch of residuals."""
+    def forward(self, r_BD: Tensor, shift_BC: Tensor | None = None) -> FullVotes:
+        """Votes of a batch of residuals; `shift` is added to every vote of a row."""
         k, c, d = self.weight.shape
-        return FullVotes((r_BD @ self.weight.view(k * c, d).T).view(-1, k, c) + self.bias)
+        votes_BKC = (r_BD @ self.weight.view(k * c, d).T).view(-1, k, c) + self.bias
+        return FullVotes(votes_BKC if shift_BC is None else votes_BKC + shift_BC[:, None])
+
+    def absorb(self, change_CD: Tensor) -> None:
+        """Add one matrix to the poses of all capsules."""
+        self.weight.add_(change_CD)
 
     def start(self, shared_CD: Tensor, bias_KC: Tensor, noise: float, rng: torch.Generator) -> None:
         """Begin from one projection for all capsules, a bias for each, and a little noise."""
@@ -150,10 +155,15 @@ class FactorisedPoses(nn.Module):
         self.up = nn.Parameter(torch.randn(capsules, rank, dim, generator=rng) / dim**0.5)
         self.down = nn.Parameter(torch.randn(capsules, rank, width, generator=rng) / width**0.5)
 
-    def forward(self, r_BD: Tensor) -> FactorisedVotes:
-        """Votes of a batch of residuals."""
+    def forward(self, r_BD: Tensor, shift_BC: Tensor | None = None) -> FactorisedVotes:
+        """Votes of a batch of residuals; `shift` is added to every vote of a row."""
         down_BKM = (r_BD @ self.down.flatten(0, 1).T).view(-1, *self.down.shape[:2])
-        return FactorisedVotes(r_BD @ self.base.T, self.bias, self.up, down_BKM)
+        base_BC = r_BD @ self.base.T
+        return FactorisedVotes(base_BC if shift_BC is None else base_BC + shift_BC, self.bias, self.up, down_BKM)
+
+    def absorb(self, change_CD: Tensor) -> None:
+        """Add one matrix to the poses of all capsules."""
+        self.base.add_(change_CD)
 
     def full(self) -> FullPoses:
         """The same poses as matrices, for the twin."""

@@ -1,0 +1,90 @@
+"""Low-rank changes of the routing that stage 2 may learn (paper, section on the training objective; methods 6.6, G2).
+
+Every depth gets W_k + A B with one A B for all its capsules, zero at the start; centres, outputs and temperatures stay
+as stage 1 left them. What was learnt is folded into the poses afterwards, so a stored tokenizer never knows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from capsid.errors import ConfigError
+from capsid.rng import child_seed
+from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork
+
+# Halvings of the interval in which the largest allowed share of a change is looked for.
+HALVINGS = 6
+
+
+class LowRank(nn.Module):
+    """`scale` A B; B is random and A zero, so nothing changes before something is learnt."""
+
+    scale: Tensor
+
+    def __init__(self, dim: int, width: int, rank: int, rng: torch.Generator) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.zeros(dim, rank))
+        self.down = nn.Parameter(torch.randn(rank, width, generator=rng) / width**0.5)
+        self.register_buffer("scale", torch.tensor(1.0), persistent=False)
+
+    def forward(self, r_BD: Tensor) -> Tensor:
+        """What is added to every vote. Shape: (B, C)."""
+        return self.scale * ((r_BD @ self.down.T) @ self.up.T)
+
+    def matrix(self) -> Tensor:
+        """A B as it is used. Shape: (C, D)."""
+        return self.scale * (self.up @ self.down)
+
+
+def attach(network: CapsuleNetwork, rank: int, seed: int) -> nn.ModuleList:
+    """Give every depth an adapter (depths that share poses share it); only adapters learn from here on."""
+    if rank < 1:
+        raise ConfigError(f"the rank of routing adapters is {rank}, but must be at least 1")
+    network.requires_grad_(False)
+    rng = torch.Generator().manual_seed(child_seed(seed, "capsules", "adapters"))
+    made: dict[int, LowRank] = {}
+    for layer in network.depths:
+        if id(layer.poses) not in made:
+            dim, width = layer.poses.shared().shape  # type: ignore[operator]
+            made[id(layer.poses)] = LowRank(dim, width, rank, rng)
+        layer.adapter = made[id(layer.poses)]
+    return nn.ModuleList(made.values())
+
+
+def fold(network: CapsuleNetwork) -> None:
+    """Put what the adapters do into the poses, and take the adapters off."""
+    for layer in _with_own_poses(network):
+        if layer.adapter is not None:
+            with torch.no_grad():
+                layer.poses.absorb(layer.adapter.matrix())  # type: ignore[operator]
+    for layer in network.depths:
+        layer.adapter = None
+    network.requires_grad_(False)
+
+
+def limit(network: CapsuleNetwork, changed: Callable[[], float], most: float) -> float:
+    """Scale the adapters down until at most a share `most` has `changed`; returns that share."""
+    share = changed()
+    if share <= most:
+        return share
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        _scale(network, middle)
+        low, high = (middle, high) if changed() <= most else (low, middle)
+    _scale(network, low)
+    return changed()
+
+
+def _scale(network: CapsuleNetwork, value: float) -> None:
+    for layer in network.depths:
+        if layer.adapter is not None:
+            layer.adapter.scale.fill_(value)
+
+
+def _with_own_poses(network: CapsuleNetwork) -> list[CapsuleLayer]:
+    """One layer for each set of poses."""
+    return list({id(layer.poses): layer for layer in reversed(network.depths)}.values())

@@ -1,0 +1,194 @@
+"""Stage 2: the loss reaches routing and gate through inputs that keep their values, and ids follow within bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from worlds import make_table
+
+from capsid.data.planted import planted_vectors
+from capsid.encode.hashing import HashingEncoder
+from capsid.errors import ConfigError
+from capsid.generate.generator import TimelineGenerator, TransformerGenerator
+from capsid.generate.objective import NextToken
+from capsid.generate.stage_two import Companion, RoutingAdapters, code_spans
+from capsid.ids.collisions import Bucket, Suffix
+from capsid.ids.flatten import flatten
+from capsid.ids.semantic_ids import SemanticIds
+from capsid.ragged import Ragged
+from capsid.recipe import Phase
+from capsid.tokenize.atomic import Atomic
+from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
+from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.train.options import Training
+
+VECTORS = planted_vectors(branching=(4, 3, 3), items_per_leaf=3)
+TABLE = make_table(VECTORS)
+SEQUENCES = Ragged.from_rows([[(5 * u + 3 * i) % len(VECTORS) for i in range(6)] for u in range(40)], np.int64)
+
+
+@cache
+def parts() -> tuple[CapsuleTokenizer, SemanticIds, SemanticBPE]:
+    training = Training(steps=4, batch_size=32, ema=0.0, validate_every=4)
+    tokenizer = CapsuleTokenizer(codebooks=(4, 4, 4), rank=2, crowd=2, training=training).fit(TABLE, seed=0)
+    ids = SemanticIds.assign(TABLE.items, tokenizer.encode(TABLE), tokenizer.sizes, Suffix())
+    table = dataclasses.replace(TABLE, sequences=SEQUENCES)
+    gate = Training(steps=30, batch_size=64, learning_rate=0.02, validate_every=30, ema=0.0)
+    merges = SemanticBPE(size=6, min_count=2, alpha=(1.0, 1.0), training=gate).fit(ids, table, VECTORS, seed=0)
+    assert len(merges.table_) >= 3
+    return tokenizer, ids.with_merges(merges.table_), merges
+
+
+def fitted() -> ItemTokenizer:
+    """A tokenizer with merged ids and suffixes, anew each time: companions change what they are given."""
+    tokenizer, ids, merges = parts()
+    out = ItemTokenizer(tokenizer=tokenizer, encoder=HashingEncoder(), merges=merges, collisions=Suffix())
+    out.tokenizer_ = CapsuleTokenizer(codebooks=(4, 4, 4), rank=2, crowd=2).load_state(tokenizer.state())
+    out.ids_, out.merges_, out.vectors_ = ids, merges, VECTORS
+    return out
+
+
+def generator(kind: type[TransformerGenerator], ids: SemanticIds) -> TransformerGenerator:
+    made = kind(layers=1, heads=2, width=8, feedforward=12, history=6, dropout=0.0, embedding_dropout=0.0)
+    return made.build(ids, np.ones(len(ids)), seed=0)
+
+
+@pytest.mark.parametrize("kind", [TransformerGenerator, TimelineGenerator])
+def test_values_stay_and_gradients_reach_adapters_and_gate(kind: type[TransformerGenerator]) -> None:
+    tokenizer = fitted()
+    network = generator(kind, tokenizer.ids).network
+    companion = Companion(RoutingAdapters(rank=2), tokenizer, seed=0)
+    items = SEQUENCES.take(np.arange(8))
+    batch = flatten(tokenizer.ids, items, last=7)
+    nudges, _ = companion(network.token.weight, items)
+    assert len(nudges) == int(batch.lengths_B.sum())
+    assert float(nudges.detach().abs().max()) == 0.0
+    plain, nudged = network.predict(batch), network.predict(batch, nudges)
+    torch.testing.assert_close(plain.hidden_ND, nudged.hidden_ND, rtol=0, atol=0)
+    NextToken().loss(network, nudged).backward()
+    assert companion.gate is not None
+    assert float(companion.gate.bias.grad.abs()) > 0
+    assert all(float(a.up.grad.abs().max()) > 0 for a in companion.adapters)
+    centres = [layer.centres for layer in tokenizer.tokenizer_.network_.depths]
+    assert all(c.grad is None for c in centres), "centres are frozen"
+
+
+@pytest.mark.parametrize("kind", [TransformerGenerator, TimelineGenerator])
+def test_the_generator_learns_the_same_with_and_without_a_companion(kind: type[TransformerGenerator]) -> None:
+    tokenizer = fitted()
+    batch_items = SEQUENCES.take(np.arange(5))
+    batch = flatten(tokenizer.ids, batch_items, last=7)
+    grads = []
+    for beside in (False, True):
+        network = generator(kind, tokenizer.ids).network
+        companion = Companion(RoutingAdapters(), fitted(), seed=0)
+        nudges = companion(network.token.weight, batch_items)[0] if beside else None
+        NextToken().loss(network, network.predict(batch, nudges)).backward()
+        grads.append(network.token.weight.grad.clone())
+    torch.testing.assert_close(grads[0], grads[1], rtol=1e-5, atol=1e-7)
+
+
+def test_nudges_are_routed_mixtures_summed_over_a_tokens_codes() -> None:
+    """The gradient of a random pull on every input, against a walk over items, tokens and codes."""
+    tokenizer = fitted()
+    ids, layout = tokenizer.ids, tokenizer.ids.layout
+    rng = torch.Generator().manual_seed(1)
+    table_VD = torch.randn(layout.vocabulary, 5, generator=rng)
+    items = Ragged.from_rows([[3, 7, 3], [20, 0]], np.int64)
+    companion = Companion(RoutingAdapters(rank=2), tokenizer, seed=0)
+    nudges, _ = companion(table_VD, items)
+    pull = torch.randn(nudges.shape, generator=rng)
+    (nudges * pull).sum().backward()
+    found = [a.up.grad.clone() for a in companion.adapters], companion.gate.bias.grad.clone()  # type: ignore[union-attr]
+    companion.zero_grad()
+    network = tokenizer.tokenizer_.network_
+    slow, row = torch.zeros(()), 0
+    logits = {tuple(m): g for m, g in zip(zip(layout.merges.left, layout.merges.right), companion.gate._logit_M)}  # type: ignore[union-attr]
+    for item in items.values:
+        depths = network(network.enter(torch.from_numpy(VECTORS[[item]]).float()))
+        for token in ids.closed[item].tolist():
+            merge = token - layout.merges.first
+            members = layout.merges.members[merge].tolist() if merge >= 0 else [token]
+            for code in members:
+                d = int(layout.depth_of[code])
+                if 0 <= d < len(layout.sizes):
+                    own = table_VD[layout.bases[d] : layout.bases[d] + layout.sizes[d]]
+                    slow = slow + (depths[d].routed.weights_BK[0] @ own * pull[row]).sum()
+            if merge >= 0:
+                left, right = layout.merges.left[merge], layout.merges.right[merge]
+                way = table_VD[token] - table_VD[left] - table_VD[right]
+                gate = torch.sigmoid(logits[left, right] + companion.gate.bias)  # type: ignore[union-attr]
+                slow = slow + gate * (way * pull[row]).sum()
+            row += 1
+    assert any(int(t) >= layout.merges.first for i in items.values for t in ids.closed[i]), "no merged token was seen"
+    slow.backward()
+    for fast, adapter in zip(found[0], companion.adapters):
+        torch.testing.assert_close(fast, adapter.up.grad, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(found[1], companion.gate.bias.grad, rtol=1e-4, atol=1e-6)  # type: ignore[union-attr]
+
+
+def test_spans_count_codes() -> None:
+    layout = parts()[1].layout
+    spans = code_spans(layout)
+    assert spans[:2].tolist() == [0, 0]
+    assert (spans[2:14] == 1).all()
+    assert (spans[layout.bases[-1] : layout.merges.first] == 0).all()
+    assert spans[layout.merges.first :].tolist() == [len(m) for m in layout.merges.members]
+
+
+def test_the_gate_can_be_left_alone() -> None:
+    companion = Companion(RoutingAdapters(gate_bias=False), fitted(), seed=0)
+    assert companion.gate is None
+    assert companion.bias == 0.0
+    assert {n.split(".")[-1] for n, _ in companion.named_parameters()} == {"up", "down"}
+
+
+def test_a_negative_bias_lets_the_weakest_merges_rest_and_keeps_their_tokens() -> None:
+    tokenizer = fitted()
+    merges = tokenizer.merges_
+    shifted = merges.shifted(-float(np.median(merges.candidates_.logit[merges.candidates_.merge >= 0])))
+    before, after = merges.table_, shifted.table_
+    assert (before.left, before.right, before.first) == (after.left, after.right, after.first)
+    old = tokenizer.ids.with_merges(before).tokens
+    new = tokenizer.ids.with_merges(after).tokens
+    used = [set(t.values[t.values >= before.first].tolist()) for t in (old, new)]
+    assert used[1] < used[0]
+    assert after.undo(new) == before.undo(old)
+    assert type(merges)(size=6).load_state(shifted.state()).table_ == after
+
+
+def test_a_phase_is_cut_into_adapting_parts_and_a_rest_at_the_rates_of_the_whole() -> None:
+    whole = Training(steps=90, warmup=0.1)
+    phase = Phase(training=whole, adapt=RoutingAdapters(share=0.5, refreshes=3))
+    cut = phase.parts()
+    assert [p.training.steps for p in cut] == [15, 15, 15, 45]
+    assert [p.adapt is not None for p in cut] == [True, True, True, False]
+    rates = [p.training.rate(s) for p in cut for s in range(p.training.steps)]
+    assert rates == [whole.rate(s) for s in range(90)]
+    assert Phase().parts() == (Phase(),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"rank": 0}, "rank is 0"),
+        ({"refreshes": 0}, "refreshes is 0"),
+        ({"share": 1.0}, "share is 1.0"),
+        ({"churn": 1.5}, "churn is 1.5"),
+        ({"merge_weight": -1.0}, "merge_weight"),
+    ],
+)
+def test_bad_settings(fields: dict[str, float], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        RoutingAdapters(**fields)  # type: ignore[arg-type]
+
+
+def test_a_tokenizer_without_routing_cannot_adapt() -> None:
+    tokenizer = ItemTokenizer(tokenizer=Atomic(), collisions=Bucket()).fit(TABLE)
+    with pytest.raises(ConfigError, match="no routing to adapt"):
+        Companion(RoutingAdapters(), tokenizer, seed=0)

@@ -1,0 +1,75 @@
+"""Both stages through the front door: routing adapts with the generator, ids change within bounds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_recipes import small, world
+from test_retokenise import Bomb, Killed, same
+from worlds import Watcher
+
+from capsid.data.item_table import ItemTable
+from capsid.data.split import leave_one_out
+from capsid.errors import ConfigError
+from capsid.recipe import Recipe
+from capsid.recommender import Recommender
+from capsid.tokenize.item_tokenizer import ItemTokenizer
+
+CHURN = 0.2
+
+
+def recipe(*more: str) -> Recipe:
+    adapting = ["schedule.0.adapt=routing-adapters", f"schedule.0.adapt.churn={CHURN}", "schedule.0.adapt.refreshes=2"]
+    # A large step, so that ten steps are enough to move some item over a border.
+    return small("capsid-bpe", steps=18).with_settings(
+        [*adapting, "schedule.0.training.learning_rate=0.3", "schedule.0.training.ema=0.0", *more]
+    )
+
+
+def changed(lines: list[str]) -> list[int]:
+    return [int(m[1]) for line in lines if (m := re.match(r"re-tokenised: (\d+) of", line))]
+
+
+def test_ids_change_within_bounds_and_then_stay(tmp_path: Path) -> None:
+    watcher = Watcher()
+    fitted = Recommender(recipe()).fit(world(), work=tmp_path, progress=watcher).fitted
+    churn = changed(watcher.lines)
+    assert len(churn) == 2
+    assert 0 < sum(churn) <= 2 * CHURN * 72 + 2, "ids may also grow or shrink by their neighbours' changes"
+    assert [entry["phase"] for entry in fitted.log] == ["generator, routing adapts"] * 2 + ["generator"]
+    assert sum(entry["steps"] for entry in fitted.log) == 18
+    first = ItemTokenizer.load(next(tmp_path.glob("*/tokenizer")))
+    assert first.ids.codes != fitted.tokenizer.ids.codes
+    assert first.ids.layout.sizes == fitted.tokenizer.ids.layout.sizes
+    table = ItemTable.from_training(world(), leave_one_out(world()).train)
+    table = table.with_block("item", np.array(fitted.tokenizer.vectors_))
+    assert fitted.tokenizer.tokenizer_.encode(table) == fitted.tokenizer.ids.codes, "ids are what routing gives"
+
+
+def test_a_run_killed_anywhere_ends_the_same(tmp_path: Path) -> None:
+    whole = Recommender(recipe()).fit(world()).fitted
+    for words in ("generator, routing adapts: step 3", "re-tokenised", "generator: step 12"):
+        with pytest.raises(Killed):
+            Recommender(recipe()).fit(world(), work=tmp_path, progress=Bomb(words))
+    resumed = Recommender(recipe()).fit(world(), work=tmp_path).fitted
+    assert same(resumed, whole)
+    assert resumed.tokenizer.merges_.learnt_bias_ == whole.tokenizer.merges_.learnt_bias_
+
+
+def test_what_was_adapted_is_saved(tmp_path: Path) -> None:
+    run = Recommender(recipe()).fit(world())
+    run.save_pretrained(tmp_path / "run")
+    loaded = Recommender.from_pretrained(tmp_path / "run")
+    assert same(loaded.fitted, run.fitted)
+    history = list(world().items)[:4]
+    assert loaded.recommend(history, 5) == run.recommend(history, 5)
+
+
+def test_settings() -> None:
+    assert recipe("schedule.0.adapt.gate_bias=false").schedule[0].adapt.gate_bias is False  # type: ignore[union-attr]
+    assert recipe("schedule.0.adapt=null").schedule[0].adapt is None
+    with pytest.raises(ConfigError, match="no routing to adapt"):
+        Recommender(small("rq-kmeans", steps=4).with_settings(["schedule.0.adapt=routing-adapters"])).fit(world())
