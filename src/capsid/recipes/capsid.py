@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capsid.encode.defaults import default_encoder
-from capsid.generate.generator import TransformerGenerator
+from capsid.generate.generator import TimelineGenerator
 from capsid.generate.objective import NextToken
 from capsid.ids.collisions import Bucket
 from capsid.recipe import Phase, Recipe
@@ -11,17 +11,18 @@ from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 CAPSID = Recipe(
     name="capsid",
-    about="Capsule routing, ids of at most 4 x 256 codes; causal Transformer; trie-constrained beam search",
+    about="Capsule routing, ids of at most 4 x 256 codes; Transformer over items and depths; beam search in the trie",
     paper="CapsID (arXiv 2605.05096), sections 3.1 to 3.4",
     deviations=(
         "routing subtracts mixtures of fixed outputs, not of input-dependent ones",
         "temperatures are calibrated to a winner mass that rises with depth",
         "an id ends where no other item shares it; confidence and residual norm are asked only if set",
+        "the generator reads a position an item, not a position a token (generator=transformer: as in the paper)",
     ),
     encoder=default_encoder(),
     tokenizer=CapsuleTokenizer(),
     collisions=Bucket(),
-    generator=TransformerGenerator(),
+    generator=TimelineGenerator(),
     objective=(NextToken(),),
     schedule=(Phase(),),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from capsid.generate.generator import TransformerGenerator
 from capsid.recipes.capsid import CAPSID
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
@@ -12,6 +13,7 @@ CAPSID_LITERAL = dataclasses.replace(
     name="capsid-literal",
     about="CapsID to the letter: raw dot products, no temperature, random start, outputs that depend on the input",
     deviations=("centres of tokens, which the paper leaves undefined, are fitted to the codes after training",),
+    generator=TransformerGenerator(),
     tokenizer=CapsuleTokenizer(
         codebooks=(256,) * 6,
         rank=0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capsid.encode.defaults import default_encoder
-from capsid.generate.generator import TransformerGenerator
+from capsid.generate.generator import TimelineGenerator
 from capsid.generate.objective import NextToken
 from capsid.ids.collisions import Suffix
 from capsid.recipe import Phase, Recipe
@@ -11,13 +11,16 @@ from capsid.tokenize.residual_kmeans import ResidualKMeans
 
 RQ_KMEANS = Recipe(
     name="rq-kmeans",
-    about="Residual k-means, 3 x 256 codes and a suffix token; causal Transformer; trie-constrained beam search",
+    about="Residual k-means, 3 x 256 codes and a suffix; Transformer over items and depths; beam search in the trie",
     paper="TIGER (Rajput et al. 2023, arXiv 2305.05065) with residual k-means in place of the RQ-VAE",
-    deviations=("item vectors join text with collaborative vectors", "decoder-only generator without a user token"),
+    deviations=(
+        "item vectors join text with collaborative vectors",
+        "the generator reads a position an item and has no user token",
+    ),
     encoder=default_encoder(),
     tokenizer=ResidualKMeans(),
     collisions=Suffix(),
-    generator=TransformerGenerator(),
+    generator=TimelineGenerator(),
     objective=(NextToken(),),
     schedule=(Phase(),),
 )
