@@ -38,7 +38,7 @@ def test_ids_change_within_bounds_and_then_stay(tmp_path: Path) -> None:
     fitted = Recommender(recipe()).fit(world(), work=tmp_path, progress=watcher).fitted
     churn = changed(watcher.lines)
     assert len(churn) == 2
-    assert 0 < sum(churn) <= 2 * CHURN * 72 + 2, "ids may also grow or shrink by their neighbours' changes"
+    assert 0 < max(churn) <= CHURN * 72
     assert [entry["phase"] for entry in fitted.log] == ["generator, routing adapts"] * 2 + ["generator"]
     assert sum(entry["steps"] for entry in fitted.log) == 18
     first = ItemTokenizer.load(next(tmp_path.glob("*/tokenizer")))

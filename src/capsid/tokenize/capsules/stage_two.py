@@ -9,10 +9,10 @@ import numpy as np
 
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules.adapters import fold, limit
-from capsid.tokenize.capsules.encoding import trace, traces
+from capsid.tokenize.capsules.encoding import Trace, trace
 from capsid.tokenize.capsules.network import CapsuleNetwork
 from capsid.tokenize.capsules.stage_one import drift_reference
-from capsid.tokenize.capsules.stopping import Crowded
+from capsid.tokenize.capsules.stopping import Crowded, stop
 
 if TYPE_CHECKING:
     from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
@@ -29,19 +29,24 @@ class Settled:
 def settle_adapters(
     settings: CapsuleTokenizer, network: CapsuleNetwork, vectors_NI: np.ndarray, codes: Ragged, most: float
 ) -> Settled:
-    """Scale the adapters until at most a share `most` of the items leaves its old codes, and make them permanent."""
-    rows = np.linspace(0, len(vectors_NI) - 1, min(len(vectors_NI), settings.sample)).astype(np.int64)
-    sample_NI = np.array(vectors_NI[rows], dtype=np.float32)
-    old_NL = codes.take(rows).dense()
+    """Scale the adapters until at most a share `most` of the items has other codes, and make them permanent.
+
+    Every trial encodes the catalogue: an id may also grow or shrink by what its neighbours do.
+    """
 
     def changed() -> float:
-        new_NL = trace(network, sample_NI).codes[:, : old_NL.shape[1]]
-        # Beyond its old end an item has no code that could have changed.
-        return float(((new_NL != old_NL) & (old_NL >= 0)).any(1).mean())
+        new = _encoded(settings, trace(network, vectors_NI))[0]
+        return float(np.mean([not np.array_equal(a, b) for a, b in zip(codes, new)]))
 
     limit(network, changed, most)
     fold(network)
-    full_NL = np.concatenate([t.codes for t in traces(network, vectors_NI)])
-    return Settled(
-        Crowded.count(full_NL, settings.codebooks, settings.crowd), drift_reference(trace(network, sample_NI))
-    )
+    seen = trace(network, vectors_NI)
+    return Settled(_encoded(settings, seen)[1], drift_reference(seen))
+
+
+def _encoded(settings: CapsuleTokenizer, seen: Trace) -> tuple[Ragged, Crowded]:
+    """Codes of a whole catalogue cut by its own prefix counts, and those counts."""
+    crowded = Crowded.count(seen.codes, settings.codebooks, settings.crowd)
+    residual = seen.hard if settings.residual_of == "hard" else seen.soft
+    lengths = stop(seen.confidence, residual, crowded.mask(seen.codes), settings.rules).lengths
+    return Ragged.from_dense(seen.codes, lengths), crowded
