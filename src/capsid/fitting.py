@@ -196,6 +196,7 @@ class _Stages:
             seed=seed + number,
             learns=phase.learns,
             companion=companion,
+            augment=phase.augment,
             validate=_validation(retriever, split.valid, table.counts, phase.training.validation_users, seed),
             checkpoint=folder.with_suffix(".checkpoint") if folder is not None else None,
             progress=progress,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from capsid.config import Kinds, from_dict, override, to_dict
+from capsid.data.augment import Augment
 from capsid.decode.beam import BeamSearch
 from capsid.encode.kinds import ENCODERS
 from capsid.errors import ConfigError
@@ -27,7 +28,8 @@ class Phase:
     """One stretch of training: which parameters learn (shell patterns), under which terms, for how long.
 
     `retokenize` gives all items new ids before the phase begins, from what the generator has learnt of them; trie and
-    labels are rebuilt with them. `adapt` lets the routing learn with the generator for a while (stage 2).
+    labels are rebuilt with them. `adapt` lets the routing learn with the generator for a while (stage 2),
+    `augment` shows it the training sequences in other cuts and orders.
     """
 
     kind: ClassVar[str] = "phase"
@@ -37,6 +39,7 @@ class Phase:
     training: Training = field(default_factory=Training)
     retokenize: bool = False
     adapt: RoutingAdapters | None = None
+    augment: Augment | None = None
 
     def parts(self) -> tuple[Phase, ...]:
         """The phase itself, or its adapting parts, after each of which ids may change, and the rest."""
@@ -101,6 +104,7 @@ KINDS: Kinds = {
     **GENERATORS,
     **TERMS,
     BeamSearch.kind: BeamSearch,
+    Augment.kind: Augment,
     RoutingAdapters.kind: RoutingAdapters,
     Training.kind: Training,
     Phase.kind: Phase,

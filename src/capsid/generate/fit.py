@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from capsid.data.augment import Augment
 from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.objective import Term
@@ -22,6 +23,7 @@ from capsid.ids.flatten import flatten
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.rng import numpy_rng
 from capsid.train.batches import BatchPlan
 from capsid.train.loop import Loss, Task, TrainingResult, train
 from capsid.train.options import Training
@@ -37,6 +39,7 @@ def fit_generator(
     seed: int,
     learns: Sequence[str] = ("*",),
     companion: Companion | None = None,
+    augment: Augment | None = None,
     validate: Callable[[], float] | None = None,
     checkpoint: Path | None = None,
     progress: Progress = silent,
@@ -44,7 +47,7 @@ def fit_generator(
 ) -> TrainingResult:
     """Train the parameters whose names match `learns` (shell patterns); the others stay as they are.
 
-    A companion learns as well, and adds to inputs and loss (stage 2).
+    A companion learns as well, and adds to inputs and loss (stage 2). Sequences are augmented anew at every step.
     """
     pieces = training_pieces(sequences, generator.history)
     if not len(pieces):
@@ -56,6 +59,8 @@ def fit_generator(
 
     def loss(rows: np.ndarray, step: int) -> Loss:
         items = pieces.take(rows)
+        if augment is not None:
+            items = augment.apply(items, numpy_rng(seed, "augment", step))
         batch = flatten(ids, items, last=generator.history + 1)
         nudges_RD, beside = (None, torch.zeros(())) if companion is None else companion(network.token.weight, items)
         predictions = network.predict(batch, nudges_RD)

@@ -1,0 +1,50 @@
+"""Training histories seen in another light each time: a random stretch of one, or its items in another order.
+
+Many shop data know the day and not the hour, so part of the order is chance; a model that sees several orders learns
+less of that chance. Rows of item numbers in, rows out; knows no tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from capsid.errors import ConfigError
+from capsid.ragged import Ragged
+
+
+@dataclass(kw_only=True, frozen=True)
+class Augment:
+    """`crop`: probability that a sequence becomes a random stretch of two items or more of it; `shuffle`: that its
+    items are put in random order."""
+
+    kind: ClassVar[str] = "augment"
+    crop: float = 0.0
+    shuffle: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("crop", "shuffle"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"augment.{name} is {getattr(self, name)}, but must be from 0 to 1")
+
+    def apply(self, rows: Ragged, rng: np.random.Generator) -> Ragged:
+        """Other rows of the same items; rows of fewer than two items stay as they are."""
+        out = self._cropped(rows, rng) if self.crop else rows
+        return self._shuffled(out, rng) if self.shuffle else out
+
+    def _cropped(self, rows: Ragged, rng: np.random.Generator) -> Ragged:
+        lengths = rows.lengths
+        cut = (rng.random(len(rows)) < self.crop) & (lengths >= 2)
+        kept = np.where(cut, rng.integers(2, np.maximum(lengths, 2) + 1), lengths)
+        start = rows.offsets[:-1] + rng.integers(0, lengths - kept + 1)
+        offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
+        return Ragged(rows.values[np.repeat(start - offsets[:-1], kept) + np.arange(offsets[-1])], offsets)
+
+    def _shuffled(self, rows: Ragged, rng: np.random.Generator) -> Ragged:
+        row = np.repeat(np.arange(len(rows)), rows.lengths)
+        chosen = (rng.random(len(rows)) < self.shuffle)[row]
+        # Sorting by (row, key) permutes inside rows only; a row that is not chosen keeps its own order as key.
+        key = np.where(chosen, rng.random(len(row)), np.arange(len(row)))
+        return Ragged(rows.values[np.lexsort([key, row])], rows.offsets)
