@@ -15,7 +15,8 @@ from capsid.cli.demo import MAIN, QUICK, SETTINGS, tell_demo
 from capsid.progress import silent
 from capsid.recipes import get_recipe
 
-SMALL = {"capsid": (*TINY, "tokenizer.training.steps=10"), "rq-kmeans": TINY, "sasrec": TINY[1:], "popularity": ()}
+MERGES = ("tokenizer.training.steps=10", "merges.min_count=2", "merges.theta=0,-1")
+SMALL = {"capsid-bpe": (*TINY, *MERGES), "rq-kmeans": TINY, "sasrec": TINY[1:], "popularity": ()}
 
 
 def told(shop: Path, out: Path, *, force: bool = False) -> str:
@@ -34,7 +35,8 @@ def demo(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, st
 def test_the_story_shows_measured_numbers(demo: tuple[Path, str]) -> None:
     out, story = demo
     results = json.loads((out / "results.json").read_text())["methods"]
-    assert list(results) == ["capsid", "rq-kmeans", "sasrec", "popularity"]
+    assert list(results) == ["capsid-bpe", "rq-kmeans", "sasrec", "popularity"]
+    assert "pairs of codes that go together are one token each" in story
     for name, result in results.items():
         for kind in ("test", "test-filtered"):
             kept = json.loads((out / name / "evaluations" / f"{kind}.json").read_text())

