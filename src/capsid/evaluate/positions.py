@@ -1,0 +1,79 @@
+"""How often the right code stands first, or among the first five, position by position (paper, per-position accuracy).
+
+A code's probability is that of all items that continue the target's first codes with it: read from scores of whole
+items, so ids of any tokens, merged ones too, are measured on the same codes. Exact scoring is slow: use a sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capsid.data.split import Cases
+from capsid.decode.exact import exact_scores
+from capsid.decode.retrieve import Retriever
+from capsid.ids.flatten import flatten
+from capsid.ragged import Ragged
+
+TOPS = (1, 5)
+BATCH = 16
+
+
+@dataclass(frozen=True)
+class PositionAccuracy:
+    """Shares by position over the `users` whose target reaches it; `choices`: how many codes there were, on average."""
+
+    top1: tuple[float, ...]
+    top5: tuple[float, ...]
+    users: tuple[int, ...]
+    choices: tuple[float, ...]
+
+
+def position_accuracy(retriever: Retriever, cases: Cases, *, users: int = 500) -> PositionAccuracy:
+    """Over an evenly spaced sample of the cases."""
+    rows = np.linspace(0, len(cases) - 1, min(users, len(cases))).astype(np.int64)
+    sample = cases.take(rows)
+    ranks, choices = [], []
+    for start in range(0, len(sample), BATCH):
+        part = sample.take(np.arange(start, min(start + BATCH, len(sample))))
+        tokens = flatten(retriever.ids, part.histories, last=retriever.history)
+        scores_UN = exact_scores(retriever.model, tokens, retriever.ids.closed).numpy().astype(np.float64)
+        found = code_ranks(scores_UN, retriever.ids.codes, part.targets)
+        ranks.append(found[0])
+        choices.append(found[1])
+    return _summary(np.concatenate(ranks), np.concatenate(choices))
+
+
+def code_ranks(scores_UN: np.ndarray, codes: Ragged, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rank of the target's code at every position given its codes before, and the number of codes to choose from.
+
+    0 where the target's id has ended. `scores` are log-probabilities of items. Shapes: (users, depths).
+    """
+    dense_NL = codes.dense()
+    ranks, choices = (np.zeros((len(targets), dense_NL.shape[1]), dtype=np.int64) for _ in range(2))
+    for user, target in enumerate(targets):
+        alike = np.arange(len(dense_NL))
+        for depth in range(int(codes.lengths[target])):
+            alike = alike[dense_NL[alike, depth] >= 0]
+            here, own = dense_NL[alike, depth], dense_NL[target, depth]
+            values, place = np.unique(here, return_inverse=True)
+            weights = np.bincount(place, weights=np.exp(scores_UN[user, alike] - scores_UN[user, alike].max()))
+            mine = weights[np.searchsorted(values, own)]
+            ranks[user, depth] = 1 + int((weights > mine).sum())
+            choices[user, depth] = len(values)
+            alike = alike[here == own]
+    return ranks, choices
+
+
+def _summary(ranks_UL: np.ndarray, choices_UL: np.ndarray) -> PositionAccuracy:
+    there_UL = ranks_UL > 0
+    users_L = there_UL.sum(0)
+    kept = users_L > 0
+
+    def share(hit_UL: np.ndarray) -> tuple[float, ...]:
+        return tuple(float(v) for v in (hit_UL & there_UL).sum(0)[kept] / users_L[kept])
+
+    top1, top5 = (share(ranks_UL <= k) for k in TOPS)
+    mean = np.where(there_UL, choices_UL, 0).sum(0)[kept] / users_L[kept]
+    return PositionAccuracy(top1, top5, tuple(int(n) for n in users_L[kept]), tuple(float(m) for m in mean))
