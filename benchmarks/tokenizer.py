@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,11 @@ from capsid.data.item_table import ItemTable
 from capsid.encode.mapped_files import open_vectors
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer, stage_one_training
 from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rqvae.tokenizer import RQVAE, rqvae_training
 from capsid.tokenize.shards import encode_shards
 from capsid.train.options import Training
 
 sys.path.insert(0, str(Path(__file__).parent))
-from _rqvae import RQVAE
 from common import gigabytes, machine, memory_now, memory_peak, side_by_side, write_result
 
 OURS, KMEANS, VAE = "capsules", "residual k-means", "RQ-VAE"
@@ -102,10 +103,19 @@ def write_vectors(path: Path, items: int, width: int, *, seed: int = 0, block: i
 
 def capsules(args: argparse.Namespace) -> CapsuleTokenizer:
     """Our tokenizer as the recipe has it, with the sizes and steps asked for."""
-    usual = stage_one_training()
-    each = min(usual.validate_every, max(1, args.steps // 2))
-    training = Training(**{**vars(usual), "steps": args.steps, "validate_every": each})
-    return CapsuleTokenizer(codebooks=(args.codebook,) * args.depths, training=training)
+    return CapsuleTokenizer(
+        codebooks=(args.codebook,) * args.depths, training=_training(stage_one_training(), args.steps)
+    )
+
+
+def rqvae(args: argparse.Namespace, steps: int) -> RQVAE:
+    """The RQ-VAE as the recipe has it, with the sizes and steps asked for and the capsules' batch."""
+    usual = replace(rqvae_training(), batch_size=stage_one_training().batch_size)
+    return RQVAE(codebooks=(args.codebook,) * args.depths, training=_training(usual, steps))
+
+
+def _training(usual: Training, steps: int) -> Training:
+    return replace(usual, steps=steps, validate_every=min(usual.validate_every, max(1, steps // 2)))
 
 
 def faiss_quantizer(args: argparse.Namespace, vectors_ND: np.ndarray, beam: int | None) -> Any:
@@ -118,7 +128,8 @@ def faiss_quantizer(args: argparse.Namespace, vectors_ND: np.ndarray, beam: int 
 
 def compare_fit(args: argparse.Namespace, table: ItemTable) -> tuple[dict[str, Any], dict[str, Any]]:
     """What was fitted, and its seconds: each also as a multiple of residual k-means as the recipe has it."""
-    vectors_ND, fitted, steps = np.array(table.vectors()), {}, Steps()
+    fitted: dict[str, Any] = {}
+    steps = Steps()
     sizes = (args.codebook,) * args.depths
 
     def ours() -> None:
@@ -129,9 +140,7 @@ def compare_fit(args: argparse.Namespace, table: ItemTable) -> tuple[dict[str, A
         fitted[name] = ResidualKMeans(codebooks=sizes, restarts=restarts).fit(table)
 
     def network() -> None:  # after ours in the first turn, so the steps are known
-        fitted[VAE] = RQVAE((args.codebook,) * args.depths, steps.count, stage_one_training().batch_size).fit(
-            vectors_ND
-        )
+        fitted[VAE] = rqvae(args, steps.count).fit(table)
 
     once = f"{KMEANS}, one start"
     variants = {OURS: ours, KMEANS: lambda: theirs(KMEANS, RESTARTS), once: lambda: theirs(once, 1), VAE: network}
@@ -155,7 +164,7 @@ def compare_encode(args: argparse.Namespace, table: ItemTable, fitted: dict[str,
     variants: dict[str, Callable[[], Any]] = {
         OURS: lambda: ours.encode(held),
         KMEANS: lambda: means.encode(held),
-        VAE: lambda: learnt.encode(vectors_ND),
+        VAE: lambda: learnt.encode(held),
         FAISS_ONE: lambda: one.compute_codes(vectors_ND),
         FAISS_DEFAULT: lambda: usual.compute_codes(vectors_ND),
     }
@@ -171,7 +180,7 @@ def compare_encode(args: argparse.Namespace, table: ItemTable, fitted: dict[str,
         "unexplained": {
             OURS: _left(vectors_ND, ours.decode(codes)),
             KMEANS: _left(vectors_ND, means.decode(means.encode(held))),
-            VAE: _left(vectors_ND, learnt.decode(vectors_ND)),
+            VAE: _left(vectors_ND, learnt.decode(learnt.encode(held))),
             FAISS_ONE: _left(vectors_ND, one.decode(one.compute_codes(vectors_ND))),
             FAISS_DEFAULT: _left(vectors_ND, usual.decode(usual.compute_codes(vectors_ND))),
         },
@@ -194,7 +203,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         elif kind == KMEANS:
             fitted = ResidualKMeans(codebooks=sizes).fit(table)
         elif kind == VAE:
-            fitted = RQVAE(sizes, args.steps, stage_one_training().batch_size).fit(source.vectors_ND)
+            fitted = rqvae(args, args.steps).fit(table)
         else:
             fitted = faiss_quantizer(args, np.array(source.vectors_ND), 1 if kind == FAISS_ONE else None)
     out |= {"fit_seconds": time.perf_counter() - start, "fit_cpu_seconds": time.process_time() - cpu}
@@ -203,10 +212,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     with Held() as held:
         if kind == STREAM:
             encode_shards(fitted, source, args.folder / "codes")
-        elif kind in (OURS, KMEANS):
+        elif kind in (OURS, KMEANS, VAE):
             fitted.encode(table)
-        elif kind == VAE:
-            fitted.encode(source.vectors_ND)
         else:
             fitted.compute_codes(np.array(source.vectors_ND))
     out |= {"encode_seconds": time.perf_counter() - start, "encode_cpu_seconds": time.process_time() - cpu}

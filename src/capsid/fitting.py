@@ -17,10 +17,11 @@ from safetensors.torch import load_file
 from safetensors.torch import save as tensor_bytes
 
 from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
-from capsid.config import Kinds
+from capsid.config import Kinds, canonical_json
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split
 from capsid.decode.retrieve import Retriever
+from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import evaluate
 from capsid.generate.fit import fit_generator
 from capsid.generate.stage_two import Companion, RoutingAdapters
@@ -32,6 +33,9 @@ from capsid.rng import numpy_rng
 from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 
+# Where a fitted tokenizer may come from: items, seed, progress.
+TokenizerFrom = Callable[[ItemTable, int, Progress], ItemTokenizer]
+
 
 def fit_recipe(
     recipe: Recipe,
@@ -42,10 +46,14 @@ def fit_recipe(
     work: Path | None,
     kinds: Kinds,
     progress: Progress,
+    tokenizer_from: TokenizerFrom | None = None,
 ) -> Fitted:
-    """Fit every part of the recipe."""
+    """Fit every part of the recipe. `tokenizer_from` gives a tokenizer fitted elsewhere, asked if `work` has none."""
     stages = _Stages(work, kinds)
-    tokenizer = stages.tokenizer("tokenizer", _FirstFit(recipe, table, seed, progress))
+    first: Callable[[Path | None], ItemTokenizer] = _FirstFit(recipe, table, seed, progress)
+    if tokenizer_from is not None:
+        first = _Given(tokenizer_from, recipe, table, seed, progress)
+    tokenizer = stages.tokenizer("tokenizer", first)
     _tell_ids(tokenizer.ids, progress)
     generator = dataclasses.replace(recipe.generator)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
@@ -65,6 +73,13 @@ def fit_recipe(
     return Fitted(tokenizer, trie, generator, tuple(log))
 
 
+def tokenizer_parts(recipe: Recipe) -> ItemTokenizer:
+    """The recipe's parts that make ids, not fitted."""
+    return ItemTokenizer(
+        encoder=recipe.encoder, tokenizer=recipe.tokenizer, collisions=recipe.collisions, merges=recipe.merges
+    )
+
+
 def bucket_priority(table: ItemTable) -> np.ndarray:
     """Order inside a bucket: training popularity, then item id (protocol)."""
     names = np.array(list(table.items), dtype=np.str_)
@@ -82,11 +97,25 @@ class _FirstFit:
     progress: Progress
 
     def __call__(self, checkpoint: Path | None) -> ItemTokenizer:
-        recipe = self.recipe
-        parts = ItemTokenizer(
-            encoder=recipe.encoder, tokenizer=recipe.tokenizer, collisions=recipe.collisions, merges=recipe.merges
-        )
+        parts = tokenizer_parts(self.recipe)
         return parts.fit(self.table, seed=self.seed, progress=self.progress, checkpoint=checkpoint)
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """Takes what another fit has made, after a look whether it can be of this recipe and these items."""
+
+    source: TokenizerFrom
+    recipe: Recipe
+    table: ItemTable
+    seed: int
+    progress: Progress
+
+    def __call__(self, checkpoint: Path | None) -> ItemTokenizer:
+        given, wanted = self.source(self.table, self.seed, self.progress), tokenizer_parts(self.recipe)
+        if canonical_json(given) != canonical_json(wanted) or list(given.ids.items) != list(self.table.items):
+            raise ConfigError("the tokenizer that was given is of other parts or other items than this recipe's")
+        return given
 
 
 @dataclass(frozen=True, eq=False)

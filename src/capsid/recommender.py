@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -28,6 +28,9 @@ from capsid.ragged import Ragged
 from capsid.recipe import KINDS, Recipe
 from capsid.recipes import get_recipe
 from capsid.stored import Catalogue, Fitted, Stored, load_run, save_run
+
+if TYPE_CHECKING:
+    from capsid.fitting import TokenizerFrom
 
 # Users at once in a search: enough to fill the matrix products, small enough for the caches (benchmarks/decode.py).
 BATCH = 64
@@ -74,8 +77,12 @@ class Recommender:
         work: Path | None = None,
         kinds: Kinds | None = None,
         progress: Progress = silent,
+        tokenizer_from: TokenizerFrom | None = None,
     ) -> Recommender:
-        """Learn from a dataset (default split: leave one out). With `work`, a killed fit goes on when called again."""
+        """Learn from a dataset (default split: leave one out). With `work`, a killed fit goes on when called again.
+
+        `tokenizer_from` is asked for a fitted tokenizer of the same parts, data and seed, instead of fitting one here.
+        """
         # Late, so that serving a fitted recommender never loads training code.
         from capsid.fitting import fit_recipe
 
@@ -92,6 +99,7 @@ class Recommender:
             work=work,
             kinds={**KINDS, **(kinds or {})},
             progress=progress,
+            tokenizer_from=tokenizer_from,
         )
         self.catalogue_ = Catalogue(
             dataset.name, dataset.fingerprint, dataset.users, dataset.items, dataset.attributes, table.counts, split

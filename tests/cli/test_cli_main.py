@@ -20,13 +20,14 @@ GROUPS = {
     "recipes": ("list", "show", "diff"),
     "vectors": ("fit", "encode"),
     "tokenizer": ("fit", "encode", "add", "report", "inspect", "facets", "merges", "export"),
+    "bench": ("run", "status"),
 }
 COMMANDS = [(verb, *sub) for verb in VERBS for sub in ([(s,) for s in GROUPS[verb]] if verb in GROUPS else [()])]
 
 
 def test_the_verbs_of_the_design_are_there() -> None:
     designed = {"demo", "data", "recipes", "fit", "evaluate", "predict", "recommend", "tokenizer", "doctor"}
-    assert designed | {"compare", "vectors"} == set(VERBS)
+    assert designed | {"compare", "vectors", "bench"} == set(VERBS)
     root = typer.main.get_command(app)
     assert isinstance(root, Verbs)
     for verb, subs in GROUPS.items():

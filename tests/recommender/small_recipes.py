@@ -41,7 +41,12 @@ def small(name: str, steps: int = 60) -> Recipe:
     if recipe.encoder is not None:
         recipe = dataclasses.replace(recipe, encoder=HashingEncoder(dim=24))
     if hasattr(recipe.tokenizer, "codebooks"):
-        recipe = recipe.with_settings(["tokenizer.codebooks=8,8,8"])
+        flat = len(recipe.tokenizer.codebooks) == 1
+        recipe = recipe.with_settings(["tokenizer.codebooks=24" if flat else "tokenizer.codebooks=8,8,8"])
+    if hasattr(recipe.tokenizer, "hidden"):
+        recipe = recipe.with_settings(["tokenizer.hidden=32,16", "tokenizer.latent=8"])
+    if hasattr(recipe.tokenizer, "codebook"):
+        recipe = recipe.with_settings(["tokenizer.codebook=8"])
     if hasattr(recipe.tokenizer, "restarts"):
         recipe = recipe.with_settings(["tokenizer.restarts=1"])
     if hasattr(recipe.tokenizer, "training"):

@@ -30,8 +30,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "rank": 2,
         "training": Training(steps=12, batch_size=16, ema=0.0, validate_every=6),
     },
+    "rq-vae": {
+        "codebooks": (6, 5, 4),
+        "hidden": (16, 12),
+        "latent": 9,
+        "training": Training(steps=12, batch_size=16, ema=0.0, validate_every=6),
+    },
+    "frequency": {"codebook": 4},
 }
-FROM_VECTORS = [kind for kind in TOKENIZERS if kind != "atomic"]
+FROM_VECTORS = [kind for kind in TOKENIZERS if kind not in ("atomic", "frequency")]
 
 
 def table(items: int = 60, seed: int = 0) -> ItemTable:

@@ -1,6 +1,6 @@
-"""Generators as parts of a recipe: the trained Transformer, and the popularity counter that needs no training.
+"""Generators as parts of a recipe: the trained Transformers, and the popularity counter that needs no training.
 
-Both answer the decoder's protocol (start, step). Neither knows items: tokens in, scores of tokens out.
+All answer the decoder's protocol (start, step). None knows items: tokens in, scores of tokens out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from capsid.errors import ConfigError, NotFittedError
+from capsid.generate.masked import MaskedTransformer
 from capsid.generate.network import CausalTransformer, NetworkShape, State
 from capsid.generate.timeline import TimelineTransformer
 from capsid.ids.flatten import TokenBatch
@@ -65,7 +66,7 @@ class TransformerGenerator:
                 raise ConfigError(f"generator.{name} is {getattr(self, name)}, but must be from 0 to 0.99")
 
     @property
-    def network(self) -> CausalTransformer | TimelineTransformer:
+    def network(self) -> CausalTransformer | TimelineTransformer | MaskedTransformer:
         """The network, once built."""
         if not hasattr(self, "network_"):
             raise NotFittedError("the generator has no weights yet", hint="fit or load it first")
@@ -104,7 +105,7 @@ class TransformerGenerator:
         self.network_.eval()
         return self
 
-    def _network(self, layout: TokenLayout) -> CausalTransformer | TimelineTransformer:
+    def _network(self, layout: TokenLayout) -> CausalTransformer | TimelineTransformer | MaskedTransformer:
         return CausalTransformer(self._shape(layout))
 
     def _shape(self, layout: TokenLayout) -> NetworkShape:
@@ -139,6 +140,37 @@ class TimelineGenerator(TransformerGenerator):
 
     def _network(self, layout: TokenLayout) -> TimelineTransformer:
         return TimelineTransformer(self._shape(layout), self.depth_layers)
+
+
+@dataclass(kw_only=True)
+class MaskedGenerator(TransformerGenerator):
+    """Attention both ways over one-token ids, trained to fill in masked items: see `capsid.generate.masked`.
+
+    `mask` is the share of a sequence's items that is hidden at once; a share `only_last` of the sequences has its last
+    item hidden and no other, which is how histories come when something is recommended.
+    """
+
+    kind: ClassVar[str] = "masked"
+    layers: int = 2
+    mask: float = 0.2
+    only_last: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("mask", "only_last"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"generator.{name} is {getattr(self, name)}, but must be from 0 to 1")
+
+    def build(
+        self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None
+    ) -> TransformerGenerator:
+        """Fresh weights; ids must have one token an item, for a mask stands for one token."""
+        if int(ids.closed.lengths.max()) != 1:
+            raise ConfigError("the masked generator needs one-token ids", hint="use the atomic tokenizer")
+        return super().build(ids, counts, seed=seed, vectors=vectors)
+
+    def _network(self, layout: TokenLayout) -> MaskedTransformer:
+        return MaskedTransformer(self._shape(layout), self.mask, self.only_last)
 
 
 def _start_tokens(embedding: nn.Embedding, vectors_VD: np.ndarray, seed: int) -> None:
@@ -196,4 +228,6 @@ class PopularityGenerator:
         return self
 
 
-GENERATORS: dict[str, type] = {g.kind: g for g in (TransformerGenerator, TimelineGenerator, PopularityGenerator)}
+GENERATORS: dict[str, type] = {
+    g.kind: g for g in (TransformerGenerator, TimelineGenerator, MaskedGenerator, PopularityGenerator)
+}

@@ -100,10 +100,14 @@ class Block(nn.Module):
         self.up = nn.Linear(shape.width, shape.feedforward)
         self.down = nn.Linear(shape.feedforward, shape.width)
 
-    def forward(self, x_BLD: Tensor) -> tuple[Tensor, Cache]:
-        """Whole sequences under a causal mask, and the keys and values they leave."""
+    def forward(self, x_BLD: Tensor, padding_BL: Tensor | None = None) -> tuple[Tensor, Cache]:
+        """Whole sequences under a causal mask, and the keys and values they leave.
+
+        With `padding` (True where there is none of a sequence) every position sees all real ones, before and after it.
+        """
         q, k, v = (t.transpose(1, 2) for t in self._project(x_BLD))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        seen = None if padding_BL is None else ~padding_BL[:, None, None, :]
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None)
         return self._finish(x_BLD, mixed.transpose(1, 2).flatten(2)), Cache(k, v)
 
     def ragged(self, x_RD: Tensor, slots_R: Tensor, width: int) -> Tensor:

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 from capsid.errors import ConfigError, nearest
 from capsid.recipe import Recipe
+from capsid.recipes.bert4rec import BERT4REC
 from capsid.recipes.capsid import CAPSID
 from capsid.recipes.capsid_bpe import CAPSID_BPE
 from capsid.recipes.capsid_literal import CAPSID_LITERAL
+from capsid.recipes.frequency import FREQUENCY
+from capsid.recipes.kmeans_flat import KMEANS_FLAT
 from capsid.recipes.popularity import POPULARITY
 from capsid.recipes.rq_kmeans import RQ_KMEANS
 from capsid.recipes.sasrec import SASREC
+from capsid.recipes.tiger import TIGER
+from capsid.recipes.tiger_text import TIGER_TEXT
 
-RECIPES: dict[str, Recipe] = {r.name: r for r in (CAPSID, CAPSID_BPE, CAPSID_LITERAL, RQ_KMEANS, SASREC, POPULARITY)}
+RECIPES: dict[str, Recipe] = {
+    r.name: r
+    for r in (
+        CAPSID,
+        CAPSID_BPE,
+        CAPSID_LITERAL,
+        TIGER,
+        TIGER_TEXT,
+        RQ_KMEANS,
+        KMEANS_FLAT,
+        FREQUENCY,
+        SASREC,
+        BERT4REC,
+        POPULARITY,
+    )
+}
 
 
 def get_recipe(name: str) -> Recipe:

@@ -45,6 +45,8 @@ class ResidualKMeans:
         learnt: list[np.ndarray] = []
         residual = self._vectors(table, None)
         for depth, size in enumerate(self.codebooks):
+            if size > len(residual):
+                progress.line(f"residual k-means: {len(residual):,} items, so {size:,} codes are cut to as many")
             centres = _kmeans(residual, min(size, len(residual)), self.iterations, self.restarts, seed + depth)
             learnt.append(centres)
             residual -= centres[_nearest(residual, centres)]
