@@ -1,0 +1,208 @@
+"""The paper's figures from our own store, as PNG or SVG. Draws numbers that are there (of the lowest seed).
+
+A figure for which nothing was run is not drawn, and says what would have to be run. matplotlib is loaded when needed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from capsid.bench.paper import DATASETS, number
+from capsid.bench.results import Result, Results
+from capsid.bench.tables import OURS, Source
+from capsid.errors import ConfigError
+
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#8a8a8a", "#56b4e9", "#d55e00", "#000000")
+BEAUTY = "amazon-beauty"
+TOP = 32
+
+
+def draw(name: str, source: Source, form: str = "svg") -> bytes:
+    """One figure as a file's content."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError:
+        hint = "pip install 'capsid-rec[plots]' -c constraints.txt"
+        raise ConfigError("figures need a package that is missing: matplotlib", hint=hint) from None
+    cells = source.plan("main")
+    out = io.BytesIO()
+    # Text of the SVG stays text, and equal numbers give equal bytes.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "capsid", "font.size": 9, "axes.titlesize": 11}):
+        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+        FIGURES[name](figure, cells, source)
+        metadata = {"Date": None} if form == "svg" else {}
+        figure.savefig(out, format=form, dpi=150, metadata=metadata)
+    return out.getvalue()
+
+
+def _lengths(figure: Any, cells: Results, source: Source) -> None:
+    axes = figure.subplots()
+    found = _needed([(d, _first(cells, "capsid", d)) for d in DATASETS], "capsid")
+    for place, (dataset, cell) in enumerate(found):
+        counts = {int(k): int(v) for k, v in cell.ids["length_histogram"].items()}
+        total = sum(counts.values())
+        x = np.array(sorted(counts)) + (place - (len(found) - 1) / 2) * 0.25
+        label = f"{DATASETS[dataset]}, mean {cell.ids['mean_length']:.2f}"
+        axes.bar(x, [counts[k] / total for k in sorted(counts)], 0.23, color=COLOURS[place], label=label)
+    axes.set(xlabel="codes an id", ylabel="share of the items", title="Lengths of capsid's ids")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(frameon=False)
+
+
+def _stop_causes(figure: Any, cells: Results, source: Source) -> None:
+    axes = figure.subplots()
+    found = _needed([(d, _first(cells, "capsid", d)) for d in DATASETS], "capsid")
+    left = np.zeros(len(found))
+    for place, cause in enumerate(("confidence", "residual", "cap", "prefix")):
+        shares = np.array([float((cell.ids.get("stop_causes") or {}).get(cause, 0.0)) for _, cell in found])
+        axes.barh([DATASETS[d] for d, _ in found], shares, left=left, color=COLOURS[place], label=cause)
+        left = left + shares
+    axes.set(xlabel="share of the items", title="Why capsid's ids end")
+    axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, -0.45))
+
+
+def _tiers(figure: Any, cells: Results, source: Source) -> None:
+    axes = figure.subplots()
+    labels = list(dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY)))
+    found = _needed([(label, _first(cells, label, BEAUTY)) for label in labels], "the main plan")
+    width = 0.8 / len(found)
+    for place, (label, cell) in enumerate(found):
+        tiers = cell.evaluations[source.evaluation]["recall@10_by_tier"]
+        x = np.arange(3) + (place - (len(found) - 1) / 2) * width
+        axes.bar(x, [tiers[t] for t in ("head", "torso", "tail")], width, color=_colour(place), label=label)
+    axes.set_xticks(range(3), ["head", "torso", "tail"])
+    axes.set(ylabel="Recall@10", yscale="log", title="Recall@10 by popularity of what was taken, Beauty")
+    axes.legend(frameon=False, fontsize=7, ncols=2)
+
+
+def _collisions(figure: Any, cells: Results, source: Source) -> None:
+    axes = figure.subplots()
+    found = _needed(_tokenized(cells), "the main plan")
+    names = [label for label, _ in found]
+    axes.barh(names, [100 * float(c.ids["collision_rate"]) for _, c in found], color=COLOURS[0], label="ours")
+    theirs = [number("tokenizer-quality", n, 0) for n in names]
+    dots = [(100 * t, n) for t, n in zip(theirs, names) if t is not None]
+    if dots:
+        axes.plot([x for x, _ in dots], [n for _, n in dots], "D", color="black", label="the paper's")
+    axes.set(xlabel="colliding codes, %", title="Collisions, Beauty")
+    axes.legend(frameon=False)
+
+
+def _purity(figure: Any, cells: Results, source: Source) -> None:
+    axes = figure.subplots()
+    found = [(n, c) for n, c in _tokenized(cells) if c is not None and c.ids.get("intra_code_similarity") is not None]
+    for place, (label, cell) in enumerate(_needed(found, "the main plan")):
+        x, y = float(cell.ids["intra_code_similarity"]), float(cell.evaluations[source.evaluation]["code_recall@50"])
+        axes.plot(x, y, "o", color=_colour(place))
+        axes.annotate(label, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=8)
+    axes.margins(0.2)
+    axes.set(xlabel="intra-code similarity", ylabel="code recall@50", title="Purity and predictability, Beauty")
+
+
+def _convergence(figure: Any, cells: Results, source: Source) -> None:
+    left, right = figure.subplots(1, 2)
+    rows = [(n, _first(source.plan("sensitivity"), f"T={n}", BEAUTY)) for n in (1, 2, 3, 5)]
+    recall = [(n, c.metric("recall@10", source.evaluation)) for n, c in rows if c is not None]
+    ours = _first(cells, "capsid", BEAUTY)
+    routing = None if ours is None else ours.ids.get("routing_convergence")
+    if not recall and not routing:
+        raise _nothing("the plan sensitivity, or capsid of the main plan")
+    if recall:
+        left.plot([n for n, _ in recall], [r for _, r in recall], "o-", color=COLOURS[0])
+    left.set(xlabel="rounds T", ylabel="Recall@10", title="capsid-bpe, Beauty")
+    if routing:
+        mass = np.array(routing["winner_mass"], dtype=float)
+        for depth in range(mass.shape[1]):
+            line = mass[:, depth]
+            right.plot(range(1, len(line) + 1), line, "o-", color=COLOURS[depth], label=f"depth {depth + 1}")
+        right.legend(frameon=False, fontsize=7)
+    right.set(xlabel="rounds done", ylabel="mean winner mass", title="Routing of capsid")
+
+
+def _pareto(figure: Any, cells: Results, source: Source) -> None:
+    axes = figure.subplots()
+    costs = source.costs()
+    found = [
+        (label, _first(cells, label, BEAUTY))
+        for label in dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY))
+        if label in costs and "tiger" in costs
+    ]
+    for place, (label, cell) in enumerate(_needed(found, "decode costs with tiger among them")):
+        x, y = costs[label] / costs["tiger"], cell.metric("recall@10", source.evaluation)
+        axes.plot(x, y, "o", color=_colour(place))
+        axes.annotate(label, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=8)
+    axes.margins(0.2)
+    axes.set(xlabel="cost of a recommendation, tiger = 1", ylabel="Recall@10", title="Accuracy against cost, Beauty")
+
+
+def _usage(figure: Any, cells: Results, source: Source) -> None:
+    left, right = figure.subplots(1, 2)
+    cell = _first(cells, "capsid", BEAUTY)
+    if cell is None:
+        raise _nothing("capsid of the main plan")
+    values, offsets = (cells.values(cell, "ids", n) for n in ("codes", "offsets"))
+    lengths = np.diff(offsets)
+    depth = np.arange(len(values)) - np.repeat(offsets[:-1], lengths)
+    rows = []
+    for d in range(int(lengths.max())):
+        counts = np.sort(np.bincount(values[depth == d]))[::-1][:TOP]
+        rows.append(np.pad(counts / max(counts.sum(), 1), (0, TOP - len(counts))))
+    image = left.imshow(np.log10(np.maximum(np.array(rows), 1e-4)), aspect="auto", cmap="viridis")
+    left.set(xlabel=f"the {TOP} most used codes", ylabel="depth", title="Use of codes, log10 share")
+    left.set_yticks(range(len(rows)), [str(d + 1) for d in range(len(rows))])
+    figure.colorbar(image, ax=left)
+    for place, label in enumerate(("tiger", *OURS)):
+        own = _first(cells, label, BEAUTY)
+        seen = None if own is None else own.evaluations.get("positions")
+        if seen:
+            x = range(1, len(seen["top5"]) + 1)
+            right.plot(x, seen["top5"], "o-", color=COLOURS[place], label=f"{label}, top 5")
+            right.plot(x, seen["top1"], "s--", color=COLOURS[place], label=f"{label}, top 1")
+    right.set(xlabel="position", ylabel="accuracy", title="Accuracy of the codes")
+    if right.lines:
+        right.legend(frameon=False, fontsize=7)
+
+
+FIGURES: dict[str, Callable[[Any, Results, Source], None]] = {
+    "lengths": _lengths,
+    "stop-causes": _stop_causes,
+    "tiers": _tiers,
+    "collisions": _collisions,
+    "purity-predictability": _purity,
+    "routing-convergence": _convergence,
+    "pareto": _pareto,
+    "usage": _usage,
+}
+
+
+def _first(cells: Results, label: str, dataset: str) -> Result | None:
+    """The cell of the lowest seed."""
+    found = sorted(cells.select(label=label, dataset=dataset), key=lambda c: c.seed)
+    return found[0] if found else None
+
+
+def _tokenized(cells: Results) -> list[tuple[str, Result | None]]:
+    labels = dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY) if len(c.ids.get("utilization") or ()) > 0)
+    return [
+        (label, _first(cells, label, BEAUTY)) for label in labels if label not in ("popularity", "sasrec", "bert4rec")
+    ]
+
+
+def _needed(found: Sequence[tuple[str, Result | None]], what: str) -> list[tuple[str, Result]]:
+    kept = [(name, cell) for name, cell in found if cell is not None]
+    if not kept:
+        raise _nothing(what)
+    return kept
+
+
+def _nothing(what: str) -> ConfigError:
+    return ConfigError(f"nothing to draw: {what} was not run", hint="capsid bench run main, then draw again")
+
+
+def _colour(place: int) -> str:
+    return COLOURS[place % len(COLOURS)]

@@ -1,0 +1,168 @@
+"""A plan is a short TOML file: which methods, on which datasets, with which seeds and settings, in which order.
+
+Reads and checks plans; knows neither recipes nor data, so that a plan may name a method that does not exist yet.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capsid.errors import ConfigError, nearest
+
+BUILT_IN = Path(__file__).parent / "plans"
+EVALUATIONS = ("test", "test-filtered", "valid", "valid-filtered")
+PLAN_KEYS = ("name", "about", "datasets", "seeds", "evaluations", "ks", "cells")
+GROUP_KEYS = ("method", "label", "settings", "datasets", "seeds", "priority", "evaluations")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One thing to run. `label` tells rows of a table apart; cells of priority 1 come first.
+
+    An evaluation is a split's name, with `-filtered` where what the user has taken already is left out.
+    """
+
+    plan: str
+    method: str
+    label: str
+    dataset: str
+    seed: int
+    settings: tuple[str, ...] = ()
+    priority: int = 1
+    evaluations: tuple[str, ...] = ("test", "test-filtered")
+    ks: tuple[int, ...] = (5, 10)
+
+    @property
+    def name(self) -> str:
+        """What a person calls it; no two cells of a plan have the same."""
+        return f"{self.label}/{self.dataset}/{self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Cells in the order in which they are to be run."""
+
+    name: str
+    about: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """Every dataset that is named, once."""
+        return tuple(dict.fromkeys(cell.dataset for cell in self.cells))
+
+    def only(self, pattern: str) -> Plan:
+        """The cells whose name, label, dataset or seed matches a shell pattern."""
+        kept = tuple(c for c in self.cells if _matches(c, pattern))
+        if not kept:
+            labels = sorted({c.label for c in self.cells})
+            raise ConfigError(
+                f"no cell of the plan {self.name!r} matches {pattern!r}",
+                hint=f"a cell is called label/dataset/seed, such as {self.cells[0].name}; labels: {', '.join(labels)}",
+            )
+        return Plan(self.name, self.about, kept)
+
+
+def plan_names() -> list[str]:
+    """The plans that come with capsid."""
+    return sorted(path.stem for path in BUILT_IN.glob("*.toml"))
+
+
+def read_plan(name_or_path: str | Path) -> Plan:
+    """A built-in plan by name, or a TOML file by path."""
+    path = Path(name_or_path)
+    if str(name_or_path) in plan_names():
+        path = BUILT_IN / f"{name_or_path}.toml"
+    if not path.is_file():
+        raise ConfigError(
+            f"there is no plan and no file called {str(name_or_path)!r}", hint=nearest(str(name_or_path), plan_names())
+        )
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} is not valid TOML: {error}", hint="texts stand in quotation marks, lists in brackets"
+        ) from None
+    return make_plan(content, path.stem)
+
+
+def make_plan(content: Mapping[str, Any], stem: str) -> Plan:
+    """The plan that a file's content says; `stem` names it where the content does not."""
+    _known(content, PLAN_KEYS, "a plan")
+    name = _text(content.get("name", stem), "name")
+    if not name or name.startswith(".") or "/" in name:
+        raise ConfigError(f"a plan cannot be called {name!r}", hint="its name becomes a folder of the store")
+    groups = content.get("cells")
+    if not isinstance(groups, list) or not groups:
+        raise ConfigError(f"the plan {name!r} has no cells", hint='write [[cells]] and below it method = "..."')
+    cells = [cell for group in groups for cell in _cells(group, content, name)]
+    seen: set[str] = set()
+    for cell in cells:
+        if cell.name in seen:
+            raise ConfigError(
+                f"the plan {name!r} has two cells called {cell.name}", hint="give one of them a label of its own"
+            )
+        seen.add(cell.name)
+    # A stable sort: cells of one priority stay in the plan's order.
+    ordered = sorted(cells, key=lambda c: c.priority)
+    return Plan(name, _text(content.get("about", ""), "about"), tuple(ordered))
+
+
+def _cells(group: Any, plan: Mapping[str, Any], name: str) -> list[Cell]:
+    if not isinstance(group, Mapping):
+        raise ConfigError("cells are tables", hint='write [[cells]] and below it method = "..."')
+    _known(group, GROUP_KEYS, "a group of cells")
+    if "method" not in group:
+        raise ConfigError(f"a group of cells of the plan {name!r} has no method", hint="name a recipe")
+    method = _text(group["method"], "method")
+    both = {**plan, **group}
+    datasets, seeds = _list(both.get("datasets", []), str, "datasets"), _list(both.get("seeds", [0]), int, "seeds")
+    if not datasets or not seeds:
+        raise ConfigError(f"{method} of the plan {name!r} has no dataset or no seed", hint='datasets = ["planted"]')
+    evaluations = _list(both.get("evaluations", ["test", "test-filtered"]), str, "evaluations")
+    for evaluation in evaluations:
+        if evaluation not in EVALUATIONS:
+            raise ConfigError(f"there is no evaluation {evaluation!r}", hint=nearest(evaluation, EVALUATIONS))
+    ks = _list(both.get("ks", [5, 10]), int, "ks")
+    if not evaluations or not ks or min(ks) < 1:
+        raise ConfigError(
+            f"{method} of the plan {name!r} evaluates nothing", hint='evaluations = ["test"], ks = [5, 10]'
+        )
+    settings = tuple(_list(group.get("settings", []), str, "settings"))
+    label, priority = _text(group.get("label", method), "label"), group.get("priority", 1)
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise ConfigError(f"priority is {priority!r}", hint="a whole number; cells of priority 1 come first")
+    return [
+        Cell(name, method, label, data, seed, settings, priority, tuple(evaluations), tuple(sorted(set(ks))))
+        for data in datasets
+        for seed in seeds
+    ]
+
+
+def _matches(cell: Cell, pattern: str) -> bool:
+    texts = (cell.name, cell.label, cell.dataset, str(cell.seed))
+    return any(fnmatch.fnmatchcase(text, pattern) for text in texts)
+
+
+def _known(table: Mapping[str, Any], allowed: Sequence[str], what: str) -> None:
+    for key in table:
+        if key not in allowed:
+            raise ConfigError(f"{what} has no key {key!r}", hint=nearest(key, allowed))
+
+
+def _text(value: Any, key: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{key} is {value!r}, but must be a text", hint=f'{key} = "..."')
+    return value
+
+
+def _list(value: Any, kind: type, key: str) -> list[Any]:
+    if not isinstance(value, list) or any(not isinstance(v, kind) or isinstance(v, bool) for v in value):
+        example = '["...", "..."]' if kind is str else "[0, 1]"
+        raise ConfigError(f"{key} is {value!r}, but must be a list", hint=f"{key} = {example}")
+    return value

@@ -1,0 +1,153 @@
+"""A cell's process, seen from the runner: started with one thread, listened to, asked to stop.
+
+Whatever happens to the process (an error, a kill, no memory) becomes an `Ending`; nothing of it reaches the runner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capsid.artifacts import read_json, write_json
+from capsid.bench.cells import Job
+from capsid.bench.results import Result
+from capsid.errors import ArtifactError
+
+JOB, RESULT, ERROR, LOG = "job.json", "result.json", "error.json", "log.txt"
+COMMAND = (sys.executable, "-m", "capsid.bench.worker")
+# Two processes of one thread each do more on two cores than one with two.
+ONE_THREAD = {
+    name: "1"
+    for name in (
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "POLARS_MAX_THREADS",
+        "RAYON_NUM_THREADS",
+    )
+} | {"TOKENIZERS_PARALLELISM": "false"}
+DONE, FAILED, KILLED, INTERRUPTED = "done", "failed", "killed", "interrupted, resumable"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a process ended; `error` says why where it is not done."""
+
+    state: str
+    error: str | None = None
+    hint: str | None = None
+
+
+class CellProcess:
+    """One started cell. Its messages go to a queue as (process, message); None when there are no more."""
+
+    def __init__(
+        self, job: Job, folder: Path, messages: queue.Queue[tuple[CellProcess, Any]], command: Sequence[str] = COMMAND
+    ) -> None:
+        self.job, self.folder = job, folder
+        self.began = time.monotonic()
+        self.asked_at: float | None = None
+        self.status = "starting"
+        self.error: Ending | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ERROR).unlink(missing_ok=True)
+        write_json(folder / JOB, job.to_dict())
+        with open(folder / LOG, "ab") as log:
+            self.process = subprocess.Popen(
+                [*command, str(folder)],
+                # Kept open until we end: the process notices then that it is alone.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **ONE_THREAD},
+                # Ctrl-C is for the runner, which asks its cells to stop in its own way.
+                start_new_session=True,
+            )
+        threading.Thread(target=self._listen, args=(messages,), daemon=True).start()
+
+    def _listen(self, messages: queue.Queue[tuple[CellProcess, Any]]) -> None:
+        assert self.process.stdout is not None
+        with contextlib.suppress(ValueError, OSError):
+            for line in self.process.stdout:
+                try:
+                    messages.put((self, json.loads(line)))
+                except ValueError:
+                    messages.put((self, {"line": line.decode(errors="replace").rstrip()}))
+        messages.put((self, None))
+
+    def ask_to_stop(self) -> None:
+        """What was done since the last checkpoint is lost, nothing else."""
+        if self.asked_at is None:
+            self.asked_at = time.monotonic()
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """At once; checkpoints stay."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+    def heard(self, message: dict[str, Any]) -> str | None:
+        """Take a message in; a line that is to be shown comes back."""
+        if "error" in message:
+            self.error = Ending(FAILED, str(message["error"]), message.get("hint"))
+        if "update" in message:
+            self.status = str(message["update"])
+        return str(message["line"]) if "line" in message else None
+
+    def ending(self) -> Ending:
+        """How it ended, after its last message."""
+        code = self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        out = self._ending(code)
+        if out.state == FAILED:
+            write_json(self.folder / ERROR, {"error": out.error, "hint": out.hint})
+        return out
+
+    def _ending(self, code: int) -> Ending:
+        if code == 0 and (self.folder / RESULT).exists():
+            return Ending(DONE)
+        if self.error is not None:
+            return self.error
+        if self.asked_at is not None or code in (128 + signal.SIGTERM, -signal.SIGTERM):
+            return Ending(INTERRUPTED)
+        if code < 0:
+            memory = " (out of memory?)" if code == -signal.SIGKILL else ""
+            name = signal.Signals(-code).name
+            return Ending(KILLED, f"its process was ended by {name}{memory}", "run the plan again to go on with it")
+        return Ending(FAILED, f"its process ended with code {code}: {self._last_words()}", f"see {self.folder / LOG}")
+
+    def _last_words(self) -> str:
+        lines = (self.folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def left_result(folder: Path, job: Job) -> Result | None:
+    """A result that a cell left just before the runner was killed; None if it is not there or not of this job."""
+    try:
+        result = Result.from_dict(read_json(folder / RESULT))
+    except (ArtifactError, TypeError, AttributeError):
+        return None
+    return result if result.fingerprint == job.fingerprint else None
+
+
+def left_error(folder: Path) -> Ending | None:
+    """What made the cell fail the last time."""
+    try:
+        found = read_json(folder / ERROR)
+        return Ending(FAILED, found["error"], found.get("hint"))
+    except (ArtifactError, KeyError, TypeError):
+        return None

@@ -1,0 +1,198 @@
+"""What the store holds, to be read: finished cells as frozen values, and one number a user where asked for.
+
+Tables and figures start here. Reads only; a line that was cut off is left out and said in `notes`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from capsid.artifacts import load_arrays
+from capsid.errors import ArtifactError, ConfigError, nearest
+
+LINES = "cells.jsonl"
+VALUES = "values"
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished cell. `evaluations` has what `capsid evaluate --json` prints, by name; `ids` the tokenizer's report.
+
+    `seconds` by stage: vectors, tokenizer, training (validation not counted), evaluation, wall (all of it). `code` is
+    the fingerprint of the code that ended it, `codes` of all code that had a part. `log` has an entry a phase.
+    """
+
+    plan: str
+    method: str
+    label: str
+    dataset: str
+    seed: int
+    settings: tuple[str, ...]
+    fingerprint: str
+    key: str
+    recipe: Mapping[str, Any]
+    data: Mapping[str, Any]
+    code: str
+    codes: tuple[str, ...]
+    ks: tuple[int, ...]
+    evaluations: Mapping[str, Mapping[str, Any]]
+    ids: Mapping[str, Any]
+    seconds: Mapping[str, float]
+    peak_memory_mb: float
+    parameters: int
+    tokens: int
+    sequences: int
+    steps: int
+    best_step: int | None
+    log: tuple[Mapping[str, Any], ...]
+    versions: Mapping[str, str]
+    started: str
+    ended: str
+    attempts: int
+    tokenizer_shared: bool
+    values_hash: str
+    taken_from: str | None = None
+
+    @property
+    def name(self) -> str:
+        """As the plan calls the cell."""
+        return f"{self.label}/{self.dataset}/{self.seed}"
+
+    def metric(self, name: str, evaluation: str = "test") -> float:
+        """`recall@10` and the like, `recall@10:expected` as well."""
+        found = self._evaluation(evaluation)
+        metrics = {**found["metrics"], **found.get("variants", {})}
+        if name not in metrics:
+            raise ConfigError(f"{self.name} has no metric {name!r}", hint=nearest(name, metrics))
+        return float(metrics[name])
+
+    def _evaluation(self, name: str) -> Mapping[str, Any]:
+        if name not in self.evaluations:
+            raise ConfigError(f"{self.name} has no evaluation {name!r}", hint=nearest(name, self.evaluations))
+        return self.evaluations[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, one line of the store."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls, line: Mapping[str, Any]) -> Result:
+        """A line again; keys of a newer capsid are left out."""
+        names = {f.name for f in dataclasses.fields(cls)}
+        tuples = ("settings", "codes", "ks", "log")
+        known: dict[str, Any] = {k: tuple(v) if k in tuples else v for k, v in line.items() if k in names}
+        return cls(**known)
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """Finished cells of a plan, the latest of each name, in the order in which they ended."""
+
+    plan: str
+    folder: Path
+    cells: tuple[Result, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.cells)
+
+    def select(self, **wanted: Any) -> Results:
+        """The cells whose fields have these values; a list, tuple or set stands for any of its members."""
+        names = [f.name for f in dataclasses.fields(Result)]
+        for name in wanted:
+            if name not in names:
+                raise ConfigError(f"a result has no field {name!r}", hint=nearest(name, names))
+        kept = (c for c in self.cells if all(_fits(getattr(c, n), v) for n, v in wanted.items()))
+        return dataclasses.replace(self, cells=tuple(kept))
+
+    def values(self, cell: Result, evaluation: str, metric: str) -> np.ndarray:
+        """One number a case. Shape: (cases,)."""
+        arrays = self._arrays(cell)
+        prefix = f"{evaluation}/"
+        found = {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
+        if metric not in found:
+            what = f"no evaluation {evaluation!r}" if not found else f"no values {metric!r}"
+            hint = nearest(metric, found) if found else nearest(evaluation, cell.evaluations)
+            raise ConfigError(f"{cell.name} has {what}", hint=hint)
+        return found[metric]
+
+    def cases(self, cell: Result, evaluation: str) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the users and of their targets, in the order of `values`."""
+        return self.values(cell, evaluation, "user"), self.values(cell, evaluation, "target")
+
+    def _arrays(self, cell: Result) -> dict[str, np.ndarray]:
+        arrays = load_arrays(self.folder / VALUES / f"{cell.key}.npz")
+        if arrays_hash(arrays) != cell.values_hash:
+            raise ArtifactError(
+                f"the values of {cell.name} are not those that were stored with it",
+                hint="remove its line from the store and run it again",
+            )
+        return arrays
+
+
+def load(store: str | Path, plan: str, *, history: bool = False) -> Results:
+    """The finished cells of a plan in a store. `history`: also those that later ones of the same name replaced."""
+    folder = Path(store) / plan
+    lines, notes = read_lines(folder / LINES)
+    cells = [_result(line, folder / LINES, number) for number, line in enumerate(lines, start=1)]
+    if not history:
+        latest = {cell.name: cell for cell in cells}
+        cells = [cell for cell in cells if latest[cell.name] is cell]
+    return Results(plan, folder, tuple(cells), tuple(notes))
+
+
+def plans_in(store: str | Path) -> list[str]:
+    """The plans of which the store holds anything."""
+    return sorted(path.parent.name for path in Path(store).glob(f"*/{LINES}"))
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Whole lines, and a note where the last one was cut off. A broken line before it is an error."""
+    if not path.exists():
+        return [], []
+    parts = path.read_bytes().split(b"\n")
+    lines = []
+    for number, part in enumerate(parts, start=1):
+        if not part:
+            continue
+        try:
+            # A last line without its line end may be cut off at a place where it happens to be whole.
+            if number == len(parts):
+                raise ValueError("no line end")
+            lines.append(json.loads(part))
+        except ValueError as error:
+            if number >= len(parts) - 1:
+                return lines, [f"the last line of {path} was cut off ({len(part):,} bytes) and does not count"]
+            raise ArtifactError(f"line {number} of {path} is broken: {error}", hint="remove that line") from None
+    return lines, []
+
+
+def arrays_hash(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of names, types and contents, whatever the file looks like."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def _result(line: dict[str, Any], path: Path, number: int) -> Result:
+    try:
+        return Result.from_dict(line)
+    except (TypeError, AttributeError) as error:
+        raise ArtifactError(f"line {number} of {path} is not a finished cell: {error}", hint="remove it") from None
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    return value in wanted if isinstance(wanted, list | tuple | set | frozenset) else bool(value == wanted)

@@ -1,0 +1,296 @@
+"""Run the cells of a plan: in order, side by side, within a budget, each in a process of its own; killed, it goes on.
+
+Finished cells are skipped, the same work is not done twice, and a cell that fails, is killed or runs out of memory is
+reported while the others go on. Shows nothing itself: a `Watch` is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from capsid.bench.cells import Job, code_fingerprint
+from capsid.bench.estimate import LEAST_LEFT, Estimate, estimate, fitting, time_left
+from capsid.bench.journal import read_journal
+from capsid.bench.plans import Plan
+from capsid.bench.prepare import FINISHED, TWIN, UNAVAILABLE, Prospect, look
+from capsid.bench.process import COMMAND, DONE, FAILED, KILLED, CellProcess, left_result
+from capsid.bench.results import Result
+from capsid.bench.store import Finished, Place, adopt, append, forget_work, opened
+from capsid.errors import ArtifactError
+from capsid.progress import duration
+
+TAKEN, NO_TIME = "taken over", "not started"
+BAD = (FAILED, KILLED)
+
+
+class Watch(Protocol):
+    """Who is told."""
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+
+    def update(self, text: str) -> None:
+        """The state of something under way."""
+
+    def workers(self, lines: Sequence[str]) -> None:
+        """What every worker is doing now; may be dropped."""
+
+    def plan(self, prospects: Sequence[Prospect], starts: Sequence[bool]) -> None:
+        """What lies ahead, and which cells are expected to fit into the budget."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell in this run."""
+
+    cell: str
+    state: str
+    seconds: float = 0.0
+    error: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What became of the plan in this run."""
+
+    plan: str
+    outcomes: tuple[Outcome, ...]
+    seconds: float
+
+    def count(self, *states: str) -> int:
+        """How many cells are in one of these states."""
+        return sum(outcome.state in states for outcome in self.outcomes)
+
+    @property
+    def failed(self) -> bool:
+        """Whether any cell went wrong; one that was not started or was asked to stop did not."""
+        return self.count(*BAD, UNAVAILABLE) > 0
+
+
+@dataclass(frozen=True)
+class Options:
+    """`budget` in seconds; `grace`: how long a cell may take to stop when asked."""
+
+    workers: int = 1
+    budget: float | None = None
+    fresh_code: bool = False
+    grace: float = 60.0
+    command: Sequence[str] = COMMAND
+
+
+def run_plan(
+    plan: Plan, place: Place, sources: Mapping[str, str], options: Options, watch: Watch, *, whole: bool = True
+) -> Summary:
+    """Run what is not finished. `whole`: these are all cells of the plan, so what they shared may go at the end."""
+    began = time.monotonic()
+    with opened(place, watch.line), _terminated_as_interrupt():
+        prospects = look(plan, place, sources, fresh_code=options.fresh_code, download=True, progress=watch)
+        ahead = [p.estimate.seconds if p.estimate else 0.0 for p in prospects]
+        watch.plan(prospects, fitting(ahead, options.workers, options.budget))
+        run = _Run(place, options, watch, began)
+        run.take_in(prospects)
+        try:
+            run.go()
+        finally:
+            run.stop_all()
+        summary = Summary(plan.name, run.summary(prospects), time.monotonic() - began)
+        if whole and summary.count(FINISHED, DONE, TAKEN) == len(prospects):
+            shutil.rmtree(place.tokenizers, ignore_errors=True)
+    return summary
+
+
+@dataclass
+class _Run:
+    place: Place
+    options: Options
+    watch: Watch
+    began: float
+    pending: list[Prospect] = field(default_factory=list)
+    running: list[CellProcess] = field(default_factory=list)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
+    messages: queue.Queue[tuple[CellProcess, Any]] = field(default_factory=queue.Queue)
+
+    def take_in(self, prospects: Sequence[Prospect]) -> None:
+        """Settle what needs no work."""
+        self.code = code_fingerprint()
+        self.results = [result for result, _ in Finished.read(self.place).cells]
+        for p in prospects:
+            if p.error is not None:
+                self._settle(Outcome(p.cell.name, UNAVAILABLE, 0.0, p.error.message, p.error.hint))
+            elif p.state == FINISHED and p.job is not None:
+                self.outcomes[p.cell.name] = Outcome(p.cell.name, FINISHED)
+                forget_work(self.place, p.job.key)
+            else:
+                self.pending.append(p)
+
+    def go(self) -> None:
+        """Until everything has run that is to run."""
+        while True:
+            self._watch_budget()
+            while len(self.running) < self.options.workers and (p := self._next()) is not None:
+                self._start(p)
+            if not self.running:
+                return
+            self._hear(0.2)
+            self.watch.workers(self._lines())
+
+    def summary(self, prospects: Sequence[Prospect]) -> tuple[Outcome, ...]:
+        """Outcomes in the plan's order."""
+        nothing = {
+            p.cell.name: Outcome(p.cell.name, NO_TIME, 0.0, "it would not fit into the budget") for p in prospects
+        }
+        return tuple((nothing | self.outcomes)[p.cell.name] for p in prospects)
+
+    def stop_all(self) -> None:
+        """Ask every cell to stop and wait for it."""
+        for process in self.running:
+            process.ask_to_stop()
+        while self.running:
+            self._lose_patience()
+            self._hear(0.2)
+
+    def _left(self) -> float | None:
+        budget = self.options.budget
+        return None if budget is None else budget - (time.monotonic() - self.began)
+
+    def _watch_budget(self) -> None:
+        left = self._left()
+        if left is not None and left <= 0:
+            for process in self.running:
+                if process.asked_at is None:
+                    self.watch.line(f"{process.job.cell.name}: the budget is used up, asked to stop")
+                    process.ask_to_stop()
+        self._lose_patience()
+
+    def _lose_patience(self) -> None:
+        for process in self.running:
+            if process.asked_at is not None and time.monotonic() - process.asked_at > self.options.grace:
+                waited = duration(self.options.grace)
+                self.watch.line(f"{process.job.cell.name}: did not stop within {waited}, its process is killed")
+                process.kill()
+
+    def _next(self) -> Prospect | None:
+        """The first cell that fits and is not just being run under another name."""
+        left = self._left()
+        busy = {process.job.fingerprint for process in self.running}
+        for p in self.pending:
+            assert p.job is not None
+            if p.job.fingerprint not in busy and (left is None or self._estimate(p).seconds <= left):
+                self.pending.remove(p)
+                return p
+        return None
+
+    def _estimate(self, p: Prospect) -> Estimate:
+        assert p.job is not None
+        if self._twin(p.job) is not None:
+            return Estimate(0.0, "the same work is done")
+        return estimate(p.job, self.results, p.spent)
+
+    def _twin(self, job: Job) -> Result | None:
+        wanted = self.code if self.options.fresh_code else None
+        same = [r for r in self.results if r.fingerprint == job.fingerprint and wanted in (None, r.code)]
+        return same[-1] if same else None
+
+    def _start(self, p: Prospect) -> None:
+        job = p.job
+        assert job is not None
+        folder = self.place.work(job.key)
+        twin = p.result if p.state == TWIN else self._twin(job)
+        if twin is not None:
+            try:
+                result = adopt(self.place, job, twin)
+            except ArtifactError as error:
+                self.watch.line(f"{p.cell.name}: {error.message}, so it is run again")
+            else:
+                self.results.append(result)
+                self._settle(Outcome(p.cell.name, TAKEN, 0.0), f"the result of {result.taken_from} is the same work")
+                return
+        others = set(read_journal(folder).get("codes", [])) - {self.code}
+        if self.options.fresh_code and others:
+            shutil.rmtree(folder, ignore_errors=True)
+        left = left_result(folder, job)
+        if left is not None and self._store(job, left):
+            self._settle(Outcome(p.cell.name, DONE, 0.0), "was finished, only its line was missing")
+            return
+        again = ", goes on" if p.spent else ""
+        self.watch.line(f"{p.cell.name}: starts{again}")
+        self.running.append(CellProcess(job, folder, self.messages, self.options.command))
+
+    def _store(self, job: Job, result: Result) -> bool:
+        if not self.place.values(result.key).exists():
+            return False
+        append(self.place, result)
+        self.results.append(result)
+        if set(result.codes) != {self.code}:
+            self.watch.line(f"{job.cell.name}: other code than that of this run's start had a part in it")
+        forget_work(self.place, job.key)
+        return True
+
+    def _hear(self, timeout: float) -> None:
+        """Take in all messages that are there, or the first one that comes."""
+        try:
+            process, message = self.messages.get(timeout=timeout)
+            while True:
+                self._heard(process, message)
+                process, message = self.messages.get_nowait()
+        except queue.Empty:
+            return
+
+    def _heard(self, process: CellProcess, message: Any) -> None:
+        name = process.job.cell.name
+        if message is not None:
+            line = process.heard(message)
+            if line is not None:
+                self.watch.line(f"{name}: {line}")
+            return
+        ending = process.ending()
+        self.running.remove(process)
+        took = time.monotonic() - process.began
+        result = left_result(process.folder, process.job) if ending.state == DONE else None
+        if ending.state == DONE and (result is None or not self._store(process.job, result)):
+            self._settle(Outcome(name, FAILED, took, "it ended without a whole result", "run the plan again"))
+            return
+        self._settle(Outcome(name, ending.state, took, ending.error, ending.hint))
+
+    def _settle(self, outcome: Outcome, words: str = "") -> None:
+        self.outcomes[outcome.cell] = outcome
+        told = outcome.error or words or f"after {duration(outcome.seconds)}"
+        hint = f" (hint: {outcome.hint})" if outcome.hint else ""
+        self.watch.line(f"{outcome.cell}: {outcome.state}, {told}{hint}")
+
+    def _lines(self) -> list[str]:
+        ahead = []
+        for process in self.running:
+            whole = estimate(process.job, self.results).seconds
+            ahead.append(max(whole - (time.monotonic() - process.began), LEAST_LEFT * whole))
+        ahead += [self._estimate(p).seconds for p in self.pending]
+        total = len(self.outcomes) + len(self.running) + len(self.pending)
+        head = f"{len(self.outcomes)}/{total} cells, ETA {duration(time_left(ahead, self.options.workers))}"
+        return [f"[{head}] {p.job.cell.name}: {p.status}" for p in self.running]
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """A polite kill is as Ctrl-C: cells are asked to stop before we end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

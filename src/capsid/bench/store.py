@@ -1,0 +1,219 @@
+"""The store of results: a line a finished cell, values of every user beside it, working folders of the unfinished.
+
+<store>/<plan>/cells.jsonl   values/<key>.npz   work/<key>/   work/tokenizers/
+
+Values are written before their line, a line is one write followed by fsync, and what a kill cut off is noticed and
+mended when the store is opened again. One runner at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from capsid.artifacts import write_bytes
+from capsid.bench.cells import Job, read_again, values_key
+from capsid.bench.results import LINES, VALUES, Result, load, plans_in, read_lines
+from capsid.errors import ArtifactError
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things of a plan are."""
+
+    store: Path
+    plan: str
+
+    @property
+    def folder(self) -> Path:
+        """All that belongs to the plan."""
+        return self.store / self.plan
+
+    @property
+    def lines(self) -> Path:
+        """The results."""
+        return self.folder / LINES
+
+    @property
+    def works(self) -> Path:
+        """What is unfinished, and ids that cells share."""
+        return self.folder / "work"
+
+    @property
+    def tokenizers(self) -> Path:
+        """Ids that cells share."""
+        return self.works / "tokenizers"
+
+    def work(self, key: str) -> Path:
+        """The working folder of a cell."""
+        return self.works / key
+
+    def values(self, key: str) -> Path:
+        """The values of every user of a cell."""
+        return self.folder / VALUES / f"{key}.npz"
+
+
+@contextlib.contextmanager
+def opened(place: Place, tell: Callable[[str], None]) -> Iterator[None]:
+    """Hold the plan's store as its only writer; what a kill left behind is mended or removed first."""
+    try:
+        place.works.mkdir(parents=True, exist_ok=True)
+        # Working folders hold gigabytes that nobody wants in a repository.
+        write_bytes(place.works / ".gitignore", b"*\n")
+    except OSError as error:
+        raise ArtifactError(
+            f"{place.folder} cannot be written: {error.strerror}", hint="choose another --store"
+        ) from None
+    with held(place.works / "runner.lock", wait=False) as got:
+        if not got:
+            raise ArtifactError(
+                f"another run of the plan {place.plan!r} is at work in {place.store}",
+                hint="wait for it, or choose another --store",
+            )
+        repair(place.lines, tell)
+        for leftover in (place.folder / VALUES).glob(".*"):
+            leftover.unlink(missing_ok=True)
+        yield
+
+
+@contextlib.contextmanager
+def held(path: Path, *, wait: bool = True, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
+    """Hold a lock that ends with the process, however it ends. `waiting` is called if somebody else has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+b") as file:
+        got = _try_lock(file.fileno())
+        if not got and wait:
+            if waiting is not None:
+                waiting()
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+            got = True
+        yield got
+
+
+def repair(lines: Path, tell: Callable[[str], None]) -> None:
+    """Rewrite the file without a last line that was cut off."""
+    kept, notes = read_lines(lines)
+    if notes:
+        write_bytes(lines, b"".join(_line(line) for line in kept))
+        tell(f"{notes[0]}; the file was mended, the cell will be run again")
+
+
+def append(place: Place, result: Result) -> None:
+    """Add a finished cell, whose values must be there."""
+    if not place.values(result.key).exists():
+        raise ArtifactError(f"the values of {result.name} are missing, so its line was not written")
+    handle = os.open(place.lines, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        data = _line(result.to_dict())
+        written = os.write(handle, data)
+        os.fsync(handle)
+    except OSError as error:
+        raise ArtifactError(f"could not write {place.lines}: {error.strerror}", hint="is the disk full?") from error
+    finally:
+        os.close(handle)
+    if written != len(data):
+        raise ArtifactError(f"{place.lines} took only a part of a line", hint="is the disk full? run again to mend it")
+
+
+def write_values(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Named arrays, compressed, whole or not at all."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **dict(arrays))
+    write_bytes(path, buffer.getvalue())
+
+
+def forget_work(place: Place, key: str) -> None:
+    """Remove the working folder of a cell that is stored."""
+    shutil.rmtree(place.work(key), ignore_errors=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """Finished cells of all plans of a store. With `code`, only those that this code has made."""
+
+    place: Place
+    cells: tuple[tuple[Result, frozenset[str]], ...]
+    code: str | None = None
+
+    @classmethod
+    def read(cls, place: Place, code: str | None = None) -> Finished:
+        """As the store is now."""
+        every = [cell for plan in plans_in(place.store) for cell in load(place.store, plan, history=True)]
+        return cls(place, tuple((cell, _fingerprints(cell)) for cell in every), code)
+
+    def of(self, job: Job) -> Result | None:
+        """The job's own result, if it has one."""
+        own = [c for c in self._same(job) if c.plan == job.cell.plan and c.name == job.cell.name]
+        return own[-1] if own else None
+
+    def twin(self, job: Job) -> Result | None:
+        """A result of the same work under another name or in another plan."""
+        same = self._same(job)
+        return same[-1] if same else None
+
+    def _same(self, job: Job) -> list[Result]:
+        known = [cell for cell, prints in self.cells if job.fingerprint in prints]
+        return [c for c in known if self.code in (None, c.code)]
+
+
+def adopt(place: Place, job: Job, twin: Result) -> Result:
+    """Take the result of the same work over, with its values; says where from."""
+    source = Place(place.store, twin.plan).values(twin.key)
+    if not source.exists():
+        raise ArtifactError(f"{source} is missing")
+    key, cell = values_key(job, twin.code), job.cell
+    write_bytes(place.values(key), source.read_bytes())
+    new = replace(
+        twin,
+        plan=cell.plan,
+        method=cell.method,
+        label=cell.label,
+        dataset=cell.dataset,
+        settings=cell.settings,
+        recipe=job.recipe.to_dict(),
+        fingerprint=job.fingerprint,
+        key=key,
+        taken_from=f"{twin.plan}:{twin.name}",
+    )
+    append(place, new)
+    return new
+
+
+def plain(value: Any) -> Any:
+    """JSON values: NumPy's numbers as Python's, what is not finite as nothing."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def _fingerprints(cell: Result) -> frozenset[str]:
+    again = read_again(cell.recipe, cell.data["fingerprint"], cell.seed, cell.evaluations, cell.ks)
+    return frozenset({cell.fingerprint, again or cell.fingerprint})
+
+
+def _line(value: Any) -> bytes:
+    return (json.dumps(plain(value), ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

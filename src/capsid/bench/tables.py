@@ -1,0 +1,369 @@
+"""The paper's tables from our own store, one function each. A number that was not measured is not there.
+
+Every function takes the finished cells by plan and gives a `Table`; definitions of the measures are those of
+`capsid.evaluate` (docs/protocol.md). The paper's values stand beside ours and are marked by the table's writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from capsid.artifacts import read_json
+from capsid.bench.paper import DATASETS, METRICS, main_value, number, paper
+from capsid.bench.results import Result, Results, load
+from capsid.bench.table import Column, Entry, Row, Table
+from capsid.evaluate.significance import paired_bootstrap
+from capsid.recipe import Recipe
+from capsid.recipes import RECIPES
+
+CONTEXT = ("popularity", "sasrec", "bert4rec")
+RIVALS = ("tiger", "lc-rec", "letter", "etegrec", "ada-sid", "actionpiece", "diger", "sa2crq", "resid")
+PATCHED = ("cobra", "unirec-coa")
+OURS = ("capsid", "capsid-bpe")
+METHODS = (*CONTEXT, "frequency", "kmeans-flat", "rq-kmeans", *RIVALS, *PATCHED, *OURS)
+COLD = 5
+COSTS = "decode_cost.json"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where tables read. `evaluation` is `test` or `test-filtered`."""
+
+    store: Path
+    evaluation: str = "test"
+
+    def plan(self, name: str) -> Results:
+        """Finished cells of a plan; none where it was never run."""
+        return load(self.store, name)
+
+    def costs(self) -> dict[str, float]:
+        """What a recommendation costs with each run, where `benchmarks/decode_cost.py` has measured it."""
+        path = self.store / "main" / COSTS
+        return {line["run"]: float(line["cost"]) for line in read_json(path)["runs"]} if path.exists() else {}
+
+
+def main_table(source: Source) -> Table:
+    """Recall and NDCG of every method on every dataset; methods that are not run are there with the paper's numbers."""
+    cells = source.plan("main")
+    datasets = [d for d in DATASETS if d == "amazon-beauty" or len(cells.select(dataset=d))]
+    columns = tuple(Column(f"{DATASETS[d]} {_short(m)}") for d in datasets for m in METRICS)
+    labels = [*METHODS, *dict.fromkeys(c.label for c in cells if c.label not in METHODS)]
+    rows = []
+    for label in labels:
+        entries = tuple(
+            Entry(_metric(cells, label, d, m, source.evaluation), main_value(label, d, m))
+            for d in datasets
+            for m in METRICS
+        )
+        mark = " †" if label in PATCHED else ""
+        rows.append(Row(label, entries, mark, context=label in CONTEXT or label not in METHODS))
+    notes = [
+        f"Evaluation: {source.evaluation}; whole catalogue ranked; mean and deviation where there are several seeds.",
+        "Rows of context (popularity, sasrec, bert4rec) and rows on other input take no part in bold and underline.",
+        "† uses dense vectors or attributes beside ids.",
+    ]
+    return Table("main", "Main results", columns, tuple(rows), notes=tuple(notes))
+
+
+def significance_table(source: Source) -> Table:
+    """`capsid-bpe` against every other method, Recall@10: paired bootstrap over users, and the paper's t-test."""
+    cells = source.plan("main")
+    rows = []
+    for dataset in DATASETS:
+        ours = _by_seed(cells, "capsid-bpe", dataset)
+        for label in dict.fromkeys(c.label for c in cells.select(dataset=dataset)):
+            other = _by_seed(cells, label, dataset)
+            if label != "capsid-bpe" and ours and other:
+                rows.append(Row(f"{DATASETS[dataset]}: {label}", _compared(cells, ours, other, source.evaluation)))
+    columns = (
+        Column("difference", None, 4),
+        Column("95 % interval", None),
+        Column("bootstrap p", None, 4),
+        Column("t-test p", None, 4),
+    )
+    notes = (
+        "capsid-bpe minus the row, Recall@10; users are drawn with replacement, seeds averaged first.",
+        "The t-test is the paper's: paired over seeds; it needs two seeds or more of both and says little with three.",
+    )
+    return Table("significance", "Is capsid-bpe better?", columns, tuple(rows), "against", notes)
+
+
+def ablation_table(source: Source) -> Table:
+    """The full system, one mechanism taken away at a time."""
+    cells = source.plan("ablation")
+    keys = {
+        "full": "full",
+        "hard winner": "hard-winner",
+        "T=1": "rounds-1",
+        "fixed L=4": "fixed-4",
+        "fixed L=2": "fixed-2",
+        "no spread": "no-spread",
+        "no merges": "no-merges",
+        "frequency-only merges": "frequency-only",
+    }
+    full = Entry(_metric(cells, "full", "amazon-beauty", "recall@10", source.evaluation)).mean
+    whole = number("ablation", "full")
+    rows = []
+    for label, key in keys.items():
+        theirs = number("ablation", key)
+        own = Entry(_metric(cells, label, "amazon-beauty", "recall@10", source.evaluation), theirs)
+        drop = (own.mean / full - 1,) if own.mean is not None and full and label != "full" else ()
+        paper_drop = theirs / whole - 1 if theirs is not None and whole and label != "full" else None
+        lengths = _ids(cells, label, "amazon-beauty", "mean_tokens")
+        rows.append(Row(label, (own, Entry(drop, paper_drop), Entry(lengths))))
+    columns = (Column("Recall@10"), Column("drop", None, 1, 100, "%"), Column("tokens an item", None, 2))
+    return Table("ablation", "Ablation on Beauty", columns, tuple(rows), "variant")
+
+
+def sensitivity_table(source: Source) -> Table:
+    """Other rounds, depths, thresholds and weights."""
+    cells = source.plan("sensitivity")
+    keys = {"T": "rounds", "L_max": "depths", "tau": "confidence", "alpha": "alpha"}
+    rows = []
+    for label in dict.fromkeys((*_plan_labels("sensitivity"), *(c.label for c in cells))):
+        name, _, value = label.partition("=")
+        key = f"{keys.get(name, name)}-{value}"
+        recall = _metric(cells, label, "amazon-beauty", "recall@10", source.evaluation)
+        length = _ids(cells, label, "amazon-beauty", "mean_length")
+        entries = (
+            Entry(recall, number("sensitivity", key, 0)),
+            Entry(length, number("sensitivity", key, 1)),
+            Entry(_ids(cells, label, "amazon-beauty", "collision_rate")),
+        )
+        rows.append(Row(label, entries))
+    columns = (Column("Recall@10"), Column("codes an item", None, 2), Column("collisions", None, 1, 100, "%"))
+    return Table("sensitivity", "Sensitivity on Beauty", columns, tuple(rows), "setting")
+
+
+def quality_table(source: Source) -> Table:
+    """Ids before and after a generator learnt them, Beauty."""
+    cells = source.plan("main")
+    labels = ["frequency", "kmeans-flat", "rq-kmeans", "actionpiece", "ada-sid", "tiger", *OURS]
+    rows = []
+    for label in labels:
+        found = _by_seed(cells, label, "amazon-beauty")
+        ids = {
+            name: tuple(_mean(c.ids[name]) for c in found if c.ids.get(name) is not None)
+            for name in ("collision_rate", "utilization", "gini", "intra_code_similarity", "mean_length", "mean_tokens")
+        }
+        recall = tuple(
+            float(c.evaluations[source.evaluation]["code_recall@50"])
+            for c in found
+            if c.evaluations.get(source.evaluation, {}).get("code_recall@50") is not None
+        )
+        five = (ids["collision_rate"], ids["utilization"], ids["gini"], ids["intra_code_similarity"], recall)
+        entries = [Entry(v, number("tokenizer-quality", label, place)) for place, v in enumerate(five)]
+        rows.append(Row(label, (*entries, Entry(ids["mean_length"]), Entry(ids["mean_tokens"]))))
+    columns = (
+        Column("collisions", "low", 1, 100, "%"),
+        Column("utilization", "high", 1, 100, "%"),
+        Column("Gini", "low", 2),
+        Column("intra-code similarity", "high", 3),
+        Column("code recall@50", "high", 3),
+        Column("codes an item", None, 2),
+        Column("tokens an item", None, 2),
+    )
+    notes = (
+        "Collisions are on codes, before any policy; utilization and Gini are means over depths.",
+        "Code recall@50: share of the targets whose first code is among the 50 likeliest (of 256 codes: chance 0.2).",
+    )
+    return Table("tokenizer-quality", "Quality of ids on Beauty", columns, tuple(rows), "tokenizer", notes)
+
+
+def datasets_table(source: Source) -> Table:
+    """Sizes as the runs saw them."""
+    rows = []
+    cells = source.plan("main")
+    for dataset, short in DATASETS.items():
+        theirs = paper()["datasets"][short]
+        seen = [c.data for c in cells.select(dataset=dataset)][:1]
+        ours = [tuple(float(d[n]) for d in seen) for n in ("users", "items", "interactions")]
+        mean = tuple(float(d["interactions"]) / float(d["users"]) for d in seen)
+        rows.append(Row(short, (*(Entry(v, float(p)) for v, p in zip(ours, theirs)), Entry(mean))))
+    columns = (
+        *(Column(n, None, 0) for n in ("users", "items", "interactions")),
+        Column("interactions a user", None, 1),
+    )
+    return Table("datasets", "Datasets", columns, tuple(rows), "dataset")
+
+
+def tiers_table(source: Source) -> Table:
+    """Recall@10 by the popularity of what was taken, Beauty."""
+    cells = source.plan("main")
+    rows = []
+    for label in dict.fromkeys(c.label for c in cells.select(dataset="amazon-beauty")):
+        found = [c.evaluations.get(source.evaluation, {}) for c in _by_seed(cells, label, "amazon-beauty")]
+        tiers = [
+            tuple(float(e["recall@10_by_tier"][t]) for e in found if "recall@10_by_tier" in e)
+            for t in ("head", "torso", "tail")
+        ]
+        tail = {"tiger": "tiger-tail", "capsid-bpe": "capsid-tail"}.get(label)
+        theirs = (None, None, paper()["tiers"][tail] if tail else None)
+        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(tiers, theirs)), context=label in CONTEXT))
+    columns = tuple(Column(t) for t in ("head", "torso", "tail"))
+    notes = ("Head: the most taken 20 % of the items; torso: the next 40 %; tail: the rest (docs/protocol.md).",)
+    return Table("tiers", "Recall@10 by popularity on Beauty", columns, tuple(rows), notes=notes)
+
+
+def cold_start_table(source: Source) -> Table:
+    """Users whose next item had fewer than five training interactions, Beauty."""
+    cells = source.plan("main")
+    rows = []
+    for label in dict.fromkeys(("tiger", "ada-sid", "cobra", *OURS, *(c.label for c in cells))):
+        whole, cold = [], []
+        for cell in _by_seed(cells, label, "amazon-beauty"):
+            values = cells.values(cell, source.evaluation, "recall@10")
+            rare = cells.values(cell, source.evaluation, "target_count") < COLD
+            whole.append(float(values.mean()))
+            cold.append(float(values[rare].mean()) if rare.any() else 0.0)
+        kept = tuple(c / w for c, w in zip(cold, whole) if w)
+        entries = (tuple(whole), tuple(cold), kept)
+        theirs = [number("cold-start", label, place) for place in range(3)]
+        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(entries, theirs)), context=label in CONTEXT))
+    columns = (Column("Recall@10"), Column("cold Recall@10"), Column("kept", "high", 1, 100, "%"))
+    return Table("cold-start", "Cold items on Beauty", columns, tuple(rows))
+
+
+def positions_table(source: Source) -> Table:
+    """Top-1 and top-5 accuracy of the codes, position by position, Beauty."""
+    cells = source.plan("main")
+    rows = []
+    most = 6
+    seen = [c.label for c in cells if "positions" in c.evaluations]
+    for label in dict.fromkeys(("tiger", "ada-sid", *OURS, *seen)):
+        found = [c.evaluations.get("positions") for c in _by_seed(cells, label, "amazon-beauty")]
+        theirs = paper()["per-position"].get(label, [])
+        entries = []
+        for place in range(most):
+            for which, name in enumerate(("top1", "top5")):
+                ours = tuple(float(p[name][place]) for p in found if p and place < len(p[name]))
+                entries.append(Entry(ours, theirs[place][which] if place < len(theirs) else None))
+        rows.append(Row(label, tuple(entries)))
+    columns = tuple(Column(f"{p} {t}", "high", 1, 100) for p in range(1, most + 1) for t in ("top 1", "top 5"))
+    notes = (
+        "Percent of the targets that reach the position; codes, also where tokens are merged.",
+        "A code has the probability of all items that continue the right codes with it: exact, for a sample of users.",
+    )
+    return Table("per-position", "Accuracy by position on Beauty", columns, tuple(rows), notes=notes)
+
+
+def design_space_table(source: Source) -> Table:
+    """What each recipe is made of, read from its parts."""
+    rows = [Row(name, tuple(Entry(text=t) for t in _design(recipe))) for name, recipe in RECIPES.items()]
+    heads = ("soft assignment", "rounds of agreement", "length", "subwords", "ids alone")
+    return Table("design-space", "Design space", tuple(Column(h, None) for h in heads), tuple(rows))
+
+
+def hyperparameters_table(source: Source) -> Table:
+    """The full system's settings beside the paper's."""
+    recipe = RECIPES["capsid-bpe"]
+    t: Any = recipe.tokenizer
+    m: Any = recipe.merges
+    pairs = [
+        ("capsules a depth", t.codebooks[0], "256"),
+        ("capsule width", t.dim or "as the vectors", "64"),
+        ("rounds T", t.rounds, "3"),
+        ("longest id", len(t.codebooks), "6"),
+        ("confidence tau", t.confidence if not t.crowd else f"{t.confidence:g} and own prefix", "0.82"),
+        ("residual epsilon", t.residual, "0.08"),
+        ("alpha", " to ".join(f"{a:g}" for a in m.alpha), "0.6"),
+        ("theta", " to ".join(f"{v:g}" for v in m.theta), "0.90 to 0.55"),
+        ("least pair count", m.min_count, "20"),
+        ("merges", m.size, "not said"),
+        ("weight of reconstruction", f"{t.soft_weight:g} soft, {t.hard_weight:g} hard", "1"),
+        ("weight of spread", t.spread_weight, "0.1"),
+        ("weight of length", t.length_weight, "0.05"),
+        ("weight of balance", t.balance_weight, "none"),
+    ]
+    rows = tuple(Row(name, (Entry(text=str(ours)), Entry(text=f"[{theirs}]"))) for name, ours, theirs in pairs)
+    notes = ("The right column is the paper's.",)
+    columns = (Column("capsid-bpe", None), Column("paper", None))
+    return Table("hyperparameters", "Settings of the full system", columns, rows, "setting", notes)
+
+
+def patching_table(source: Source) -> Table:
+    """Dense patches against better ids, with the cost of a recommendation relative to `tiger`."""
+    cells = source.plan("main")
+    costs = source.costs()
+    rows = []
+    for label in ("tiger", "tiger-dense", "unirec-coa", "capsid", "capsid-dense", "capsid-bpe"):
+        found = [_metric(cells, label, "amazon-beauty", m, source.evaluation) for m in ("recall@10", "ndcg@10")]
+        cost = (costs[label] / costs["tiger"],) if label in costs and "tiger" in costs else ()
+        theirs = [number("patching", label, place) for place in range(3)]
+        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip((*found, cost), theirs))))
+    columns = (Column("Recall@10"), Column("NDCG@10"), Column("cost", "low", 2, 1, "x"))
+    return Table("patching", "Patching against better ids, Beauty", columns, tuple(rows), "configuration")
+
+
+TABLES: dict[str, Callable[[Source], Table]] = {
+    "design-space": design_space_table,
+    "datasets": datasets_table,
+    "hyperparameters": hyperparameters_table,
+    "main": main_table,
+    "significance": significance_table,
+    "patching": patching_table,
+    "ablation": ablation_table,
+    "tokenizer-quality": quality_table,
+    "sensitivity": sensitivity_table,
+    "per-position": positions_table,
+    "cold-start": cold_start_table,
+    "tiers": tiers_table,
+}
+
+
+def _short(metric: str) -> str:
+    return {"recall": "R", "ndcg": "N"}[metric.split("@")[0]] + "@" + metric.split("@")[1]
+
+
+def _by_seed(cells: Results, label: str, dataset: str) -> list[Result]:
+    return sorted(cells.select(label=label, dataset=dataset), key=lambda c: c.seed)
+
+
+def _metric(cells: Results, label: str, dataset: str, metric: str, evaluation: str) -> tuple[float, ...]:
+    return tuple(c.metric(metric, evaluation) for c in _by_seed(cells, label, dataset) if evaluation in c.evaluations)
+
+
+def _ids(cells: Results, label: str, dataset: str, name: str) -> tuple[float, ...]:
+    return tuple(_mean(c.ids[name]) for c in _by_seed(cells, label, dataset) if c.ids.get(name) is not None)
+
+
+def _mean(value: Any) -> float:
+    return float(np.mean(value))
+
+
+def _compared(cells: Results, ours: Sequence[Result], other: Sequence[Result], evaluation: str) -> tuple[Entry, ...]:
+    first, second = ([cells.values(c, evaluation, "recall@10") for c in side] for side in (ours, other))
+    found = paired_bootstrap(first, second)
+    shared = sorted({c.seed for c in ours} & {c.seed for c in other})
+    t_test: tuple[float, ...] = ()
+    if len(shared) > 1:
+        from scipy.stats import ttest_rel
+
+        sides = [[c.metric("recall@10", evaluation) for c in side if c.seed in shared] for side in (ours, other)]
+        t_test = (float(ttest_rel(*sides).pvalue),)
+    interval = Entry(text=f"{found.low:+.4f} to {found.high:+.4f}")
+    return (Entry((found.difference,)), interval, Entry((found.p,)), Entry(t_test))
+
+
+def _plan_labels(name: str) -> list[str]:
+    from capsid.bench.plans import read_plan
+
+    return list(dict.fromkeys(c.label for c in read_plan(name).cells))
+
+
+def _design(recipe: Recipe) -> tuple[str, ...]:
+    tokenizer: Mapping[str, Any] = recipe.to_dict()["tokenizer"]
+    routes = tokenizer["kind"] == "capsules"
+    soft = "routing" if routes and tokenizer["winner"] == "soft" else "no"
+    if routes and tokenizer["crowd"]:
+        length = "ends where it is unique"
+    else:
+        length = "confidence" if routes else "fixed"
+    merges = recipe.merges
+    subwords = "no" if merges is None else ("frequency" if merges.frequency_only else "frequency and meaning")
+    return soft, str(tokenizer["rounds"]) if routes else "none", length, subwords, "yes"

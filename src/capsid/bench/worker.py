@@ -1,0 +1,269 @@
+"""One cell in one process: fit, evaluate, describe, and leave the result in the cell's working folder.
+
+`python -m capsid.bench.worker FOLDER` is started by the runner with a pipe at either end. It tells what it does in JSON
+lines and ends when its runner has gone, so that no cell is worked on twice. Does not write to the store's lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+import capsid
+from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
+from capsid.bench.cells import DataFacts, Job, code_fingerprint, tokenizer_fingerprint, values_key
+from capsid.bench.journal import Journal, now
+from capsid.bench.process import JOB, RESULT
+from capsid.bench.results import Result, arrays_hash
+from capsid.bench.store import Place, held, plain, write_values
+from capsid.data.dataset import Dataset
+from capsid.data.item_table import ItemTable
+from capsid.data.sources import load_dataset
+from capsid.data.split import leave_one_out
+from capsid.encode.cache import encode_items
+from capsid.errors import ArtifactError, CapsidError, DataError
+from capsid.evaluate.tokenizer_quality import tokenizer_quality
+from capsid.fitting import tokenizer_parts
+from capsid.progress import Progress, duration
+from capsid.recipe import KINDS
+from capsid.recommender import Recommender
+from capsid.tokenize.item_tokenizer import ItemTokenizer
+
+LOCK = "cell.lock"
+INTERRUPTED = 143
+SHARED = "tokenizer"
+
+
+class Interrupted(BaseException):
+    """The runner asked to stop; what was done is in checkpoints."""
+
+
+class Told:
+    """Progress as JSON lines; updates at most five a second."""
+
+    def __init__(self, file: IO[str], journal: Journal | None = None) -> None:
+        self.file, self.journal = file, journal
+        self.last = 0.0
+
+    def line(self, text: str) -> None:
+        self.say(line=text)
+
+    def update(self, text: str) -> None:
+        if time.monotonic() - self.last >= 0.2:
+            self.last = time.monotonic()
+            self.say(update=text)
+        if self.journal is not None:
+            self.journal.tick()
+
+    def say(self, **message: Any) -> None:
+        """One message."""
+        self.file.write(json.dumps(message) + "\n")
+        self.file.flush()
+
+
+def run_cell(job: Job, place: Place, journal: Journal, progress: Progress) -> Result:
+    """All of a cell; killed at any moment and called again it goes on."""
+    dataset = _checked(load_dataset(job.data.source, progress=progress), job.data)
+    recommender = Recommender(job.recipe, seed=job.cell.seed)
+    shared = SharedTokenizers(job, place, journal)
+    if job.recipe.encoder is not None and "vectors" not in journal.kept["seconds"]:
+        _make_vectors(job.recipe.encoder, dataset, job.cell.seed, place, journal, progress)
+    recommender.fit(dataset, work=place.work(job.key) / "fit", progress=progress, tokenizer_from=shared)
+    evaluations: dict[str, Any] = {}
+    values: dict[str, np.ndarray] = {}
+    spent = 0.0
+    for name in job.cell.evaluations:
+        split, _, filtered = name.partition("-")
+        found = recommender.evaluate(split, ks=job.cell.ks, filter_history=bool(filtered), progress=progress)
+        evaluations[name] = found.summary()
+        spent += found.seconds
+        cases = recommender.catalogue_.split.cases(split)
+        values |= {f"{name}/user": cases.users.astype(np.int64), f"{name}/target": cases.targets.astype(np.int64)}
+        values |= {f"{name}/{metric}": v.astype(np.float32) for metric, v in found.values.items()}
+        progress.line(f"{name}: recall@{max(job.cell.ks)} {found.metrics[f'recall@{max(job.cell.ks)}']:.4f}")
+    progress.update("looking at the ids")
+    write_values(place.values(values_key(job, code_fingerprint())), values)
+    journal.stage("evaluation", spent)
+    return _result(job, recommender, evaluations, arrays_hash(values), journal)
+
+
+class SharedTokenizers:
+    """Fitted ids that cells with the same parts, data and seed have in common: the first makes them, others wait.
+
+    Ids of other code are not taken: a cell must not mix them with its own unawares.
+    """
+
+    def __init__(self, job: Job, place: Place, journal: Journal) -> None:
+        self.recipe, self.journal = job.recipe, journal
+        key = tokenizer_fingerprint(job.recipe, job.data.fingerprint, job.cell.seed)
+        self.folder = place.tokenizers / code_fingerprint() / key
+
+    def __call__(self, table: ItemTable, seed: int, progress: Progress) -> ItemTokenizer:
+        lock = self.folder.with_name(f"{self.folder.name}.lock")
+        with held(lock, waiting=lambda: progress.line("ids: another cell is making the same ones, waiting for it")):
+            self._drop_damaged(progress)
+            there = (self.folder / MANIFEST).exists()
+            if not there:
+                self._make(table, seed, progress)
+            made = read_json(self.folder / "made.json")
+            if there:
+                progress.line(f"ids: taken from another cell, which made them in {duration(made['seconds'])}")
+            self.journal.kept["tokenizer_shared"] = there
+            self.journal.stage("tokenizer", made["seconds"])
+            return ItemTokenizer.load(self.folder, KINDS)
+
+    def _make(self, table: ItemTable, seed: int, progress: Progress) -> None:
+        began = time.monotonic()
+        checkpoint = self.folder.with_suffix(".checkpoint")
+        made = tokenizer_parts(self.recipe).fit(table, seed=seed, progress=progress, checkpoint=checkpoint)
+        with new_folder(self.folder, kind=SHARED) as new:
+            made.save(new)
+            write_json(new / "made.json", {"seconds": time.monotonic() - began})
+        checkpoint.unlink(missing_ok=True)
+        progress.line(f"ids: made in {duration(time.monotonic() - began)}")
+
+    def _drop_damaged(self, progress: Progress) -> None:
+        if not self.folder.exists():
+            return
+        try:
+            open_folder(self.folder, kind=SHARED)
+        except ArtifactError as error:
+            progress.line(f"ids: what another cell made is damaged and is made again: {error.message}")
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _checked(dataset: Dataset, facts: DataFacts) -> Dataset:
+    if dataset.fingerprint != facts.fingerprint:
+        raise DataError(f"the data at {facts.source} changed since the run began", hint="run the plan again")
+    return dataset
+
+
+def _make_vectors(
+    encoder: Any, dataset: Dataset, seed: int, place: Place, journal: Journal, progress: Progress
+) -> None:
+    """Fill the cache of vectors, one cell at a time: the text block takes long and serves every cell of a dataset."""
+    table = ItemTable.from_training(dataset, leave_one_out(dataset).train)
+    lock = place.works / f"vectors-{dataset.fingerprint[:16]}.lock"
+    with held(lock, waiting=lambda: progress.line("vectors: another cell is making some of this data, waiting for it")):
+        began = time.monotonic()
+        encode_items(encoder, table, seed=seed, progress=progress)
+        journal.stage("vectors", time.monotonic() - began)
+
+
+def _result(
+    job: Job, recommender: Recommender, evaluations: dict[str, Any], values_hash: str, journal: Journal
+) -> Result:
+    fitted, cell = recommender.fitted, job.cell
+    tokenizer, log = fitted.tokenizer, fitted.log
+    quality = tokenizer_quality(
+        tokenizer.ids, tokenizer.vectors_, tokenizer.tokenizer_.decode, tokenizer.tokenizer_, tokenizer.merges_
+    )
+    phases = [part for whole in job.recipe.schedule for part in whole.parts()]
+    journal.stage("training", float(sum(phase["seconds"] for phase in log)))
+    kept = journal.kept
+    return Result(
+        plan=cell.plan,
+        method=cell.method,
+        label=cell.label,
+        dataset=cell.dataset,
+        seed=cell.seed,
+        settings=cell.settings,
+        fingerprint=job.fingerprint,
+        key=values_key(job, code_fingerprint()),
+        recipe=job.recipe.to_dict(),
+        # Where the data lay is no business of a result.
+        data={k: v for k, v in job.to_dict()["data"].items() if k != "source"},
+        code=code_fingerprint(),
+        codes=tuple(kept["codes"]),
+        ks=cell.ks,
+        evaluations=evaluations,
+        ids={**quality.to_dict(), "vocabulary": tokenizer.ids.layout.vocabulary},
+        seconds={**kept["seconds"], "wall": kept["wall"]},
+        peak_memory_mb=kept["peak_memory_mb"],
+        parameters=_parameters(fitted.generator),
+        tokens=sum(phase["tokens"] for phase in log),
+        sequences=sum(phase["steps"] * part.training.batch_size for phase, part in zip(log, phases)),
+        steps=sum(phase["steps"] for phase in log),
+        best_step=log[-1]["best_step"] if log else None,
+        log=log,
+        versions=_versions(),
+        started=kept["started"],
+        ended=now(),
+        attempts=kept["attempts"],
+        tokenizer_shared=bool(kept.get("tokenizer_shared", False)),
+        values_hash=values_hash,
+    )
+
+
+def _parameters(generator: Any) -> int:
+    network = getattr(generator, "network", None)
+    return 0 if network is None else sum(p.numel() for p in network.parameters())
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    own = {"capsid": capsid.__version__, "python": platform.python_version()}
+    return {**own, "torch": torch.__version__, "numpy": np.__version__}
+
+
+def work(folder: Path, told: Told) -> int:
+    """Run the job that lies in a working folder; the exit code."""
+    # An orphan of an earlier run may need a moment to notice that it is one.
+    with held(folder / LOCK):
+        job = Job.from_dict(read_json(folder / JOB))
+        # <store>/<plan>/work/<key>
+        place = Place(folder.parents[2], folder.parents[1].name)
+        journal = told.journal = Journal(folder, code_fingerprint())
+        try:
+            result = run_cell(job, place, journal, told)
+            write_json(folder / RESULT, plain(result.to_dict()))
+        except Interrupted:
+            return INTERRUPTED
+        except CapsidError as error:
+            told.say(error=error.message, hint=error.hint)
+            return 1
+        finally:
+            journal.write()
+    return 0
+
+
+def _until_alone() -> None:
+    """The runner never writes; when it is gone, however it went, its end of the pipe is closed."""
+    while os.read(0, 1):
+        pass
+    os._exit(INTERRUPTED)
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise Interrupted
+
+
+def main(arguments: list[str]) -> int:
+    """Entry of the process."""
+    import torch
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, _stop)
+    threading.Thread(target=_until_alone, daemon=True).start()
+    # Whatever a library prints goes to the log, not between the messages.
+    pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return work(Path(arguments[0]), Told(pipe))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Interrupted:
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,266 @@
+"""`capsid bench`: run a plan of many cells, killed and resumed at will, and see how far it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capsid.cli.output import print_json, print_table
+from capsid.errors import ConfigError
+from capsid.progress import Console, duration
+
+if TYPE_CHECKING:
+    from capsid.bench.prepare import Prospect
+    from capsid.bench.runner import Summary
+
+app = typer.Typer(
+    help="Run the benchmark: many methods, datasets, seeds and settings under one protocol.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+PlanName = Annotated[
+    str, typer.Argument(metavar="PLAN", help="main, ablation, sensitivity, smoke, or a TOML file of your own.")
+]
+Store = Annotated[Path, typer.Option("--store", metavar="DIR", help="Where results are kept.")]
+DataPaths = Annotated[
+    list[str] | None,
+    typer.Option("--data", metavar="NAME=PATH", help="Where a dataset of the plan is; repeatable."),
+]
+Only = Annotated[
+    str | None,
+    typer.Option("--only", metavar="PATTERN", help="Only cells whose label/dataset/seed, or one of them, matches."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+STORE = Path("results") / "bench"
+
+
+@app.command("run")
+def run_command(
+    plan: PlanName,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where an earlier run stopped; every run does, this says it.")
+    ] = False,
+    store: Store = STORE,
+    data: DataPaths = None,
+    budget: Annotated[
+        float | None, typer.Option("--budget", metavar="MINUTES", help="Start only what is expected to fit.")
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", help="Cells side by side, one thread each.")] = 1,
+    only: Only = None,
+    fresh_code: Annotated[
+        bool, typer.Option("--fresh-code", help="Run cells again that other code has finished.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run every cell of a plan that is not finished. Killed at any moment, the same command goes on.
+
+    Examples:
+
+      capsid bench run smoke
+
+      capsid bench run main --data amazon-beauty=./beauty --workers 2 --budget 120
+
+      capsid bench run ablation --only "T=1" --dry-run
+    """
+    if workers < 1:
+        raise ConfigError(f"--workers is {workers}", hint="at least 1; more than there are cores is no faster")
+    if budget is not None and not budget > 0:
+        raise ConfigError(f"--budget is {budget:g}", hint="minutes, more than 0")
+    from capsid.bench.estimate import fitting
+    from capsid.bench.plans import read_plan
+    from capsid.bench.prepare import data_sources, look
+    from capsid.bench.runner import Options, run_plan
+    from capsid.bench.store import Place
+
+    wanted = read_plan(plan)
+    sources = data_sources(wanted, data or ())
+    wanted = wanted if only is None else wanted.only(only)
+    place = Place(store.resolve(), wanted.name)
+    seconds = None if budget is None else 60 * budget
+    if dry_run:
+        prospects = look(wanted, place, sources, fresh_code=fresh_code)
+        ahead = [p.estimate.seconds if p.estimate else 0.0 for p in prospects]
+        _show_prospects(prospects, fitting(ahead, workers, seconds), as_json)
+        return
+    options = Options(workers=workers, budget=seconds, fresh_code=fresh_code)
+    summary = run_plan(wanted, place, sources, options, BenchConsole(), whole=only is None)
+    _show_summary(summary, place.lines, as_json)
+    if summary.failed:
+        raise typer.Exit(1)
+
+
+@app.command("status")
+def status(
+    plan: PlanName, store: Store = STORE, data: DataPaths = None, only: Only = None, as_json: AsJson = False
+) -> None:
+    """Show how far a plan is: what is finished with its numbers, what is not and why. Runs nothing.
+
+    Examples:
+
+      capsid bench status main
+
+      capsid bench status smoke --store /tmp/bench --json
+    """
+    from capsid.bench.plans import read_plan
+    from capsid.bench.prepare import data_sources, look
+    from capsid.bench.results import load
+    from capsid.bench.store import Place
+
+    wanted = read_plan(plan)
+    sources = data_sources(wanted, data or ())
+    wanted = wanted if only is None else wanted.only(only)
+    place = Place(store.resolve(), wanted.name)
+    for note in load(place.store, wanted.name).notes:
+        Console().line(f"{note}; `capsid bench run` mends it")
+    prospects = look(wanted, place, sources)
+    _show_prospects(prospects, [True] * len(prospects), as_json, failures=_failures(prospects, place))
+
+
+class BenchConsole(Console):
+    """Standard error: a line a worker, redrawn in place on a terminal, now and then elsewhere."""
+
+    def __init__(self, *, every_seconds: float = 30.0) -> None:
+        super().__init__()
+        self._between = 0.5 if self._terminal else every_seconds
+        self._told = time.monotonic()
+        self._drawn = 0
+
+    def line(self, text: str) -> None:
+        self._wipe()
+        super().line(text)
+
+    def workers(self, lines: Sequence[str]) -> None:
+        """What every worker is doing now."""
+        if time.monotonic() - self._told < self._between:
+            return
+        self._told = time.monotonic()
+        self._wipe()
+        if self._terminal:
+            import shutil
+
+            # A line that wraps could not be drawn over.
+            width = shutil.get_terminal_size().columns - 1
+            lines = [text[:width] for text in lines]
+            self._drawn = len(lines)
+        for text in lines:
+            print(text, file=sys.stderr)
+        sys.stderr.flush()
+
+    def plan(self, prospects: Sequence[Prospect], starts: Sequence[bool]) -> None:
+        """What lies ahead."""
+        for prospect, fits in zip(prospects, starts):
+            self.line(_ahead(prospect, fits))
+        seconds = sum(p.estimate.seconds for p, fits in zip(prospects, starts) if p.estimate and fits)
+        count = sum(p.estimate is not None and fits for p, fits in zip(prospects, starts))
+        self.line(f"{count} of {len(prospects)} cells to run, about {duration(seconds)} of work")
+
+    def _wipe(self) -> None:
+        if self._drawn:
+            print(f"\x1b[{self._drawn}F\x1b[J", end="", file=sys.stderr)
+            self._drawn = 0
+
+
+def _ahead(prospect: Prospect, fits: bool) -> str:
+    name = prospect.cell.name
+    if prospect.error is not None:
+        return f"{name}: {prospect.state}: {prospect.error.message}"
+    if prospect.estimate is None:
+        return f"{name}: {prospect.state}"
+    if not prospect.estimate.seconds:
+        return f"{name}: {prospect.estimate.basis}"
+    spent = f", {duration(prospect.spent)} done" if prospect.spent else ""
+    late = "" if fits else "; would not fit into the budget"
+    return f"{name}: about {duration(prospect.estimate.seconds)} to go ({prospect.estimate.basis}{spent}){late}"
+
+
+def _failures(prospects: Sequence[Prospect], place: Any) -> dict[str, str]:
+    from capsid.bench.process import left_error
+
+    found = {p.cell.name: left_error(place.work(p.job.key)) for p in prospects if p.job is not None}
+    return {name: f"failed: {ending.error}" for name, ending in found.items() if ending is not None}
+
+
+def _show_prospects(
+    prospects: Sequence[Prospect], starts: Sequence[bool], as_json: bool, failures: dict[str, str] | None = None
+) -> None:
+    rows = [_prospect_row(p, fits, (failures or {}).get(p.cell.name)) for p, fits in zip(prospects, starts)]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ["cell", "state", "recall@10", "ndcg@10", "minutes", "note"]
+    shown = [
+        [r["cell"], r["state"], r["recall@10"], r["ndcg@10"], _minutes(r["seconds"]), r["note"] or ""] for r in rows
+    ]
+    print_table(columns, shown)
+    for hint in dict.fromkeys(row["hint"] for row in rows if row["hint"]):
+        Console().line(f"hint: {hint}")
+
+
+def _prospect_row(prospect: Prospect, fits: bool, failure: str | None) -> dict[str, Any]:
+    from capsid.bench.prepare import FINISHED, READY
+
+    result, estimate, error = prospect.result, prospect.estimate, prospect.error
+    metrics: dict[str, Any] = {}
+    if result is not None and result.evaluations:
+        first = "test" if "test" in result.evaluations else next(iter(result.evaluations))
+        metrics = dict(result.evaluations[first]["metrics"])
+    state = "started" if prospect.state == READY and prospect.spent else prospect.state
+    seconds = (
+        result.seconds["wall"] if prospect.state == FINISHED and result else estimate.seconds if estimate else None
+    )
+    note = failure or (error.message if error else estimate.basis if estimate else None)
+    if not fits:
+        note = f"would not fit into the budget ({note})"
+    return {
+        "cell": prospect.cell.name,
+        "method": prospect.cell.method,
+        "label": prospect.cell.label,
+        "dataset": prospect.cell.dataset,
+        "seed": prospect.cell.seed,
+        "priority": prospect.cell.priority,
+        "state": state,
+        "recall@10": metrics.get("recall@10"),
+        "ndcg@10": metrics.get("ndcg@10"),
+        "seconds": seconds,
+        "spent": prospect.spent,
+        "fits": fits,
+        "note": note,
+        "hint": error.hint if error else None,
+    }
+
+
+def _minutes(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds / 60:.1f}"
+
+
+def _show_summary(summary: Summary, lines: Path, as_json: bool) -> None:
+    from capsid.bench.prepare import UNAVAILABLE
+    from capsid.bench.process import DONE, FAILED, INTERRUPTED, KILLED
+    from capsid.bench.runner import NO_TIME
+
+    if as_json:
+        print_json(
+            {"plan": summary.plan, "results": str(lines), **dataclasses.asdict(summary), "failed": summary.failed}
+        )
+        return
+    counts: dict[str, int] = {}
+    for outcome in summary.outcomes:
+        counts[outcome.state] = counts.get(outcome.state, 0) + 1
+    told = ", ".join(f"{n} {state}" for state, n in counts.items())
+    print(f"{summary.plan}: {told}; {duration(summary.seconds)}")
+    for outcome in summary.outcomes:
+        if outcome.state in (FAILED, KILLED, INTERRUPTED, UNAVAILABLE, NO_TIME):
+            print(f"  {outcome.cell}: {outcome.state}{': ' + outcome.error if outcome.error else ''}")
+    print(f"results: {lines}")
+    if summary.count(INTERRUPTED, KILLED, NO_TIME):
+        print("run the same command again to go on")
+    elif summary.count(DONE):
+        print(f"next: capsid bench status {summary.plan}")

@@ -1,0 +1,84 @@
+"""A Transformer that looks both ways and fills in what is hidden (BERT4Rec, Sun et al. 2019, arXiv 1904.06690).
+
+One position an item, so ids have one token. In training some items are hidden behind a mask and foretold from all the
+others; to recommend, a mask is put after the history. Knows tokens only. Shapes as in `capsid.generate.network`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsid.errors import ConfigError
+from capsid.generate.dropout import dropout
+from capsid.generate.network import Block, NetworkShape, Predictions, State, reset
+from capsid.ids.flatten import TokenBatch
+from capsid.ids.layout import PAD
+
+
+class MaskedTransformer(nn.Module):
+    """Token and place embeddings, a vector for what is hidden, blocks without a causal mask, tied logits."""
+
+    def __init__(self, shape: NetworkShape, share: float, only_last: float) -> None:
+        super().__init__()
+        self.shape = shape
+        self.share, self.only_last = share, only_last
+        self.token = nn.Embedding(shape.vocabulary, shape.width)
+        self.place = nn.Embedding(shape.history + 1, shape.width)
+        self.mask = nn.Parameter(torch.zeros(1, shape.width))
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width)
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Fresh weights."""
+        reset(self, self.shape.layers, generator)
+
+    def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
+        """Hidden rows of masked items, and the items (section 3.6, Eq. 8). Outside training the last one is masked."""
+        tokens_BL, lengths_B = torch.from_numpy(batch.tokens_BL), torch.from_numpy(batch.lengths_B)
+        masked_BL = self._choose(tokens_BL != PAD, lengths_B)
+        extra_BLD = None
+        if nudges_RD is not None:
+            slots_R = torch.from_numpy(np.flatnonzero(batch.tokens_BL != PAD))
+            extra_BLD = nudges_RD.new_zeros(tokens_BL.numel(), nudges_RD.shape[1]).index_copy(0, slots_R, nudges_RD)
+            extra_BLD = extra_BLD.view(*tokens_BL.shape, -1)
+        x_BLD = self._read(tokens_BL, masked_BL, lengths_B, extra_BLD)
+        return Predictions(x_BLD[masked_BL], tokens_BL[masked_BL])
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Scores of all tokens for rows that will be predicted from."""
+        return F.linear(self.norm(x), self.token.weight)
+
+    def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
+        """Read every history with a mask after it; what stands behind the mask (U, V)."""
+        users, lengths_U = torch.arange(len(histories)), torch.from_numpy(histories.lengths_B)
+        tokens_UL = F.pad(torch.from_numpy(histories.tokens_BL), (0, 1), value=PAD)
+        masked_UL = torch.zeros_like(tokens_UL, dtype=torch.bool)
+        masked_UL[users, lengths_U] = True
+        x_ULD = self._read(tokens_UL, masked_UL, lengths_U + 1)
+        return State((), masked_UL, lengths_U, 0), self.logits(x_ULD[users, lengths_U])
+
+    def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
+        """Never needed: an item is its first token."""
+        raise ConfigError("the masked generator foretells one token an item", hint="use the atomic tokenizer")
+
+    def _choose(self, real_BL: Tensor, lengths_B: Tensor) -> Tensor:
+        """What to hide: in training a share of every sequence, at least one item, and of some just the last."""
+        last_BL = torch.arange(real_BL.shape[1]) == (lengths_B - 1)[:, None]
+        if not self.training:
+            return last_BL
+        draw_BL = torch.rand(real_BL.shape).masked_fill(~real_BL, 2.0)
+        some_BL = (draw_BL < self.share) | (draw_BL == draw_BL.amin(1, keepdim=True))
+        return torch.where(torch.rand(len(real_BL), 1) < self.only_last, last_BL, some_BL & real_BL)
+
+    def _read(self, tokens_BL: Tensor, masked_BL: Tensor, lengths_B: Tensor, extra_BLD: Tensor | None = None) -> Tensor:
+        """Last hidden rows of whole sequences, before the last norm. Padding stands at the end of a row."""
+        x_BLD = self.token(tokens_BL) if extra_BLD is None else self.token(tokens_BL) + extra_BLD
+        x_BLD = torch.where(masked_BL[..., None], self.mask, x_BLD) + self.place.weight[: tokens_BL.shape[1]]
+        x_BLD = dropout(x_BLD, self.shape.embedding_dropout, self.training)
+        padding_BL = torch.arange(tokens_BL.shape[1]) >= lengths_B[:, None]
+        for block in self.blocks:
+            x_BLD, _ = block(x_BLD, padding_BL)
+        return x_BLD

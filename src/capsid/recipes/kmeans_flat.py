@@ -1,0 +1,20 @@
+"""One large codebook by k-means with a suffix token, and the shared generator: residual k-means of one depth."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from capsid.recipes.rq_kmeans import RQ_KMEANS
+from capsid.tokenize.residual_kmeans import ResidualKMeans
+
+KMEANS_FLAT = dataclasses.replace(
+    RQ_KMEANS,
+    name="kmeans-flat",
+    about="k-means, one codebook of 4,096 and a suffix; Transformer over items and depths; beam search in the trie",
+    paper="A row of the tables of CapsID (arXiv 2605.05096)",
+    deviations=(
+        "codebook chosen so that about two thirds of Beauty's items collide before the suffix, as in the paper's table",
+        *RQ_KMEANS.deviations,
+    ),
+    tokenizer=ResidualKMeans(codebooks=(4096,), restarts=1),
+)

@@ -1,0 +1,29 @@
+"""RQ-VAE ids with TIGER's suffix token, and the shared generator."""
+
+from __future__ import annotations
+
+from capsid.encode.defaults import default_encoder
+from capsid.generate.generator import TimelineGenerator
+from capsid.generate.objective import NextToken
+from capsid.ids.collisions import Suffix
+from capsid.recipe import Phase, Recipe
+from capsid.tokenize.rqvae.tokenizer import RQVAE
+
+TIGER = Recipe(
+    name="tiger",
+    about="RQ-VAE, 3 x 256 codes and a suffix; Transformer over items and depths; beam search in the trie",
+    paper="TIGER (Rajput et al. 2023, arXiv 2305.05065)",
+    deviations=(
+        "item vectors join text with collaborative vectors (tiger-text: text alone)",
+        "text vectors are MiniLM's, not Sentence-T5's",
+        "AdamW for 4,500 steps in place of Adagrad for 20,000 epochs; codes that no item takes are revived",
+        "the generator reads a position an item, is no T5 encoder and decoder, and has no user token",
+        "beam search walks the trie, so no id of the answer is invalid",
+    ),
+    encoder=default_encoder(),
+    tokenizer=RQVAE(),
+    collisions=Suffix(),
+    generator=TimelineGenerator(),
+    objective=(NextToken(),),
+    schedule=(Phase(),),
+)

@@ -1,0 +1,108 @@
+"""Ids from nothing but how often items were taken in training (methods 2.12, variant A).
+
+The first code is a bucket of counts that grow by a factor, the others are the digits of the item's rank inside its
+bucket: easy to foretell, and without any meaning. Looks at no vector. Sorting the codes sorts by popularity.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from capsid.data.item_table import ItemTable
+from capsid.encode.base import require_items
+from capsid.errors import ConfigError, NotFittedError
+from capsid.ids.collisions import running_number
+from capsid.progress import Progress, silent
+from capsid.ragged import Ragged
+from capsid.vocabulary import Vocabulary
+
+
+@dataclass(kw_only=True)
+class Frequency:
+    """Buckets hold counts that differ by less than a factor of `growth`; ranks are written to base `codebook`."""
+
+    kind: ClassVar[str] = "frequency"
+    codebook: int = 256
+    growth: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.codebook < 2:
+            raise ConfigError(f"tokenizer.codebook is {self.codebook}, but must be at least 2")
+        if not self.growth > 1 or not math.isfinite(self.growth):
+            raise ConfigError(f"tokenizer.growth is {self.growth}, but must be above 1")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of buckets, then the base of the ranks, once a digit; less where the ranks are fewer."""
+        self._fitted()
+        return self.sizes_
+
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: Path | None = None
+    ) -> Frequency:
+        """Count and rank; the seed decides nothing."""
+        require_items(table)
+        bucket_N = self._buckets(table.counts)
+        names = np.array(list(table.items), dtype=np.str_)
+        order = np.lexsort([names, -table.counts])
+        rank_N = np.empty(len(order), dtype=np.int64)
+        rank_N[order] = running_number(bucket_N[order])
+        # Whoever comes later was never taken: one rank behind the last of those, shared by all who come.
+        late = int((table.counts == 0).sum())
+        ranks = max(int(rank_N.max()), late) + 1
+        digits = next(d for d in itertools.count(1) if self.codebook**d >= ranks)
+        top = int(bucket_N.max())
+        self.sizes_ = (top + 1, *[min(ranks, self.codebook)] * digits)
+        self.codes_ = self._codes(top - bucket_N, rank_N)
+        self.late_ = self._codes(np.array([top]), np.array([late]))[0]
+        self.items_ = table.items
+        shared = np.bincount(bucket_N, minlength=top + 1)[::-1]
+        progress.line(f"frequency: items by bucket, most taken first: {', '.join(f'{n:,}' for n in shared)}")
+        return self
+
+    def encode(self, table: ItemTable) -> Ragged:
+        """Codes as fitted; an item that was not there then has a count of 0."""
+        numbers = self._fitted().numbers(table.items, missing="negative")
+        return Ragged.from_dense(np.where(numbers[:, None] < 0, self.late_, self.codes_[numbers]))
+
+    def decode(self, codes: Ragged) -> None:
+        """A rank stands for no vector."""
+        return None
+
+    def centres(self) -> None:
+        """There are none."""
+        return None
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The catalogue's ids and their codes."""
+        items = np.array(list(self._fitted()), dtype=np.str_)
+        return {"items": items, "codes": self.codes_, "late": self.late_, "sizes": np.array(self.sizes_)}
+
+    def load_state(self, state: dict[str, np.ndarray]) -> Frequency:
+        """Ids and codes as saved."""
+        self.items_ = Vocabulary(str(i) for i in state["items"])
+        self.codes_, self.late_ = state["codes"], state["late"]
+        self.sizes_ = tuple(int(s) for s in state["sizes"])
+        return self
+
+    def _buckets(self, counts_N: np.ndarray) -> np.ndarray:
+        """0 for items nobody took, then one bucket for every factor of `growth`; rounding must not split a power."""
+        logs = np.log(np.maximum(counts_N, 1)) / math.log(self.growth)
+        return np.where(counts_N > 0, 1 + np.floor(logs + 1e-9), 0).astype(np.int64)
+
+    def _codes(self, bucket_N: np.ndarray, rank_N: np.ndarray) -> np.ndarray:
+        """Bucket, then the digits of the rank, highest first. Shape: (items, depths)."""
+        base, digits = self.sizes_[1], len(self.sizes_) - 1
+        powers = base ** np.arange(digits - 1, -1, -1, dtype=np.int64)
+        return np.column_stack([bucket_N, rank_N[:, None] // powers % base]).astype(np.int32)
+
+    def _fitted(self) -> Vocabulary:
+        if not hasattr(self, "items_"):
+            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
+        return self.items_

@@ -1,0 +1,1 @@
+"""The tokenizer of TIGER: an autoencoder whose latent is quantized residually."""

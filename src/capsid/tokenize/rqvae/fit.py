@@ -1,0 +1,194 @@
+"""Training of the RQ-VAE: a start by k-means, the common loop, and new life for codes that no item takes.
+
+Nothing here needs a generator: the best step is the one with the least unexplained and the fewest collisions on a
+sample of the catalogue. Vectors are read by row, so a mapped file larger than memory will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import faiss
+import numpy as np
+import torch
+
+from capsid.ids.order import group_numbers
+from capsid.progress import Progress
+from capsid.ragged import Ragged
+from capsid.rng import child_seed, numpy_rng
+from capsid.tokenize.rqvae.network import RQVAENetwork, nearest, quantized_blocks
+from capsid.train.batches import BatchPlan
+from capsid.train.loop import Loss, Task, train
+
+if TYPE_CHECKING:
+    from capsid.tokenize.rqvae.tokenizer import RQVAE
+
+KMEANS_ITERATIONS = 20
+LOOK_ROWS = 16_384
+# Codes are revived between epochs, but no more often than this in a training (a look costs several steps), and only
+# while there is time left to learn from it.
+REVIVALS, REVIVE_UNTIL = 20, 0.8
+# A code does not begin on an item that is explained to this share of the latents' length: it would be a twin.
+EXPLAINED = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What the network makes of the items looked at; lists go by depth.
+
+    `unexplained` is the share of the vectors' variance that decoding the codes leaves; `left` holds the length of the
+    latent's residual after a depth as a share of the latent's, `collisions` the share of items that lose a prefix of
+    their own.
+    """
+
+    codes_NL: np.ndarray
+    residuals_LND: list[np.ndarray]
+    utilization: list[float]
+    left: list[float]
+    collisions: list[float]
+    unexplained: float
+
+    def line(self) -> str:
+        """All of it in one line of progress."""
+        percent = lambda values: "/".join(f"{100 * v:.0f}" for v in values)  # noqa: E731
+        return (
+            f"used {percent(self.utilization)} %, unexplained {100 * self.unexplained:.1f} %, "
+            f"of the latent left {percent(self.left)} %, collisions {percent(self.collisions)} %"
+        )
+
+
+def fit_rqvae(
+    settings: RQVAE, vectors_NI: np.ndarray, *, seed: int, checkpoint: Path | None, progress: Progress
+) -> RQVAENetwork:
+    """Start the codebooks from data, then train all of it together."""
+    rows = np.sort(numpy_rng(seed, "rq-vae", "sample").permutation(len(vectors_NI))[: settings.sample])
+    sample_NI = np.array(vectors_NI[rows], dtype=np.float32)
+    # Twins would make centres that are equally near to everything: ties that rounding decides.
+    different_NI = np.unique(sample_NI, axis=0)
+    sizes = tuple(min(size, len(different_NI)) for size in settings.codebooks)
+    if sizes != settings.codebooks:
+        progress.line(f"rq-vae: {len(different_NI):,} different items, so codebooks are cut to {sizes}")
+    network = RQVAENetwork(vectors_NI.shape[1], settings.hidden, settings.latent, sizes)
+    network.reset(torch.Generator().manual_seed(child_seed(seed, "rq-vae", "weights")))
+    network.measure(torch.from_numpy(sample_NI))
+    start_books(network, torch.from_numpy(different_NI), seed)
+    job = _Job(settings, network, vectors_NI, sample_NI, progress)
+    job.tell("rq-vae start")
+    plan = BatchPlan(np.ones(len(vectors_NI), dtype=np.int64), settings.training.batch_size, seed)
+    task = Task(network, plan, job.loss(len(plan)), job.score, "score")
+    train(task, settings.training, seed=seed, checkpoint=checkpoint, progress=progress, name="rq-vae")
+    network.requires_grad_(False)
+    job.tell("rq-vae done")
+    return network
+
+
+@torch.no_grad()
+def start_books(network: RQVAENetwork, x_NI: torch.Tensor, seed: int) -> None:
+    """k-means of the latents, then of what it leaves, depth by depth (TIGER, section 3.1, on more than a batch)."""
+    left_ND = network.encoder(network.enter(x_NI))
+    for depth, book_KD in enumerate(network.books):
+        means = faiss.Kmeans(
+            left_ND.shape[1],
+            len(book_KD),
+            niter=KMEANS_ITERATIONS,
+            seed=child_seed(seed, "rq-vae", "k-means", depth) % (2**31),
+            min_points_per_centroid=1,
+        )
+        means.train(np.ascontiguousarray(left_ND.numpy()))
+        book_KD.copy_(torch.from_numpy(means.centroids))
+        left_ND = left_ND - book_KD[nearest(left_ND, book_KD)]
+
+
+@dataclass(eq=False)
+class _Job:
+    settings: RQVAE
+    network: RQVAENetwork
+    vectors_NI: np.ndarray
+    sample_NI: np.ndarray
+    progress: Progress
+
+    def loss(self, steps_an_epoch: int) -> Callable[[np.ndarray, int], Loss]:
+        steps = self.settings.training.steps
+        # Whole epochs apart; a catalogue so large that training ends within the first is looked at all the same.
+        epochs = max(1, round(steps / REVIVALS / steps_an_epoch))
+        apart = min(epochs * steps_an_epoch, max(1, steps // 5))
+
+        def of(rows: np.ndarray, step: int) -> Loss:
+            if self.settings.revive and step and step % apart == 0 and step <= REVIVE_UNTIL * steps:
+                self.revive()
+            x_BI = torch.from_numpy(np.array(self.vectors_NI[np.sort(rows)], dtype=np.float32))
+            return Loss(self.network.loss(x_BI, self.settings.commitment), len(rows))
+
+        return of
+
+    @cached_property
+    def looked_at_NI(self) -> np.ndarray:
+        return self.sample_NI[:: -(-len(self.sample_NI) // LOOK_ROWS)]
+
+    def score(self) -> float:
+        """Higher is better: little unexplained, few collisions."""
+        seen = self.tell("rq-vae")
+        return -(seen.unexplained + seen.collisions[-1])
+
+    def tell(self, name: str) -> Look:
+        """One line of progress."""
+        seen = look(self.network, self.looked_at_NI)
+        self.progress.line(f"{name}: {seen.line()}")
+        return seen
+
+    def revive(self) -> None:
+        """Codes that no item takes begin anew at residuals of the items explained worst at their depth.
+
+        A function of the weights alone, so a resumed run answers the same.
+        """
+        seen = look(self.network, self.looked_at_NI)
+        floor = EXPLAINED * float(np.linalg.norm(seen.residuals_LND[0], axis=1).mean())
+        revived = []
+        for depth, book_KD in enumerate(self.network.books):
+            dead = np.setdiff1d(np.arange(len(book_KD)), seen.codes_NL[:, depth])
+            error_N = np.linalg.norm(seen.residuals_LND[depth + 1], axis=1)
+            worst = np.argsort(-error_N, kind="stable")
+            places_RD = _different(seen.residuals_LND[depth][worst[error_N[worst] > floor]], len(dead))
+            with torch.no_grad():
+                book_KD[torch.from_numpy(dead[: len(places_RD)])] = torch.from_numpy(places_RD)
+            revived.append(len(places_RD))
+        if sum(revived):
+            self.progress.line(f"rq-vae: revived unused codes, by depth: {', '.join(map(str, revived))}")
+
+
+def look(network: RQVAENetwork, vectors_NI: np.ndarray) -> Look:
+    """Codes, residuals and how much of the vectors the codes explain."""
+    codes, residuals, error, whole = [], [], 0.0, 0.0
+    for x_BI, found in quantized_blocks(network, vectors_NI):
+        codes.append(found.codes_BL.numpy())
+        residuals.append([r.numpy() for r in found.residuals_LBD])
+        with torch.inference_mode():
+            decoded_BI = network.decoder(found.residuals_LBD[0] - found.residuals_LBD[-1])
+        error += float((decoded_BI - x_BI).square().sum())
+        whole += float(x_BI.square().sum())
+    codes_NL = np.concatenate(codes)
+    residuals_LND = [np.concatenate(parts) for parts in zip(*residuals)]
+    lengths = [float(np.linalg.norm(r, axis=1).mean()) for r in residuals_LND]
+    return Look(
+        codes_NL=codes_NL,
+        residuals_LND=residuals_LND,
+        utilization=[len(np.unique(codes_NL[:, d])) / len(book) for d, book in enumerate(network.books)],
+        left=[left / max(lengths[0], 1e-12) for left in lengths[1:]],
+        collisions=[_collisions(codes_NL[:, : d + 1]) for d in range(codes_NL.shape[1])],
+        unexplained=error / max(whole, 1e-12),
+    )
+
+
+def _collisions(codes_NL: np.ndarray) -> float:
+    return 1 - len(np.unique(group_numbers(Ragged.from_dense(codes_NL)))) / len(codes_NL)
+
+
+def _different(rows_ND: np.ndarray, count: int) -> np.ndarray:
+    """The first rows that are not one another's twins, at most `count`."""
+    rows_ND = rows_ND[: 4 * count]
+    _, first = np.unique(rows_ND.round(4), axis=0, return_index=True)
+    return rows_ND[np.sort(first)[:count]]

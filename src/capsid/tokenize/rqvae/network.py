@@ -1,0 +1,163 @@
+"""An autoencoder with residual codebooks on its latent (Lee et al. 2022, arXiv 2203.01941; TIGER, section 3.1).
+
+Vectors in, codes out, and back. Blocks have one fixed shape, the last one padded, so an item alone or in company gets
+the same codes. Knows nothing of items, of training, nor how the codebooks begin.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsid.errors import ArtifactError
+from capsid.ragged import Ragged
+
+BLOCK = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """Codes of a batch, the centres they stand for, and what was left before every depth and after the last."""
+
+    codes_BL: Tensor
+    chosen_LBD: list[Tensor]
+    residuals_LBD: list[Tensor]
+
+
+class RQVAENetwork(nn.Module):
+    """`hidden` layers to the latent and, mirrored, back; `sizes[d]` codes at depth d.
+
+    Inputs lose the catalogue's mean and are divided by one number, their spread: errors are then shares of the
+    variance, whatever encoder the vectors come from, and distances between items keep their proportions, which
+    a scale for each column would not.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, inputs: int, hidden: Sequence[int], latent: int, sizes: Sequence[int]) -> None:
+        super().__init__()
+        widths = [inputs, *hidden, latent]
+        self.inputs = inputs
+        self.encoder = _layers(widths)
+        self.decoder = _layers(widths[::-1])
+        self.books = nn.ParameterList([torch.zeros(size, latent) for size in sizes])
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("scale", torch.ones(()))
+
+    @torch.no_grad()
+    def reset(self, generator: torch.Generator) -> None:
+        """Fresh layers that keep the variance of what goes through (He et al. 2015, arXiv 1502.01852, Eq. 10)."""
+        for side in (self.encoder, self.decoder):
+            linear = [layer for layer in side if isinstance(layer, nn.Linear)]
+            for layer in linear:
+                nn.init.kaiming_normal_(
+                    layer.weight, nonlinearity="linear" if layer is linear[-1] else "relu", generator=generator
+                )
+                nn.init.zeros_(layer.bias)
+        # The first answer is the catalogue's mean, nearly: better than any that is made up.
+        linear[-1].weight.mul_(0.1)
+
+    @torch.no_grad()
+    def measure(self, x_NI: Tensor) -> None:
+        """Take mean and spread from a sample; a catalogue of equal items has no spread to divide by."""
+        self.mean.copy_(x_NI.mean(0))
+        spread = (x_NI - self.mean).square().mean().sqrt()
+        self.scale.copy_(spread if float(spread) > 0 else torch.ones(()))
+
+    def enter(self, x_BI: Tensor) -> Tensor:
+        """Vectors as the encoder wants them."""
+        return (x_BI - self.mean) / self.scale
+
+    def quantize(self, z_BD: Tensor) -> Quantized:
+        """The nearest centre at every depth, each of what the ones before left."""
+        left, chosen, codes = [z_BD], [], []
+        for book_KD in self.books:
+            code_B = nearest(left[-1].detach(), book_KD.detach())
+            codes.append(code_B)
+            chosen.append(book_KD[code_B])
+            left.append(left[-1] - chosen[-1].detach())
+        return Quantized(torch.stack(codes, 1), chosen, left)
+
+    def loss(self, x_BI: Tensor, commitment: float) -> Tensor:
+        """Mean squared reconstruction, codebook and commitment loss (TIGER, section 3.1, after van den Oord et al.
+        2017, arXiv 1711.00937, Eq. 3)."""
+        x_BI = self.enter(x_BI)
+        z_BD = self.encoder(x_BI)
+        found = self.quantize(z_BD)
+        # Straight through: the decoder sees centres, its gradient reaches the encoder as if it had seen the latent.
+        through_BD = z_BD - found.residuals_LBD[-1].detach()
+        total: Tensor = F.mse_loss(self.decoder(through_BD), x_BI)
+        for centre_BD, left_BD in zip(found.chosen_LBD, found.residuals_LBD):
+            total = total + F.mse_loss(centre_BD, left_BD.detach())
+            total = total + commitment * F.mse_loss(left_BD, centre_BD.detach())
+        return total
+
+    def leave(self, total_BD: Tensor) -> Tensor:
+        """Sums of centres as vectors of the kind that came in."""
+        out: Tensor = self.decoder(total_BD) * self.scale + self.mean
+        return out
+
+
+def nearest(r_BD: Tensor, book_KD: Tensor) -> Tensor:
+    """Nearest centre of every row; the first of equals."""
+    return (book_KD.square().sum(1) - 2 * r_BD @ book_KD.T).argmin(1)
+
+
+def quantized_blocks(network: RQVAENetwork, vectors_NI: np.ndarray) -> Iterator[tuple[Tensor, Quantized]]:
+    """Blocks of the input as the encoder sees it, and what became of them; rows are read as they are needed."""
+    padded = np.zeros((BLOCK, network.inputs), dtype=np.float32)
+    for start in range(0, len(vectors_NI), BLOCK):
+        part = vectors_NI[start : start + BLOCK]
+        padded[: len(part)] = part
+        with torch.inference_mode():
+            x_BI = network.enter(torch.from_numpy(padded))
+            found = network.quantize(network.encoder(x_BI))
+        rows = len(part)
+        cut = (found.codes_BL[:rows], [c[:rows] for c in found.chosen_LBD], [r[:rows] for r in found.residuals_LBD])
+        yield x_BI[:rows], Quantized(*cut)
+
+
+def encode(network: RQVAENetwork, vectors_NI: np.ndarray) -> Ragged:
+    """Codes of every row."""
+    parts = [found.codes_BL.to(torch.int32).numpy() for _, found in quantized_blocks(network, vectors_NI)]
+    return Ragged.from_dense(np.concatenate([np.zeros((0, len(network.books)), dtype=np.int32), *parts]))
+
+
+def decode(network: RQVAENetwork, codes: Ragged) -> np.ndarray:
+    """Vectors that codes stand for; an id may be cut short. Shape: (items, inputs)."""
+    dense_NL = codes.dense()
+    out = np.empty((len(codes), network.inputs), dtype=np.float32)
+    for start in range(0, len(codes), BLOCK):
+        part_BL = torch.from_numpy(dense_NL[start : start + BLOCK].astype(np.int64))
+        total_BD = torch.zeros(len(part_BL), network.books[0].shape[1])
+        with torch.inference_mode():
+            for book_KD, code_B in zip(network.books, part_BL.T):
+                total_BD += torch.where((code_B >= 0)[:, None], book_KD[code_B.clamp_min(0)], torch.zeros(()))
+            out[start : start + BLOCK] = network.leave(total_BD).numpy()
+    return out
+
+
+def load_network(hidden: Sequence[int], latent: int, state: Mapping[str, np.ndarray]) -> RQVAENetwork:
+    """A network from its saved arrays, which know how large the codebooks became."""
+    try:
+        sizes = [len(state[f"books.{d}"]) for d in itertools.takewhile(lambda d: f"books.{d}" in state, range(99))]
+        network = RQVAENetwork(len(state["mean"]), hidden, latent, sizes)
+        network.load_state_dict({name: torch.tensor(array) for name, array in state.items()})
+    except (KeyError, RuntimeError) as error:
+        raise ArtifactError(f"the saved RQ-VAE does not fit its settings: {error}") from None
+    return network.requires_grad_(False)
+
+
+def _layers(widths: Sequence[int]) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for wide, narrow in itertools.pairwise(widths):
+        layers += [nn.Linear(wide, narrow), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])

@@ -1,0 +1,114 @@
+"""Plans: what a file may say, in which order cells come, and what is answered to mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bench_world import plan_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsid.bench.plans import make_plan, plan_names, read_plan
+from capsid.bench.prepare import data_sources
+from capsid.errors import ConfigError
+from capsid.recipes import RECIPES
+
+SEEDED = {"rq-kmeans", "tiger", "capsid", "capsid-bpe"}
+
+
+def test_the_plans_that_come_with_capsid() -> None:
+    assert plan_names() == ["ablation", "main", "sensitivity", "smoke"]
+    for name in plan_names():
+        plan = read_plan(name)
+        assert plan.name == name
+        for cell in plan.cells:
+            if cell.method in RECIPES:
+                RECIPES[cell.method].with_settings(cell.settings)
+
+
+def test_main_has_three_seeds_where_they_matter() -> None:
+    cells = read_plan("main").cells
+    rows = {"popularity", "sasrec", "bert4rec", "frequency", "kmeans-flat", "tiger-text"} | SEEDED
+    beauty = [c for c in cells if c.dataset == "amazon-beauty"]
+    assert {c.label for c in beauty} == rows
+    for row in rows:
+        assert {c.seed for c in beauty if c.label == row} == ({0, 1, 2} if row in SEEDED else {0})
+    assert {c.seed for c in cells if c.dataset != "amazon-beauty"} == {0}
+    assert max(c.priority for c in beauty) < min(c.priority for c in cells if c.dataset != "amazon-beauty")
+
+
+def test_ablation_takes_one_thing_away_at_a_time() -> None:
+    full = RECIPES["capsid-bpe"]
+    changed = {c.label: full.with_settings(c.settings) for c in read_plan("ablation").cells}
+    assert len(changed) == 8
+    assert changed["full"] == full
+    assert changed["no merges"].merges is None
+    assert changed["frequency-only merges"].merges.frequency_only
+    assert len(changed["fixed L=2"].tokenizer.codebooks) == 2
+    assert not changed["fixed L=4"].tokenizer.stops
+    assert len({str(recipe) for recipe in changed.values()}) == 8
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2)), min_size=1, max_size=8))
+def test_priority_first_then_the_order_of_the_file(groups: list[tuple[int, int]]) -> None:
+    plan = plan_of(
+        *(
+            {"method": "sasrec", "label": f"{n}", "priority": p, "seeds": [*range(s + 1)]}
+            for n, (p, s) in enumerate(groups)
+        )
+    )
+    keys = [(c.priority, int(c.label), c.seed) for c in plan.cells]
+    assert keys == sorted(keys)
+    assert len(keys) == sum(s + 1 for _, s in groups)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ('datasets = ["x"\n', "is not valid TOML", "brackets"),
+        ('dataset = ["x"]', "no key 'dataset'", "did you mean 'datasets'"),
+        ('[[cells]]\nmethod = "sasrec"\nsetings = []', "no key 'setings'", "did you mean 'settings'"),
+        ('datasets = ["x"]', "has no cells", "[[cells]]"),
+        ('[[cells]]\nlabel = "a"', "has no method", "recipe"),
+        ('[[cells]]\nmethod = "sasrec"', "no dataset", "datasets ="),
+        ('datasets = "x"\n[[cells]]\nmethod = "sasrec"', "must be a list", 'datasets = ["'),
+        ('datasets = ["x"]\nseeds = ["0"]\n[[cells]]\nmethod = "sasrec"', "must be a list", "seeds = [0, 1]"),
+        ('datasets = ["x"]\n[[cells]]\nmethod = 3', "must be a text", "method ="),
+        ('datasets = ["x"]\n[[cells]]\nmethod = "a"\nevaluations = ["tests"]', "no evaluation 'tests'", "'test'"),
+        ('datasets = ["x"]\n[[cells]]\nmethod = "a"\npriority = "high"', "priority is 'high'", "whole number"),
+        ('datasets = ["x"]\n[[cells]]\nmethod = "a"\n[[cells]]\nmethod = "a"', "two cells called a/x/0", "label"),
+        ('name = "../up"\ndatasets = ["x"]\n[[cells]]\nmethod = "a"', "cannot be called", "folder"),
+    ],
+)
+def test_mistakes_in_a_plan(text: str, message: str, hint: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_plan(path)
+    assert message in error.value.message
+    assert hint in (error.value.hint or "")
+
+
+def test_names_that_do_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'main'"):
+        read_plan("mian")
+    plan = plan_of({"method": "sasrec", "datasets": ["amazon-beuty"]})
+    with pytest.raises(ConfigError, match=r"did you mean 'amazon-beauty'.*--data amazon-beuty=PATH"):
+        data_sources(plan, [])
+    assert data_sources(plan, [f"amazon-beuty={tmp_path}"]) == {"amazon-beuty": str(tmp_path.resolve())}
+    with pytest.raises(ConfigError, match=r"has no dataset 'beauty'.*amazon-beuty"):
+        data_sources(plan, ["beauty=x"])
+    with pytest.raises(ConfigError, match="write --data NAME=PATH"):
+        data_sources(plan, ["amazon-beuty"])
+
+
+def test_only_some_cells() -> None:
+    plan = make_plan(
+        {"datasets": ["a", "b"], "seeds": [0, 1], "cells": [{"method": "capsid"}, {"method": "capsid-bpe"}]}, "mine"
+    )
+    assert [c.name for c in plan.only("capsid/a/*").cells] == ["capsid/a/0", "capsid/a/1"]
+    assert {c.label for c in plan.only("capsid").cells} == {"capsid"}
+    assert len(plan.only("*bpe*").cells) == 4
+    with pytest.raises(ConfigError, match="labels: capsid, capsid-bpe"):
+        plan.only("tiger")

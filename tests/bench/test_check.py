@@ -1,0 +1,78 @@
+"""The checks on a store with known numbers, one of them impossible, and on the paper's own table."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from test_tables import cell
+
+from capsid.bench.check import HIGH, LOW, ndcg_share, run_checks
+from capsid.bench.results import LINES, Result
+from capsid.bench.tables import Source
+
+
+def with_metrics(line: Result, recall5: float, recall10: float, ndcg5: float, ndcg10: float) -> Result:
+    metrics = {"recall@5": recall5, "recall@10": recall10, "ndcg@5": ndcg5, "ndcg@10": ndcg10}
+    test = {**line.evaluations["test"], "metrics": metrics}
+    return dataclasses.replace(line, evaluations={**line.evaluations, "test": test})
+
+
+def store(folder: Path, *lines: Result) -> Source:
+    for line in lines:
+        (folder / line.plan).mkdir(parents=True, exist_ok=True)
+        with (folder / line.plan / LINES).open("a") as file:
+            file.write(json.dumps(line.to_dict()) + "\n")
+    return Source(folder)
+
+
+def found(source: Source) -> dict[str, tuple[bool | None, str]]:
+    return {c.name: (c.passed, c.detail) for c in run_checks(source)}
+
+
+def test_the_bounds_are_those_of_ranks_six_and_ten() -> None:
+    import math
+
+    assert LOW < 1 / math.log2(11) < LOW + 0.0002
+    assert HIGH - 0.0002 < 1 / math.log2(7) < HIGH
+    assert ndcg_share((0.1, 0.1, 0.05, 0.05)) is None
+
+
+def test_an_impossible_cell_is_found(tmp_path: Path) -> None:
+    good = with_metrics(cell("tiger", 0, 0.2)[0], 0.05, 0.08, 0.03, 0.0395)
+    bad = with_metrics(cell("capsid", 0, 0.2)[0], 0.05, 0.08, 0.03, 0.05)
+    checks = found(store(tmp_path, good, bad))
+    passed, detail = checks["main: NDCG fits recall in every cell"]
+    assert passed is False
+    assert "capsid/amazon-beauty/0" in detail
+    assert "tiger/" not in detail
+
+
+def test_what_was_not_run_is_said(tmp_path: Path) -> None:
+    checks = found(Source(tmp_path))
+    assert checks["main: NDCG fits recall in every cell"][0] is None
+    assert checks["merges shorten ids and keep collisions"] == (None, "not run")
+
+
+def test_the_papers_table_breaks_the_inequality_in_places() -> None:
+    passed, detail = found(Source(Path("/nowhere")))["the paper's main table: NDCG fits recall"]
+    assert passed is False
+    assert "actionpiece on beauty" in detail
+    assert "tiger on beauty" not in detail
+
+
+def test_mechanisms_and_merges(tmp_path: Path) -> None:
+    full = with_metrics(cell("full", 0, 0.2, plan="ablation")[0], 0.05, 0.08, 0.03, 0.0395)
+    better = with_metrics(cell("no merges", 0, 0.2, plan="ablation")[0], 0.05, 0.09, 0.03, 0.0425)
+    longer = dataclasses.replace(better, ids={**better.ids, "mean_tokens": 2.5})
+    shorter = dataclasses.replace(better, ids={**better.ids, "mean_tokens": 1.5})
+    for line, expected in ((longer, True), (shorter, False)):
+        folder = tmp_path / str(expected)
+        assert found(store(folder, full, line))["without: no merges does not improve both"][0] is expected
+    plain, merged = cell("capsid", 0, 0.2)[0], cell("capsid-bpe", 0, 0.2)[0]
+    plain = dataclasses.replace(plain, ids={**plain.ids, "mean_tokens": 2.4})
+    name = "merges shorten ids and keep collisions"
+    assert found(store(tmp_path / "m", plain, merged))[name][0] is True
+    other = dataclasses.replace(merged, ids={**merged.ids, "collision_rate": 0.02})
+    assert found(store(tmp_path / "n", plain, other))[name][0] is False

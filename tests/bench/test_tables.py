@@ -1,0 +1,174 @@
+"""Tables from a store with known numbers; empty where nothing was run; the paper's numbers as the paper has them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from capsid.artifacts import save_arrays
+from capsid.bench.paper import main_value, paper
+from capsid.bench.results import LINES, VALUES, Result, arrays_hash
+from capsid.bench.table import Table, markdown
+from capsid.bench.tables import TABLES, Source
+from capsid.recipes import RECIPES
+
+USERS = 400
+
+
+def cell(label: str, seed: int, recall: float, dataset: str = "amazon-beauty", plan: str = "main") -> tuple[Any, Any]:
+    """A finished cell whose every `1 / recall`-th user is a hit; every fourth target is cold."""
+    rng = np.random.default_rng([seed, *label.encode()])
+    hits = (rng.random(USERS) < recall).astype(np.float32)
+    values = {
+        "test/recall@10": hits,
+        "test/target_count": np.where(np.arange(USERS) % 4 == 0, 2, 9),
+        "test/user": np.arange(USERS),
+    }
+    metrics = {"recall@5": recall / 2, "recall@10": float(hits.mean()), "ndcg@5": recall / 3, "ndcg@10": recall / 2.5}
+    evaluation = {
+        "metrics": metrics,
+        "code_recall@50": 0.4,
+        "recall@10_by_tier": {"head": recall * 2, "torso": recall, "tail": recall / 4},
+    }
+    ids = {
+        "collision_rate": 0.01,
+        "utilization": [1.0, 0.5],
+        "gini": [0.2, 0.4],
+        "intra_code_similarity": 0.6,
+        "mean_length": 2.5,
+        "mean_tokens": 2.0,
+    }
+    positions = {"top1": [0.2, 0.5], "top5": [0.4, 0.9], "users": [9, 9], "choices": [256.0, 20.0]}
+    line = Result(
+        plan=plan,
+        method=label,
+        label=label,
+        dataset=dataset,
+        seed=seed,
+        settings=(),
+        fingerprint="f",
+        key=f"{label}-{dataset}-{seed}".replace(" ", "-").replace("=", "-"),
+        recipe={},
+        data={"name": dataset, "users": 10, "items": 20, "interactions": 90},
+        code="c",
+        codes=("c",),
+        ks=(5, 10),
+        evaluations={"test": evaluation, "positions": positions},
+        ids=ids,
+        seconds={"wall": 1.0},
+        peak_memory_mb=1.0,
+        parameters=1,
+        tokens=1,
+        sequences=1,
+        steps=1,
+        best_step=1,
+        log=(),
+        versions={},
+        started="",
+        ended="",
+        attempts=1,
+        tokenizer_shared=False,
+        values_hash=arrays_hash(values),
+    )
+    return line, values
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    cells = [cell("tiger", s, 0.2) for s in (0, 1)] + [cell("capsid-bpe", s, 0.5) for s in (0, 1)]
+    cells += [cell("sasrec", 0, 0.9), cell("capsid-bpe", 0, 0.3, "amazon-toys")]
+    cells += [cell("full", 0, 0.5, plan="ablation"), cell("T=1", 0, 0.25, plan="ablation")]
+    cells += [cell("T=1", 0, 0.25, plan="sensitivity")]
+    for line, values in cells:
+        folder = tmp_path / line.plan
+        (folder / VALUES).mkdir(parents=True, exist_ok=True)
+        save_arrays(folder / VALUES / f"{line.key}.npz", values)
+        with (folder / LINES).open("a") as file:
+            file.write(json.dumps(line.to_dict()) + "\n")
+    costs = {"runs": [{"run": "tiger", "cost": 2.0}, {"run": "capsid-bpe", "cost": 1.0}]}
+    (tmp_path / "main" / "decode_cost.json").write_text(json.dumps(costs))
+    return Source(tmp_path)
+
+
+def entries(table: Table, row: str) -> dict[str, Any]:
+    found = next(r for r in table.rows if r.label == row)
+    return {c.name: e for c, e in zip(table.columns, found.entries)}
+
+
+def test_main(source: Source) -> None:
+    table = TABLES["main"](source)
+    ours, theirs = entries(table, "capsid-bpe"), entries(table, "tiger")
+    assert len(ours["beauty R@10"].values) == 2
+    assert ours["toys R@5"].values == (0.15,)
+    assert ours["beauty R@10"].paper == 0.0839
+    assert "sports R@10" not in ours, "a dataset of which nothing was run has no columns"
+    assert theirs["toys R@10"].values == ()
+    assert entries(table, "letter")["beauty R@10"].values == ()
+    text = markdown(table)
+    assert "| cobra † |" in text
+    row = next(line for line in text.splitlines() if line.startswith("| sasrec"))
+    assert "**" not in row, "context is not marked as best"
+
+
+def test_significance(source: Source) -> None:
+    table = TABLES["significance"](source)
+    found = entries(table, "beauty: tiger")
+    assert found["difference"].mean == pytest.approx(0.3, abs=0.08)
+    assert found["bootstrap p"].mean < 0.01
+    assert len(found["t-test p"].values) == 1
+    assert entries(table, "beauty: sasrec")["t-test p"].values == (), "one seed has no t-test"
+    assert [r.label for r in table.rows] == ["beauty: tiger", "beauty: sasrec"]
+
+
+def test_ablation_and_sensitivity(source: Source) -> None:
+    ablation = TABLES["ablation"](source)
+    found = entries(ablation, "T=1")
+    full = entries(ablation, "full")["Recall@10"].mean
+    assert found["drop"].mean == pytest.approx(found["Recall@10"].mean / full - 1)
+    assert found["drop"].paper == pytest.approx(0.0731 / 0.0839 - 1)
+    assert entries(ablation, "no spread")["Recall@10"].values == ()
+    sensitivity = TABLES["sensitivity"](source)
+    assert entries(sensitivity, "T=1")["codes an item"].paper == 3.3
+    assert entries(sensitivity, "tau=0.75")["Recall@10"].paper == 0.0817
+    assert entries(sensitivity, "L_max=8")["Recall@10"].paper == 0.0837
+
+
+def test_quality_tiers_cold_positions_patching(source: Source) -> None:
+    quality = entries(TABLES["tokenizer-quality"](source), "tiger")
+    assert quality["utilization"].values == (0.75, 0.75)
+    assert entries(TABLES["tokenizer-quality"](source), "frequency")["Gini"].paper == 0.92
+    tiers = entries(TABLES["tiers"](source), "capsid-bpe")
+    assert tiers["tail"].values == (0.125, 0.125)
+    assert tiers["tail"].paper == 0.0221
+    cold = entries(TABLES["cold-start"](source), "capsid-bpe")
+    assert cold["cold Recall@10"].mean == pytest.approx(0.5, abs=0.1)
+    assert cold["kept"].mean == pytest.approx(cold["cold Recall@10"].mean / cold["Recall@10"].mean, rel=0.05)
+    places = entries(TABLES["per-position"](source), "tiger")
+    assert places["2 top 5"].values == (0.9, 0.9)
+    assert places["1 top 1"].paper == 0.312
+    assert places["6 top 1"].values == ()
+    patching = entries(TABLES["patching"](source), "capsid-bpe")
+    assert patching["cost"].values == (0.5,)
+    assert patching["cost"].paper == 1.08
+
+
+def test_tables_that_need_no_runs(tmp_path: Path) -> None:
+    nothing = Source(tmp_path)
+    for name, make in TABLES.items():
+        table = make(nothing)
+        assert table.name == name
+        assert table.empty == (name not in ("design-space", "hyperparameters"))
+        assert markdown(table)
+    assert [r.label for r in TABLES["design-space"](nothing).rows] == list(RECIPES)
+    assert entries(TABLES["design-space"](nothing), "capsid-bpe")["subwords"].text == "frequency and meaning"
+
+
+def test_the_papers_numbers() -> None:
+    assert main_value("capsid-bpe", "amazon-beauty", "recall@10") == 0.0839
+    assert main_value("capsid", "amazon-toys", "ndcg@10") == 0.0498
+    assert main_value("sasrec", "amazon-beauty", "recall@10") is None
+    assert len(paper()["main"]) == 13
