@@ -40,12 +40,6 @@ TINY = (
 )
 
 
-def retriever(run: Recommender) -> Retriever:
-    """The run's own generator, ids, trie and beam."""
-    fitted = run.fitted
-    return Retriever(fitted.generator, fitted.tokenizer.ids, fitted.trie, run.recipe.decoder, fitted.generator.history)
-
-
 def search(of: Retriever, cases: Cases) -> int:
     """Rank ten items for every case; the decoding steps it took."""
     steps = 0
@@ -62,7 +56,7 @@ def measure(runs: dict[str, Recommender], users: int, repeat: int) -> list[dict[
         raise SystemExit("the runs are of different data")
     test = first.catalogue_.split.test
     cases = test.take(np.linspace(0, len(test) - 1, min(users, len(test))).astype(np.int64))
-    made = {name: retriever(run) for name, run in runs.items()}
+    made = {name: run.retriever for name, run in runs.items()}
     times = side_by_side({name: lambda r=r: search(r, cases) for name, r in made.items()}, repeat)
     base = next(iter(times.values()))
     return [

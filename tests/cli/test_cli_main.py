@@ -20,7 +20,7 @@ GROUPS = {
     "recipes": ("list", "show", "diff"),
     "vectors": ("fit", "encode"),
     "tokenizer": ("fit", "encode", "add", "report", "inspect", "facets", "merges", "export"),
-    "bench": ("run", "status"),
+    "bench": ("run", "status", "table", "figure", "report", "check"),
 }
 COMMANDS = [(verb, *sub) for verb in VERBS for sub in ([(s,) for s in GROUPS[verb]] if verb in GROUPS else [()])]
 

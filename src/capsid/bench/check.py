@@ -19,11 +19,12 @@ BEAUTY = "amazon-beauty"
 
 @dataclass(frozen=True)
 class Check:
-    """`passed` is None where runs are missing."""
+    """`passed` is None where runs are missing. `of_every_cell`: a cell that breaks it cannot be right."""
 
     name: str
     passed: bool | None
     detail: str
+    of_every_cell: bool = False
 
 
 def run_checks(source: Source) -> tuple[Check, ...]:
@@ -43,10 +44,12 @@ def _every_cell(cells: Results, evaluation: str) -> Iterator[Check]:
     done = [c for c in cells if evaluation in c.evaluations]
     bad = [c.name for c in done if not _possible(c, evaluation)]
     detail = f"{len(done)} cells" + (f"; broken by {', '.join(bad)}" if bad else "")
-    yield Check(f"{cells.plan}: NDCG fits recall in every cell", not bad if done else None, detail)
+    yield Check(f"{cells.plan}: NDCG fits recall in every cell", not bad if done else None, detail, True)
     worse = [c.name for c in done if _readings(c, evaluation) is False]
     detail = f"{len(done)} cells" + (f"; broken by {', '.join(worse)}" if worse else "")
-    yield Check(f"{cells.plan}: optimistic readings are not below the headline", not worse if done else None, detail)
+    yield Check(
+        f"{cells.plan}: optimistic readings are not below the headline", not worse if done else None, detail, True
+    )
 
 
 def _possible(cell: Result, evaluation: str) -> bool:

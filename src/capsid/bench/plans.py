@@ -14,8 +14,10 @@ from typing import Any
 
 from capsid.errors import ConfigError, nearest
 
+# Accuracy of the codes position by position, of test cases: slow, so a plan asks for it where it wants it.
+POSITIONS = "positions"
 BUILT_IN = Path(__file__).parent / "plans"
-EVALUATIONS = ("test", "test-filtered", "valid", "valid-filtered")
+EVALUATIONS = ("test", "test-filtered", "valid", "valid-filtered", POSITIONS)
 PLAN_KEYS = ("name", "about", "datasets", "seeds", "evaluations", "ks", "cells")
 GROUP_KEYS = ("method", "label", "settings", "datasets", "seeds", "priority", "evaluations")
 

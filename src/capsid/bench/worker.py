@@ -6,6 +6,7 @@ lines and ends when its runner has gone, so that no cell is worked on twice. Doe
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -23,6 +24,7 @@ import capsid
 from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
 from capsid.bench.cells import DataFacts, Job, code_fingerprint, tokenizer_fingerprint, values_key
 from capsid.bench.journal import Journal, now
+from capsid.bench.plans import POSITIONS
 from capsid.bench.process import JOB, RESULT
 from capsid.bench.results import Result, arrays_hash
 from capsid.bench.store import Place, held, plain, write_values
@@ -32,6 +34,7 @@ from capsid.data.sources import load_dataset
 from capsid.data.split import leave_one_out
 from capsid.encode.cache import encode_items
 from capsid.errors import ArtifactError, CapsidError, DataError
+from capsid.evaluate.positions import position_accuracy
 from capsid.evaluate.tokenizer_quality import tokenizer_quality
 from capsid.fitting import tokenizer_parts
 from capsid.progress import Progress, duration
@@ -42,6 +45,8 @@ from capsid.tokenize.item_tokenizer import ItemTokenizer
 LOCK = "cell.lock"
 INTERRUPTED = 143
 SHARED = "tokenizer"
+# Test cases whose whole catalogue is scored for accuracy by position.
+SAMPLED = 200
 
 
 class Interrupted(BaseException):
@@ -83,15 +88,22 @@ def run_cell(job: Job, place: Place, journal: Journal, progress: Progress) -> Re
     values: dict[str, np.ndarray] = {}
     spent = 0.0
     for name in job.cell.evaluations:
+        if name == POSITIONS:
+            found_at = position_accuracy(recommender.retriever, recommender.catalogue_.split.test, users=SAMPLED)
+            evaluations[name] = dataclasses.asdict(found_at)
+            continue
         split, _, filtered = name.partition("-")
         found = recommender.evaluate(split, ks=job.cell.ks, filter_history=bool(filtered), progress=progress)
         evaluations[name] = found.summary()
         spent += found.seconds
         cases = recommender.catalogue_.split.cases(split)
         values |= {f"{name}/user": cases.users.astype(np.int64), f"{name}/target": cases.targets.astype(np.int64)}
+        values[f"{name}/target_count"] = recommender.catalogue_.counts[cases.targets].astype(np.int64)
         values |= {f"{name}/{metric}": v.astype(np.float32) for metric, v in found.values.items()}
         progress.line(f"{name}: recall@{max(job.cell.ks)} {found.metrics[f'recall@{max(job.cell.ks)}']:.4f}")
     progress.update("looking at the ids")
+    codes = recommender.fitted.tokenizer.ids.codes
+    values |= {"ids/codes": codes.values.astype(np.int32), "ids/offsets": codes.offsets.astype(np.int64)}
     write_values(place.values(values_key(job, code_fingerprint())), values)
     journal.stage("evaluation", spent)
     return _result(job, recommender, evaluations, arrays_hash(values), journal)

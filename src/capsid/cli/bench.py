@@ -1,4 +1,7 @@
-"""`capsid bench`: run a plan of many cells, killed and resumed at will, and see how far it is."""
+"""`capsid bench`: run a plan of many cells, killed and resumed at will, and see how far it is.
+
+What is made of the results is in `capsid.cli.bench_show`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from capsid.cli import bench_show
+from capsid.cli.options import BENCH_STORE, BenchStore
 from capsid.cli.output import print_json, print_table
 from capsid.errors import ConfigError
 from capsid.progress import Console, duration
@@ -28,7 +33,6 @@ app = typer.Typer(
 PlanName = Annotated[
     str, typer.Argument(metavar="PLAN", help="main, ablation, sensitivity, smoke, or a TOML file of your own.")
 ]
-Store = Annotated[Path, typer.Option("--store", metavar="DIR", help="Where results are kept.")]
 DataPaths = Annotated[
     list[str] | None,
     typer.Option("--data", metavar="NAME=PATH", help="Where a dataset of the plan is; repeatable."),
@@ -38,7 +42,8 @@ Only = Annotated[
     typer.Option("--only", metavar="PATTERN", help="Only cells whose label/dataset/seed, or one of them, matches."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-STORE = Path("results") / "bench"
+for _name, _verb in bench_show.VERBS.items():
+    app.command(_name)(_verb)
 
 
 @app.command("run")
@@ -47,7 +52,7 @@ def run_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where an earlier run stopped; every run does, this says it.")
     ] = False,
-    store: Store = STORE,
+    store: BenchStore = BENCH_STORE,
     data: DataPaths = None,
     budget: Annotated[
         float | None, typer.Option("--budget", metavar="MINUTES", help="Start only what is expected to fit.")
@@ -99,7 +104,7 @@ def run_command(
 
 @app.command("status")
 def status(
-    plan: PlanName, store: Store = STORE, data: DataPaths = None, only: Only = None, as_json: AsJson = False
+    plan: PlanName, store: BenchStore = BENCH_STORE, data: DataPaths = None, only: Only = None, as_json: AsJson = False
 ) -> None:
     """Show how far a plan is: what is finished with its numbers, what is not and why. Runs nothing.
 

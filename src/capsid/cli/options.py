@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,3 +14,6 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="part.field=value", help="Change a setting (`capsid recipes show`); repeatable."),
 ]
+
+BENCH_STORE = Path("results") / "bench"
+BenchStore = Annotated[Path, typer.Option("--store", metavar="DIR", help="Where results are kept.")]

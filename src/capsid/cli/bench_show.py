@@ -1,0 +1,152 @@
+"""`capsid bench table | figure | report | check`: what the store says, written down. Runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capsid.artifacts import write_bytes
+from capsid.cli.options import BENCH_STORE, BenchStore
+from capsid.cli.output import print_json, print_table
+from capsid.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from capsid.bench.tables import Source
+
+Filtered = Annotated[bool, typer.Option("--filter-history", help="Numbers without what users have already taken.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there instead of printing.")]
+FORMS = ("markdown", "latex", "json")
+PICTURES = ("svg", "png")
+
+
+def table_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="main, ablation, tokenizer-quality, ...; see `report`.")],
+    form: Annotated[str, typer.Option("--format", help="markdown, latex or json.")] = "markdown",
+    store: BenchStore = BENCH_STORE,
+    filtered: Filtered = False,
+    out: Out = None,
+) -> None:
+    """Print a table of the paper with our numbers; cells that were not run are empty, the paper's numbers in brackets.
+
+    Examples:
+
+      capsid bench table main
+
+      capsid bench table ablation --format latex --out ablation.tex
+    """
+    import json
+
+    from capsid.bench.table import latex, markdown, plain
+    from capsid.bench.tables import TABLES
+
+    if name not in TABLES:
+        raise ConfigError(f"there is no table {name!r}", hint=nearest(name, TABLES))
+    if form not in FORMS:
+        raise ConfigError(f"--format is {form!r}", hint=f"allowed: {', '.join(FORMS)}")
+    made = TABLES[name](_source(store, filtered))
+    text = {"markdown": markdown, "latex": latex, "json": lambda t: json.dumps(plain(t), indent=2) + "\n"}[form](made)
+    _put(text.encode(), out)
+
+
+def figure_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="lengths, tiers, collisions, ...; see `report`.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A file that ends in .svg or .png.")],
+    store: BenchStore = BENCH_STORE,
+    filtered: Filtered = False,
+) -> None:
+    """Draw a figure of the paper with our numbers.
+
+    Examples:
+
+      capsid bench figure tiers --out tiers.svg
+    """
+    from capsid.bench.figures import FIGURES, draw
+
+    if name not in FIGURES:
+        raise ConfigError(f"there is no figure {name!r}", hint=nearest(name, FIGURES))
+    form = out.suffix.removeprefix(".")
+    if form not in PICTURES:
+        raise ConfigError(f"{out.name} is no picture that can be drawn", hint="let it end in .svg or .png")
+    write_bytes(out, draw(name, _source(store, filtered), form))
+
+
+def report_command(
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the pages and pictures go.")],
+    store: BenchStore = BENCH_STORE,
+    filtered: Filtered = False,
+) -> None:
+    """Write every table (Markdown and LaTeX) and every figure that can be drawn (SVG and PNG) into a folder.
+
+    Examples:
+
+      capsid bench report --out results/report
+    """
+    from capsid.bench.figures import FIGURES, draw
+    from capsid.bench.table import latex, markdown
+    from capsid.bench.tables import TABLES
+
+    source, missing, pages = _source(store, filtered), [], []
+    for name, make in TABLES.items():
+        table = make(source)
+        pages.append(markdown(table))
+        write_bytes(out / f"{name}.tex", latex(table).encode())
+    for name in FIGURES:
+        try:
+            for form in PICTURES:
+                write_bytes(out / f"{name}.{form}", draw(name, source, form))
+            pages.append(f"![{name}]({name}.svg)\n")
+        except ConfigError as error:
+            missing.append(f"{name}: {error.message}")
+    write_bytes(out / "report.md", "\n".join(pages).encode())
+    print(f"{len(TABLES)} tables and {len(FIGURES) - len(missing)} figures in {out}")
+    for line in missing:
+        print(f"not drawn: {line}")
+
+
+def check_command(
+    store: BenchStore = BENCH_STORE,
+    filtered: Filtered = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check the store: NDCG against recall, and what the paper says it verified. Exit code 1 if a cell is impossible.
+
+    Examples:
+
+      capsid bench check
+    """
+    import dataclasses
+
+    from capsid.bench.check import run_checks
+
+    found = run_checks(_source(store, filtered))
+    if as_json:
+        print_json([dataclasses.asdict(check) for check in found])
+    else:
+        words = {True: "holds", False: "does not hold", None: "unknown"}
+        print_table(["check", "", "detail"], [[c.name, words[c.passed], c.detail] for c in found])
+    if any(c.passed is False for c in found if c.of_every_cell):
+        raise typer.Exit(1)
+
+
+VERBS: dict[str, Callable[..., None]] = {
+    "table": table_command,
+    "figure": figure_command,
+    "report": report_command,
+    "check": check_command,
+}
+
+
+def _source(store: Path, filtered: bool) -> Source:
+    from capsid.bench.tables import Source
+
+    return Source(store, "test-filtered" if filtered else "test")
+
+
+def _put(content: bytes, out: Path | None) -> None:
+    if out is None:
+        print(content.decode(), end="")
+    else:
+        write_bytes(out, content)
