@@ -38,6 +38,21 @@ def test_names() -> None:
     assert all(getattr(cls, "kind", None) == kind for kind, cls in KINDS.items())
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "parts"),
+    [
+        ("kmeans-flat", "rq-kmeans", {"tokenizer"}),
+        ("tiger", "rq-kmeans", {"tokenizer"}),
+        ("tiger", "tiger-text", {"encoder"}),
+        ("bert4rec", "sasrec", {"generator", "schedule"}),
+        ("frequency", "tiger", {"encoder", "tokenizer", "collisions"}),
+    ],
+)
+def test_rivals_differ_in_nothing_else(first: str, second: str, parts: set[str]) -> None:
+    found = {path.partition(".")[0] for path in difference(RECIPES[first], RECIPES[second])}
+    assert found - {"name", "about", "paper", "deviations"} == parts
+
+
 def test_settings_change_a_copy() -> None:
     base = RECIPES["rq-kmeans"]
     changed = base.with_settings(["tokenizer.codebooks=4,4", " schedule.0.training.steps = 7 ", "decoder.width=3"])

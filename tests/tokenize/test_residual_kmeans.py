@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from worlds import make_table
+from worlds import Watcher, make_table
 
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ConfigError
@@ -72,12 +72,19 @@ def test_impossible_codebooks(codebooks: tuple[int, ...]) -> None:
 def test_progress_tells_every_depth() -> None:
     lines: list[str] = []
 
-    class Watcher:
+    class Strict:
         def line(self, text: str) -> None:
             lines.append(text)
 
         def update(self, text: str) -> None:
             raise AssertionError
 
-    ResidualKMeans(codebooks=(3, 3)).fit(make_table(np.random.default_rng(0).normal(size=(9, 2))), progress=Watcher())
+    ResidualKMeans(codebooks=(3, 3)).fit(make_table(np.random.default_rng(0).normal(size=(9, 2))), progress=Strict())
     assert ["depth 1/2" in lines[0], "depth 2/2" in lines[1]] == [True, True]
+
+
+def test_more_codes_than_items_are_cut_and_said() -> None:
+    watcher = Watcher()
+    table = make_table(np.random.default_rng(0).normal(size=(9, 2)))
+    assert ResidualKMeans(codebooks=(4096,)).fit(table, progress=watcher).sizes == (9,)
+    assert watcher.lines[0] == "residual k-means: 9 items, so 4,096 codes are cut to as many"
