@@ -53,6 +53,14 @@ def test_powers_begin_a_bucket() -> None:
     assert codes_NL[:, 1].tolist() == [0, 0, 1, 0, 1, 0, 0, 0]
 
 
+@pytest.mark.parametrize(("growth", "power"), [(10.0, 1000), (3.0, 243)])
+def test_rounding_splits_no_power(growth: float, power: int) -> None:
+    """The logarithm of a power comes out a little too small."""
+    counts = [power - 1, power, power + 1]
+    bucket_N = Frequency(growth=growth).fit(table(counts)).encode(table(counts)).dense()[:, 0]
+    assert bucket_N.tolist() == [1, 0, 0]
+
+
 def test_ranks_are_written_in_digits() -> None:
     counts = [1] * 30
     tokenizer = Frequency(codebook=3).fit(table(counts))

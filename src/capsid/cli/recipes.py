@@ -79,6 +79,8 @@ def diff(first: Name, second: Name, as_json: AsJson = False) -> None:
         print_json({path: {first: a, second: b} for path, (a, b) in found.items()})
         return
     rows = [[path, _shown(a), _shown(b)] for path, (a, b) in found.items() if path not in TEXTS]
+    # A part that one side lacks has fields that may be empty on the other: nothing to see.
+    rows = [row for row in rows if row[1] != row[2]]
     print_table(["setting", first, second], rows)
 
 

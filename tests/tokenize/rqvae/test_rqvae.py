@@ -110,6 +110,29 @@ def test_codes_are_the_nearest_centres_depth_by_depth() -> None:
             left_D = left_D - centres_KD[code]
 
 
+def test_the_loss_term_by_term() -> None:
+    """The decoder reads centres; its gradient reaches the encoder, and codebooks learn from their own term alone."""
+    _, network = planted_dead()
+    x_BI = torch.from_numpy(VECTORS[:32])
+    entered_BI = network.enter(x_BI)
+    z_BD = network.encoder(entered_BI)
+    centres = [book[code] for book, code in zip(network.books, network.quantize(z_BD).codes_BL.T)]
+    wanted = (network.decoder(sum(centres).detach()) - entered_BI).square().mean()
+    left_BD = z_BD
+    for centre_BD in centres:
+        wanted = wanted + (1 + 0.25) * (left_BD - centre_BD).square().mean()
+        left_BD = left_BD - centre_BD
+    torch.testing.assert_close(network.loss(x_BI, 0.25), wanted)
+    first = network.encoder[0]
+    assert isinstance(first, torch.nn.Linear)
+    # Without commitment only the way through the decoder is left to the encoder.
+    (gradient,) = torch.autograd.grad(network.loss(x_BI, 0.0), first.weight)
+    assert gradient.abs().max() > 0
+    (own,) = torch.autograd.grad(network.loss(x_BI, 0.25), network.books[1])
+    (free,) = torch.autograd.grad(network.loss(x_BI, 0.0), network.books[1])
+    torch.testing.assert_close(own, free)
+
+
 def test_inputs_lose_mean_and_spread_and_get_them_back() -> None:
     """Far away and a thousand times larger is the same catalogue."""
     tokenizer = small().fit(TABLE)
