@@ -73,7 +73,7 @@ def test_wrong_kind_of_folder(shop: Path, tmp_path: Path) -> None:
 
 
 FIT = [
-    (["rq-kmeens", "--data", "planted"], 2, ["there is no recipe 'rq-kmeens'", "did you mean 'rq-kmeans'?"]),
+    (["rq-kmeens", "--data", "planted"], 2, ["there is no recipe 'rq-kmeens'", "did you mean 'rq-kmeans'"]),
     (["sasrec", "--data", "plantd"], 1, ["no dataset and no folder called 'plantd'", "did you mean 'planted'?"]),
     (["sasrec", "--data", "planted", "--set", "generator.widht=3"], 2, ["no field 'widht'", "did you mean 'width'"]),
     (["sasrec", "--data", "planted", "--set", "generatr.width=3"], 2, ["no field 'generatr'", "'generator'"]),
