@@ -14,7 +14,7 @@ def test_costs_are_relative_to_the_first_run(load, tmp_path: Path, capsys: pytes
     result = cost.main(["--quick", "--users", "20", "--repeat", "1", "--out", str(out)])
     first, second = result["runs"]
     assert first["cost"] == 1.0
-    assert second["cost"] == pytest.approx(second["cpu_seconds"] / first["cpu_seconds"], rel=1e-3)
+    assert second["cost"] == pytest.approx(second["cpu_seconds"] / first["cpu_seconds"], rel=0.02)
     assert second["tokens_an_item"] < first["tokens_an_item"], "merged ids are shorter"
     assert second["vocabulary"] > first["vocabulary"]
     assert 1 <= second["steps_a_user"] <= first["steps_a_user"] <= 4
