@@ -6,14 +6,13 @@ others; to recommend, a mask is put after the history. Knows tokens only. Shapes
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid.errors import ConfigError
 from capsid.generate.dropout import dropout
-from capsid.generate.network import Block, NetworkShape, Predictions, State, reset
+from capsid.generate.network import Block, NetworkShape, Predictions, State, padded, reset
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
 
@@ -39,11 +38,7 @@ class MaskedTransformer(nn.Module):
         """Hidden rows of masked items, and the items (section 3.6, Eq. 8). Outside training the last one is masked."""
         tokens_BL, lengths_B = torch.from_numpy(batch.tokens_BL), torch.from_numpy(batch.lengths_B)
         masked_BL = self._choose(tokens_BL != PAD, lengths_B)
-        extra_BLD = None
-        if nudges_RD is not None:
-            slots_R = torch.from_numpy(np.flatnonzero(batch.tokens_BL != PAD))
-            extra_BLD = nudges_RD.new_zeros(tokens_BL.numel(), nudges_RD.shape[1]).index_copy(0, slots_R, nudges_RD)
-            extra_BLD = extra_BLD.view(*tokens_BL.shape, -1)
+        extra_BLD = None if nudges_RD is None else padded(batch, nudges_RD)
         x_BLD = self._read(tokens_BL, masked_BL, lengths_B, extra_BLD)
         return Predictions(x_BLD[masked_BL], tokens_BL[masked_BL])
 

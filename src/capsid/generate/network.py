@@ -167,11 +167,7 @@ class CausalTransformer(nn.Module):
     def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
         """Hidden rows for every token of every item but the first (methods 6.8, N4)."""
         tokens, places, depths = (torch.from_numpy(a) for a in (batch.tokens_BL, batch.places_BL, batch.depths_BL))
-        extra_BLD = None
-        if nudges_RD is not None:
-            slots_R = torch.from_numpy(np.flatnonzero(batch.tokens_BL != PAD))
-            extra_BLD = nudges_RD.new_zeros(tokens.numel(), nudges_RD.shape[1]).index_copy(0, slots_R, nudges_RD)
-            extra_BLD = extra_BLD.view(*tokens.shape, -1)[:, :-1]
+        extra_BLD = None if nudges_RD is None else padded(batch, nudges_RD)[:, :-1]
         hidden_BLD = self.hidden(tokens[:, :-1], places[:, :-1], depths[:, :-1], extra_BLD)
         index = torch.from_numpy(np.flatnonzero((batch.places_BL[:, 1:] >= 1).ravel()))
         return Predictions(hidden_BLD.flatten(0, 1)[index], tokens[:, 1:].flatten()[index])
@@ -218,6 +214,13 @@ class CausalTransformer(nn.Module):
     def _embed(self, tokens: Tensor, places: Tensor, depths: Tensor) -> Tensor:
         x = self.token(tokens) + self.place(places) + self.depth(depths)
         return dropout(x, self.shape.embedding_dropout, self.training)
+
+
+def padded(batch: TokenBatch, rows_RD: Tensor) -> Tensor:
+    """A row for each real token of a batch, put where the token stands; zeros elsewhere. Shape: (B, L, D)."""
+    slots_R = torch.from_numpy(np.flatnonzero(batch.tokens_BL != PAD))
+    out = rows_RD.new_zeros(batch.tokens_BL.size, rows_RD.shape[1]).index_copy(0, slots_R, rows_RD)
+    return out.view(*batch.tokens_BL.shape, -1)
 
 
 def reset(network: nn.Module, layers: int, generator: torch.Generator) -> None:
