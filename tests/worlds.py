@@ -136,6 +136,24 @@ def small_disk(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+class Killed(Exception):
+    """A process that was ended from outside."""
+
+
+class Killer:
+    """A progress that ends the run when it is told a text with these words in it."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def line(self, text: str) -> None:
+        self.update(text)
+
+    def update(self, text: str) -> None:
+        if self.words in text:
+            raise Killed(text)
+
+
 class Watcher:
     """A progress that remembers."""
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small_recipes import small, tiny_world, world
-from test_retokenise import KINDS_OF_OURS, RECIPE, Bomb, Killed, same
-from worlds import Watcher
+from test_retokenise import KINDS_OF_OURS, RECIPE, same
+from worlds import Killed, Killer, Watcher
 
 from capsid.errors import ConfigError
 from capsid.recipes import RECIPES
@@ -49,7 +49,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
     assert "merged" not in next(line for line in watcher.lines if line.startswith("capsules settled"))
     for words in ("merges: ", "generator: step 5"):
         with pytest.raises(Killed):
-            Recommender(small("capsid-bpe", steps=10)).fit(world(), work=tmp_path, progress=Bomb(words))
+            Recommender(small("capsid-bpe", steps=10)).fit(world(), work=tmp_path, progress=Killer(words))
     resumed = Recommender(small("capsid-bpe", steps=10)).fit(world(), work=tmp_path)
     assert same(resumed.fitted, whole.fitted)
 

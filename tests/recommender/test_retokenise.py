@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 from small_recipes import tiny_world, world
 from torch import Tensor
+from worlds import Killed, Killer
 
 from capsid.artifacts import open_folder
 from capsid.data.item_table import ItemTable
@@ -123,24 +124,6 @@ RECIPE = Recipe(
 )
 
 
-class Killed(Exception):
-    pass
-
-
-class Bomb:
-    """A watcher that ends the run when it is told a text with these words in it."""
-
-    def __init__(self, words: str) -> None:
-        self.words = words
-
-    def line(self, text: str) -> None:
-        self.update(text)
-
-    def update(self, text: str) -> None:
-        if self.words in text:
-            raise Killed(text)
-
-
 def fit(work: Path | None = None, progress: Progress = silent, recipe: Recipe = RECIPE) -> Recommender:
     return Recommender(recipe, seed=2).fit(world(), work=work, kinds=KINDS_OF_OURS, progress=progress)
 
@@ -230,17 +213,17 @@ def test_a_phase_has_its_own_terms(whole: Recommender) -> None:
 )
 def test_killed_anywhere_and_resumed_with_the_same_bits(whole: Recommender, tmp_path: Path, words: str) -> None:
     with pytest.raises(Killed):
-        fit(tmp_path, Bomb(words))
+        fit(tmp_path, Killer(words))
     assert same(fit(tmp_path).fitted, whole.fitted)
 
 
 def test_killed_again_and_again(whole: Recommender, tmp_path: Path) -> None:
     for words in ("first: step 3/", "first: step 9/", "re-tokenised", "second: step 2/", "second: step 11/"):
         with pytest.raises(Killed):
-            fit(tmp_path, Bomb(words))
+            fit(tmp_path, Killer(words))
     assert same(fit(tmp_path).fitted, whole.fitted)
     # All is done: nothing is trained any more.
-    assert same(fit(tmp_path, Bomb("step 1/")).fitted, whole.fitted)
+    assert same(fit(tmp_path, Killer("step 1/")).fitted, whole.fitted)
 
 
 def test_save_and_load(whole: Recommender, tmp_path: Path) -> None:

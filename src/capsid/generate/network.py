@@ -148,8 +148,8 @@ class Block(nn.Module):
         return x + dropout(self.down(hidden), self.dropout, self.training)
 
 
-class CausalTransformer(nn.Module):
-    """Token, item-place and depth embeddings, blocks, a last LayerNorm, and logits by the tied embedding."""
+class TokenNetwork(nn.Module):
+    """What networks over tokens have in common: token, place and depth embeddings, a last LayerNorm, tied logits."""
 
     def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
@@ -157,8 +157,28 @@ class CausalTransformer(nn.Module):
         self.token = nn.Embedding(shape.vocabulary, shape.width)
         self.place = nn.Embedding(shape.history + 1, shape.width)
         self.depth = nn.Embedding(shape.depths + 1, shape.width)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Scores of all tokens for rows that will be predicted from."""
+        return F.linear(self.norm(x), self.token.weight)
+
+    def _stepped(self, blocks: nn.ModuleList, x_UWD: Tensor, state: State, parents_UW: Tensor) -> tuple[State, Tensor]:
+        """One new position a beam through blocks with caches."""
+        caches = []
+        for block, old in zip(blocks, state.caches):
+            assert isinstance(block, Block)
+            x_UWD, cache = block.step(x_UWD, old, parents_UW, state.padding_UL)
+            caches.append(cache)
+        return replace(state, caches=tuple(caches), depth=state.depth + 1), self.logits(x_UWD)
+
+
+class CausalTransformer(TokenNetwork):
+    """Blocks over all tokens of all items."""
+
+    def __init__(self, shape: NetworkShape) -> None:
+        super().__init__(shape)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
@@ -182,10 +202,6 @@ class CausalTransformer(nn.Module):
             x, _ = block(x)
         return x
 
-    def logits(self, x: Tensor) -> Tensor:
-        """Scores of all tokens for rows that will be predicted from."""
-        return F.linear(self.norm(x), self.token.weight)
-
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
         """Read histories once; the state for beams, and the scores of the next item's first token (U, V)."""
         arrays = (histories.tokens_BL, histories.places_BL, histories.depths_BL, histories.lengths_B)
@@ -204,12 +220,7 @@ class CausalTransformer(nn.Module):
         """One more token for every beam: the new state, and the scores of what follows (U, W, V)."""
         places = state.places_U[:, None].expand_as(tokens_UW)
         x = self._embed(tokens_UW, places, torch.full_like(tokens_UW, state.depth))
-        caches = []
-        for block, old in zip(self.blocks, state.caches):
-            assert isinstance(block, Block)
-            x, cache = block.step(x, old, parents_UW, state.padding_UL)
-            caches.append(cache)
-        return replace(state, caches=tuple(caches), depth=state.depth + 1), self.logits(x)
+        return self._stepped(self.blocks, x, state, parents_UW)
 
     def _embed(self, tokens: Tensor, places: Tensor, depths: Tensor) -> Tensor:
         x = self.token(tokens) + self.place(places) + self.depth(depths)

@@ -9,31 +9,23 @@ T tokens of an item, otherwise as there.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from capsid.generate.dropout import dropout
-from capsid.generate.network import Block, NetworkShape, Predictions, State, reset
+from capsid.generate.network import Block, NetworkShape, Predictions, State, TokenNetwork, reset
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
 
 
-class TimelineTransformer(nn.Module):
+class TimelineTransformer(TokenNetwork):
     """`blocks` read the history, `depth_blocks` generate the next item; embeddings and logits are shared and tied."""
 
     def __init__(self, shape: NetworkShape, depth_layers: int) -> None:
-        super().__init__()
-        self.shape = shape
-        self.token = nn.Embedding(shape.vocabulary, shape.width)
-        self.place = nn.Embedding(shape.history + 1, shape.width)
-        self.depth = nn.Embedding(shape.depths + 1, shape.width)
+        super().__init__(shape)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.depth_blocks = nn.ModuleList(Block(shape) for _ in range(depth_layers))
-        self.norm = nn.LayerNorm(shape.width)
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
@@ -61,10 +53,6 @@ class TimelineTransformer(nn.Module):
             rows_RD = block.ragged(rows_RD, slots_R, width)
         return Predictions(rows_RD, tokens_R)
 
-    def logits(self, x: Tensor) -> Tensor:
-        """Scores of all tokens for rows that will be predicted from."""
-        return F.linear(self.norm(x), self.token.weight)
-
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
         """Read histories once; of each only the last position goes on (U, V)."""
         read_UPD = self._read(histories)
@@ -79,12 +67,7 @@ class TimelineTransformer(nn.Module):
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """One more token for every beam: the new state, and the scores of what follows (U, W, V)."""
         x = self._taken(tokens_UW, torch.full_like(tokens_UW, state.depth))
-        caches = []
-        for block, old in zip(self.depth_blocks, state.caches):
-            assert isinstance(block, Block)
-            x, cache = block.step(x, old, parents_UW, state.padding_UL)
-            caches.append(cache)
-        return replace(state, caches=tuple(caches), depth=state.depth + 1), self.logits(x)
+        return self._stepped(self.depth_blocks, x, state, parents_UW)
 
     def _read(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Tensor:
         """What the timeline makes of every prefix of the histories. Shape: (B, P, D)."""

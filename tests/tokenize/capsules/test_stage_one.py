@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import Watcher, make_table
+from worlds import Killed, Killer, Watcher, make_table
 
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ConfigError
-from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules import stage_one
 from capsid.tokenize.capsules.centres import fit_centres
@@ -47,24 +46,6 @@ def fixed(**fields: Any) -> CapsuleTokenizer:
 def purity(codes_N: np.ndarray, truth_N: np.ndarray) -> float:
     """Share of the items that sit with the majority of their code."""
     return sum(np.bincount(truth_N[codes_N == c]).max() for c in np.unique(codes_N)) / len(codes_N)
-
-
-class Killed(Exception):
-    pass
-
-
-class Killer(Progress):
-    """Dies at the first line that says so."""
-
-    def __init__(self, word: str) -> None:
-        self.word = word
-
-    def line(self, text: str) -> None:
-        self.update(text)
-
-    def update(self, text: str) -> None:
-        if self.word in text:
-            raise Killed
 
 
 @pytest.mark.parametrize("winner", ["soft", "hard"])

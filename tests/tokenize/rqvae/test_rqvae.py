@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import Watcher, make_table
+from worlds import Killed, Killer, Watcher, make_table
 
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ArtifactError, ConfigError
@@ -58,24 +58,6 @@ def unexplained(tokenizer: RQVAE) -> float:
 
 def job_of(tokenizer: RQVAE, network: RQVAENetwork, vectors_NI: np.ndarray, progress: Progress) -> fitting._Job:
     return fitting._Job(tokenizer, network, vectors_NI, vectors_NI, progress)
-
-
-class Killed(Exception):
-    pass
-
-
-class Killer(Progress):
-    """Dies at the first line that says so."""
-
-    def __init__(self, word: str) -> None:
-        self.word = word
-
-    def line(self, text: str) -> None:
-        self.update(text)
-
-    def update(self, text: str) -> None:
-        if self.word in text:
-            raise Killed
 
 
 def test_a_planted_tree_is_found_and_told() -> None:
