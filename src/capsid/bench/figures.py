@@ -97,10 +97,8 @@ def _purity(figure: Any, cells: Results, source: Source) -> None:
     axes = figure.subplots()
     found = [(n, c) for n, c in _tokenized(cells) if c is not None and c.ids.get("intra_code_similarity") is not None]
     for place, (label, cell) in enumerate(_needed(found, "the main plan")):
-        x, y = float(cell.ids["intra_code_similarity"]), float(cell.evaluations[source.evaluation]["code_recall@50"])
-        axes.plot(x, y, "o", color=_colour(place))
-        axes.annotate(label, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=8)
-    axes.margins(0.2)
+        recall = float(cell.evaluations[source.evaluation]["code_recall@50"])
+        _named_dot(axes, label, float(cell.ids["intra_code_similarity"]), recall, place)
     axes.set(xlabel="intra-code similarity", ylabel="code recall@50", title="Purity and predictability, Beauty")
 
 
@@ -133,10 +131,8 @@ def _pareto(figure: Any, cells: Results, source: Source) -> None:
         if label in costs and "tiger" in costs
     ]
     for place, (label, cell) in enumerate(_needed(found, "decode costs with tiger among them")):
-        x, y = costs[label] / costs["tiger"], cell.metric("recall@10", source.evaluation)
-        axes.plot(x, y, "o", color=_colour(place))
-        axes.annotate(label, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=8)
-    axes.margins(0.2)
+        recall = cell.metric("recall@10", source.evaluation)
+        _named_dot(axes, label, costs[label] / costs["tiger"], recall, place)
     axes.set(xlabel="cost of a recommendation, tiger = 1", ylabel="Recall@10", title="Accuracy against cost, Beauty")
 
 
@@ -178,6 +174,12 @@ FIGURES: dict[str, Callable[[Any, Results, Source], None]] = {
     "pareto": _pareto,
     "usage": _usage,
 }
+
+
+def _named_dot(axes: Any, label: str, x: float, y: float, place: int) -> None:
+    axes.plot(x, y, "o", color=_colour(place))
+    axes.annotate(label, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=8)
+    axes.margins(0.2)
 
 
 def _first(cells: Results, label: str, dataset: str) -> Result | None:

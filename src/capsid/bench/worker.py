@@ -234,7 +234,7 @@ def work(folder: Path, told: Told) -> int:
     # An orphan of an earlier run may need a moment to notice that it is one.
     with held(folder / LOCK):
         job = Job.from_dict(read_json(folder / JOB))
-        # <store>/<plan>/work/<key>
+        # The job lies in the cell's own folder, three below the store.
         place = Place(folder.parents[2], folder.parents[1].name)
         journal = told.journal = Journal(folder, code_fingerprint())
         try:

@@ -112,7 +112,7 @@ def status(
 
       capsid bench status main
 
-      capsid bench status smoke --store /tmp/bench --json
+      capsid bench status smoke --store bench-results --json
     """
     from capsid.bench.plans import read_plan
     from capsid.bench.prepare import data_sources, look
