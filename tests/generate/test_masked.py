@@ -65,7 +65,7 @@ def slow_logits(generator: TransformerGenerator, history: list[int]) -> Tensor:
         layer.load_state_dict(names)
         layer.train()  # The fast path of evaluation has other rounding.
         x = layer(x)
-    return network.logits(x[0, -1])
+    return network.norm(x[0, -1]) @ network.token.weight.T
 
 
 @torch.no_grad()
@@ -166,7 +166,7 @@ def test_predicting_the_last_is_what_start_does() -> None:
     found = network.predict(flatten(IDS, sequences, last=7))
     histories = Ragged.from_rows([row[:-1] for row in sequences], np.int64)
     _, logits_UV = generator.start(flatten(IDS, histories, last=6))
-    torch.testing.assert_close(network.logits(found.hidden_ND), logits_UV, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(network.norm(found.hidden_ND) @ found.table_VD.T, logits_UV, rtol=1e-4, atol=1e-4)
     assert found.targets_N.tolist() == [FIRST + int(row[-1]) for row in sequences]
 
 

@@ -19,6 +19,7 @@ from capsid.generate.timeline import TimelineTransformer
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import TokenLayout
 from capsid.ids.semantic_ids import SemanticIds
+from capsid.ragged import Ragged
 from capsid.rng import child_seed
 
 
@@ -45,7 +46,11 @@ class Generator(Protocol):
 
 @dataclass(kw_only=True)
 class TransformerGenerator:
-    """The paper's causal Transformer (4 layers, 4 heads, 128, feed-forward 512, 50 items of history)."""
+    """The paper's causal Transformer (4 layers, 4 heads, 128, feed-forward 512, 50 items of history).
+
+    With `compose`, a merged token's embedding is that of its parts plus its own, so that what is learnt of a part is
+    learnt of all subwords with it.
+    """
 
     kind: ClassVar[str] = "transformer"
     layers: int = 4
@@ -56,6 +61,7 @@ class TransformerGenerator:
     embedding_dropout: float = 0.2
     history: int = 50
     warm_start: bool = True
+    compose: bool = True
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads", "width", "feedforward", "history"):
@@ -79,7 +85,8 @@ class TransformerGenerator:
         self.network_ = self._network(ids.layout)
         self.network_.reset(torch.Generator().manual_seed(child_seed(seed, "weights")))
         if self.warm_start and vectors is not None:
-            _start_tokens(self.network_.token, vectors, seed)
+            plain = len(vectors) if self._parts(ids.layout) is None else ids.layout.merges.first
+            _start_tokens(self.network_.token, vectors[:plain], seed)
         self.network_.eval()
         return self
 
@@ -106,7 +113,10 @@ class TransformerGenerator:
         return self
 
     def _network(self, layout: TokenLayout) -> CausalTransformer | TimelineTransformer | MaskedTransformer:
-        return CausalTransformer(self._shape(layout))
+        return CausalTransformer(self._shape(layout), self._parts(layout))
+
+    def _parts(self, layout: TokenLayout) -> Ragged | None:
+        return layout.merges.members if self.compose and len(layout.merges) else None
 
     def _shape(self, layout: TokenLayout) -> NetworkShape:
         # Asked here, not in __post_init__: settings change one field at a time.
@@ -139,7 +149,7 @@ class TimelineGenerator(TransformerGenerator):
             raise ConfigError(f"generator.depth_layers is {self.depth_layers}, but must be at least 1")
 
     def _network(self, layout: TokenLayout) -> TimelineTransformer:
-        return TimelineTransformer(self._shape(layout), self.depth_layers)
+        return TimelineTransformer(self._shape(layout), self.depth_layers, self._parts(layout))
 
 
 @dataclass(kw_only=True)
@@ -185,7 +195,7 @@ def _start_tokens(embedding: nn.Embedding, vectors_VD: np.ndarray, seed: int) ->
         source = torch.Generator().manual_seed(child_seed(seed, "warm start"))
         square = torch.randn(max(vectors.shape[1], width), max(vectors.shape[1], width), generator=source)
         vectors = vectors @ torch.linalg.qr(square)[0][: vectors.shape[1], :width]
-    vectors = vectors * (embedding.weight.std() / vectors.std().clamp_min(1e-6))
+    vectors = vectors * (embedding.weight[torch.from_numpy(given)].std() / vectors.std().clamp_min(1e-6))
     with torch.no_grad():
         embedding.weight[torch.from_numpy(given)] = vectors
 

@@ -40,11 +40,11 @@ class MaskedTransformer(nn.Module):
         masked_BL = self._choose(tokens_BL != PAD, lengths_B)
         extra_BLD = None if nudges_RD is None else padded(batch, nudges_RD)
         x_BLD = self._read(tokens_BL, masked_BL, lengths_B, extra_BLD)
-        return Predictions(x_BLD[masked_BL], tokens_BL[masked_BL])
+        return Predictions(x_BLD[masked_BL], tokens_BL[masked_BL], self.token.weight)
 
-    def logits(self, x: Tensor) -> Tensor:
-        """Scores of all tokens for rows that will be predicted from."""
-        return F.linear(self.norm(x), self.token.weight)
+    def table(self) -> Tensor:
+        """What every token enters as and is scored by. Shape: (V, D)."""
+        return self.token.weight
 
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
         """Read every history with a mask after it; what stands behind the mask (U, V)."""
@@ -53,7 +53,8 @@ class MaskedTransformer(nn.Module):
         masked_UL = torch.zeros_like(tokens_UL, dtype=torch.bool)
         masked_UL[users, lengths_U] = True
         x_ULD = self._read(tokens_UL, masked_UL, lengths_U + 1)
-        return State((), masked_UL, lengths_U, 0), self.logits(x_ULD[users, lengths_U])
+        state = State((), masked_UL, lengths_U, self.token.weight)
+        return state, F.linear(self.norm(x_ULD[users, lengths_U]), self.token.weight)
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """Never needed: an item is its first token."""
