@@ -183,7 +183,7 @@ class OwnCopies:
             )
             x = x + block.out(mixed.transpose(1, 2).flatten(2))
             x = x + block.down(F.gelu(block.up(block.norm_feedforward(x))))
-        logits = net.logits(x, net.table()).view(users, beams, -1)
+        logits = net.logits(x, net.token.vectors()).view(users, beams, -1)
         return _Copies(tuple(keys), tuple(values), mask, state.places_U, state.depth + 1, beams), logits
 
 

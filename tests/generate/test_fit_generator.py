@@ -55,7 +55,7 @@ def test_predictions_are_the_tokens_from_the_second_item_on(sequences: list[list
     for row in sequences:
         tokens = [(int(t), place, depth) for place, i in enumerate(row) for depth, t in enumerate(IDS.closed[i])]
         columns = [torch.tensor([c])[:, :-1] for c in zip(*tokens)]
-        states = network.hidden(network.table(), *columns)[0]
+        states = network.hidden(network.token.vectors(), *columns)[0]
         for at in range(1, len(tokens)):
             if tokens[at][1] >= 1:
                 targets.append(tokens[at][0])
@@ -69,7 +69,7 @@ def test_the_next_token_term_is_cross_entropy(temperature: float, smoothing: flo
     generator = random_generator(IDS, 1)
     predictions = generator.network.predict(flatten(IDS, Ragged.from_rows([[0, 1, 2], [3, 4]]), last=7))
     term = NextToken(temperature=temperature, label_smoothing=smoothing)
-    logits = generator.network.logits(predictions.hidden_ND, generator.network.table())
+    logits = generator.network.logits(predictions.hidden_ND, generator.network.token.vectors())
     expected = F.cross_entropy(logits / temperature, predictions.targets_N, label_smoothing=smoothing)
     torch.testing.assert_close(term.loss(generator.network, predictions), expected, rtol=1e-4, atol=1e-4)
 

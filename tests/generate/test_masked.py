@@ -166,7 +166,9 @@ def test_predicting_the_last_is_what_start_does() -> None:
     found = network.predict(flatten(IDS, sequences, last=7))
     histories = Ragged.from_rows([row[:-1] for row in sequences], np.int64)
     _, logits_UV = generator.start(flatten(IDS, histories, last=6))
-    torch.testing.assert_close(network.norm(found.hidden_ND) @ found.table_VD.T, logits_UV, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        network.norm(found.hidden_ND) @ found.vectors.score_VD.T, logits_UV, rtol=1e-4, atol=1e-4
+    )
     assert found.targets_N.tolist() == [FIRST + int(row[-1]) for row in sequences]
 
 

@@ -27,8 +27,8 @@ def full_logits(generator: TransformerGenerator, batch: TokenBatch) -> Tensor:
     arrays = (batch.tokens_BL, batch.places_BL, batch.depths_BL)
     network = generator.network
     with torch.no_grad():
-        table = network.table()
-        return network.logits(network.hidden(table, *(torch.from_numpy(a) for a in arrays)), table)
+        vectors = network.token.vectors()
+        return network.logits(network.hidden(vectors, *(torch.from_numpy(a) for a in arrays)), vectors)
 
 
 def joined(history: np.ndarray, own: list[int], ids: SemanticIds, last: int) -> TokenBatch:
@@ -164,7 +164,7 @@ def test_gradients_have_parity_too() -> None:
     network = generator.network
     batch = flatten(IDS, random_histories(5, len(IDS), LENGTHS), last=6)
     tokens, places, depths = (torch.from_numpy(a) for a in (batch.tokens_BL, batch.places_BL, batch.depths_BL))
-    network.hidden(network.table(), tokens, places, depths).square().mean().backward()
+    network.hidden(network.token.vectors(), tokens, places, depths).square().mean().backward()
     own = network.token.weight.grad.clone()
     network.zero_grad()
     encoder = reference(network)

@@ -65,7 +65,7 @@ def test_values_stay_and_gradients_reach_adapters_and_gate(kind: type[Transforme
     companion = Companion(RoutingAdapters(rank=2), tokenizer, seed=0)
     items = SEQUENCES.take(np.arange(8))
     batch = flatten(tokenizer.ids, items, last=7)
-    nudges, _ = companion(network.table(), items)
+    nudges, _ = companion(network.token.vectors().enter_VD, items)
     assert len(nudges) == int(batch.lengths_B.sum())
     assert float(nudges.detach().abs().max()) == 0.0
     plain, nudged = network.predict(batch), network.predict(batch, nudges)
@@ -87,7 +87,7 @@ def test_the_generator_learns_the_same_with_and_without_a_companion(kind: type[T
     for beside in (False, True):
         network = generator(kind, tokenizer.ids).network
         companion = Companion(RoutingAdapters(), fitted(), seed=0)
-        nudges = companion(network.table(), batch_items)[0] if beside else None
+        nudges = companion(network.token.vectors().enter_VD, batch_items)[0] if beside else None
         NextToken().loss(network, network.predict(batch, nudges)).backward()
         grads.append(network.token.weight.grad.clone())
     torch.testing.assert_close(grads[0], grads[1], rtol=1e-5, atol=1e-7)

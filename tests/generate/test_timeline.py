@@ -56,7 +56,7 @@ def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers:
         for user, own in enumerate(beams):
             for beam, path in enumerate(own):
                 hidden = slow_hidden(generator, histories[user][-6:].tolist(), path)[-1]
-                alone = generator.network.logits(hidden, generator.network.table())
+                alone = generator.network.logits(hidden, generator.network.token.vectors())
                 torch.testing.assert_close(seen[user, beam], alone, rtol=1e-4, atol=1e-4)
         if width:
             parents = rng.integers(0, len(beams[0]), (len(histories), width))

@@ -62,7 +62,9 @@ def fit_generator(
         if augment is not None:
             items = augment.apply(items, numpy_rng(seed, "augment", step))
         batch = flatten(ids, items, last=generator.history + 1)
-        nudges_RD, beside = (None, torch.zeros(())) if companion is None else companion(network.table(), items)
+        nudges_RD, beside = (
+            (None, torch.zeros(())) if companion is None else companion(network.token.vectors().enter_VD, items)
+        )
         predictions = network.predict(batch, nudges_RD)
         total = sum((term.weight * term.loss(network, predictions) for term in terms), beside)
         return Loss(total, int(batch.lengths_B.sum()) - len(batch))

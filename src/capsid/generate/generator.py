@@ -49,7 +49,8 @@ class TransformerGenerator:
     """The paper's causal Transformer (4 layers, 4 heads, 128, feed-forward 512, 50 items of history).
 
     With `compose`, a merged token's embedding is that of its parts plus its own, so that what is learnt of a part is
-    learnt of all subwords with it.
+    learnt of all subwords with it. With a `cosine_temperature` above 0, tokens are scored by cosines, so that a popular
+    token cannot win by a long vector; at 0 by inner products.
     """
 
     kind: ClassVar[str] = "transformer"
@@ -62,6 +63,7 @@ class TransformerGenerator:
     history: int = 50
     warm_start: bool = True
     compose: bool = True
+    cosine_temperature: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads", "width", "feedforward", "history"):
@@ -70,6 +72,8 @@ class TransformerGenerator:
         for name in ("dropout", "embedding_dropout"):
             if not 0 <= getattr(self, name) <= 0.99:
                 raise ConfigError(f"generator.{name} is {getattr(self, name)}, but must be from 0 to 0.99")
+        if not self.cosine_temperature >= 0:
+            raise ConfigError(f"generator.cosine_temperature is {self.cosine_temperature}, but must be at least 0")
 
     @property
     def network(self) -> CausalTransformer | TimelineTransformer | MaskedTransformer:
@@ -132,6 +136,7 @@ class TransformerGenerator:
             history=self.history,
             dropout=self.dropout,
             embedding_dropout=self.embedding_dropout,
+            cosine_temperature=self.cosine_temperature,
         )
 
 

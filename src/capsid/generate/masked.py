@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from capsid.errors import ConfigError
 from capsid.generate.dropout import dropout
 from capsid.generate.network import Block, NetworkShape, Predictions, State, padded, reset
+from capsid.generate.token_table import TokenTable
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
 
@@ -24,7 +25,7 @@ class MaskedTransformer(nn.Module):
         super().__init__()
         self.shape = shape
         self.share, self.only_last = share, only_last
-        self.token = nn.Embedding(shape.vocabulary, shape.width)
+        self.token = TokenTable(shape.vocabulary, shape.width, temperature=shape.cosine_temperature)
         self.place = nn.Embedding(shape.history + 1, shape.width)
         self.mask = nn.Parameter(torch.zeros(1, shape.width))
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
@@ -40,11 +41,7 @@ class MaskedTransformer(nn.Module):
         masked_BL = self._choose(tokens_BL != PAD, lengths_B)
         extra_BLD = None if nudges_RD is None else padded(batch, nudges_RD)
         x_BLD = self._read(tokens_BL, masked_BL, lengths_B, extra_BLD)
-        return Predictions(x_BLD[masked_BL], tokens_BL[masked_BL], self.token.weight)
-
-    def table(self) -> Tensor:
-        """What every token enters as and is scored by. Shape: (V, D)."""
-        return self.token.weight
+        return Predictions(x_BLD[masked_BL], tokens_BL[masked_BL], self.token.vectors())
 
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
         """Read every history with a mask after it; what stands behind the mask (U, V)."""
@@ -53,8 +50,8 @@ class MaskedTransformer(nn.Module):
         masked_UL = torch.zeros_like(tokens_UL, dtype=torch.bool)
         masked_UL[users, lengths_U] = True
         x_ULD = self._read(tokens_UL, masked_UL, lengths_U + 1)
-        state = State((), masked_UL, lengths_U, self.token.weight)
-        return state, F.linear(self.norm(x_ULD[users, lengths_U]), self.token.weight)
+        vectors = self.token.vectors()
+        return State((), masked_UL, lengths_U, vectors), F.linear(self.norm(x_ULD[users, lengths_U]), vectors.score_VD)
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """Never needed: an item is its first token."""

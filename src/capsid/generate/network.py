@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid.generate.dropout import dropout
+from capsid.generate.token_table import TokenTable, TokenVectors
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
 from capsid.ragged import Ragged
@@ -35,6 +36,7 @@ class NetworkShape:
     history: int
     dropout: float
     embedding_dropout: float
+    cosine_temperature: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -58,31 +60,29 @@ class Cache:
 
 @dataclass(frozen=True)
 class State:
-    """Everything a step needs. `padding_UL` is True where a history has padding; `table_VD` has all tokens' vectors."""
+    """Everything a step needs. `padding_UL` is True where a history has padding."""
 
     caches: tuple[Cache, ...]
     padding_UL: Tensor
     places_U: Tensor
-    table_VD: Tensor
+    vectors: TokenVectors
     depth: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Hidden rows from which a token is predicted, that token, and the vectors of all tokens that score it."""
+    """Hidden rows from which a token is predicted, that token, and the vectors of all tokens. Shapes: (N, D), (N,)."""
 
     hidden_ND: Tensor
     targets_N: Tensor
-    table_VD: Tensor
+    vectors: TokenVectors
 
 
 class GeneratorNetwork(Protocol):
     """What loss terms and training need of a network; decoding needs `start` and `step` (`capsid.decode.protocol`)."""
 
+    token: TokenTable
     norm: nn.LayerNorm
-
-    def table(self) -> Tensor:
-        """What every token enters as and is scored by. Shape: (V, D)."""
 
     def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
         """Read whole sequences; the rows that predict a token of the second item or a later one.
@@ -154,50 +154,24 @@ class Block(nn.Module):
 
 
 class TokenNetwork(nn.Module):
-    """What networks over tokens have in common: token, place and depth embeddings, a last LayerNorm, tied logits.
-
-    With `parts`, the last tokens are merged ones, each made of the given earlier tokens: their vectors are those of
-    their parts plus something of their own, which starts at nothing.
-    """
-
-    parts_P: Tensor
-    starts_M: Tensor
-    scales_M1: Tensor
+    """What networks over tokens have in common: token, place and depth embeddings, a last LayerNorm, tied logits."""
 
     def __init__(self, shape: NetworkShape, parts: Ragged | None = None) -> None:
         super().__init__()
         self.shape = shape
-        self.token = nn.Embedding(shape.vocabulary, shape.width)
-        self.merged = 0 if parts is None else len(parts)
-        if parts is not None:
-            # The sum over the root of their number, as merged tokens are warm-started (methods 6.7, B11).
-            roots = np.sqrt(parts.lengths.astype(np.float32))
-            arrays = {"parts_P": parts.values, "starts_M": parts.offsets[:-1], "scales_M1": 1 / roots[:, None]}
-            for name, array in arrays.items():
-                self.register_buffer(name, torch.from_numpy(np.array(array)), persistent=False)
+        self.token = TokenTable(shape.vocabulary, shape.width, parts, shape.cosine_temperature)
         self.place = nn.Embedding(shape.history + 1, shape.width)
         self.depth = nn.Embedding(shape.depths + 1, shape.width)
         self.norm = nn.LayerNorm(shape.width)
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
-        blocks = sum(isinstance(module, Block) for module in self.modules())
-        reset(self, blocks, generator)
-        with torch.no_grad():
-            self.token.weight[len(self.token.weight) - self.merged :] = 0.0
+        reset(self, sum(isinstance(module, Block) for module in self.modules()), generator)
+        self.token.clear_own()
 
-    def table(self) -> Tensor:
-        """What every token enters as and is scored by. Shape: (V, D)."""
-        rows_VD = self.token.weight
-        if not self.merged:
-            return rows_VD
-        plain_WD, own_MD = rows_VD[: -self.merged], rows_VD[-self.merged :]
-        sums_MD = F.embedding_bag(self.parts_P, plain_WD, self.starts_M, mode="sum")
-        return torch.cat([plain_WD, torch.addcmul(own_MD, sums_MD, self.scales_M1)])
-
-    def logits(self, x: Tensor, table_VD: Tensor) -> Tensor:
+    def logits(self, x: Tensor, vectors: TokenVectors) -> Tensor:
         """Scores of all tokens for rows that will be predicted from."""
-        return F.linear(self.norm(x), table_VD)
+        return F.linear(self.norm(x), vectors.score_VD)
 
     def _stepped(self, blocks: nn.ModuleList, x_UWD: Tensor, state: State, parents_UW: Tensor) -> tuple[State, Tensor]:
         """One new position a beam through blocks with caches."""
@@ -206,7 +180,7 @@ class TokenNetwork(nn.Module):
             assert isinstance(block, Block)
             x_UWD, cache = block.step(x_UWD, old, parents_UW, state.padding_UL)
             caches.append(cache)
-        return replace(state, caches=tuple(caches), depth=state.depth + 1), self.logits(x_UWD, state.table_VD)
+        return replace(state, caches=tuple(caches), depth=state.depth + 1), self.logits(x_UWD, state.vectors)
 
 
 class CausalTransformer(TokenNetwork):
@@ -220,21 +194,21 @@ class CausalTransformer(TokenNetwork):
         """Hidden rows for every token of every item but the first (methods 6.8, N4)."""
         tokens, places, depths = (torch.from_numpy(a) for a in (batch.tokens_BL, batch.places_BL, batch.depths_BL))
         extra_BLD = None if nudges_RD is None else padded(batch, nudges_RD)[:, :-1]
-        table_VD = self.table()
-        hidden_BLD = self.hidden(table_VD, tokens[:, :-1], places[:, :-1], depths[:, :-1], extra_BLD)
+        vectors = self.token.vectors()
+        hidden_BLD = self.hidden(vectors, tokens[:, :-1], places[:, :-1], depths[:, :-1], extra_BLD)
         index = torch.from_numpy(np.flatnonzero((batch.places_BL[:, 1:] >= 1).ravel()))
-        return Predictions(hidden_BLD.flatten(0, 1)[index], tokens[:, 1:].flatten()[index], table_VD)
+        return Predictions(hidden_BLD.flatten(0, 1)[index], tokens[:, 1:].flatten()[index], vectors)
 
     def hidden(
         self,
-        table_VD: Tensor,
+        vectors: TokenVectors,
         tokens_BL: Tensor,
         places_BL: Tensor,
         depths_BL: Tensor,
         extra_BLD: Tensor | None = None,
     ) -> Tensor:
         """Last hidden rows of whole sequences, before the last norm. Padding stands at the end of a row."""
-        x = self._embed(table_VD, tokens_BL, places_BL, depths_BL)
+        x = self._embed(vectors, tokens_BL, places_BL, depths_BL)
         x = x if extra_BLD is None else x + extra_BLD
         for block in self.blocks:
             x, _ = block(x)
@@ -244,8 +218,8 @@ class CausalTransformer(TokenNetwork):
         """Read histories once; the state for beams, and the scores of the next item's first token (U, V)."""
         arrays = (histories.tokens_BL, histories.places_BL, histories.depths_BL, histories.lengths_B)
         tokens_UL, places_UL, depths_UL, lengths_U = (torch.from_numpy(a) for a in arrays)
-        table_VD = self.table()
-        x = self._embed(table_VD, tokens_UL, places_UL, depths_UL)
+        vectors = self.token.vectors()
+        x = self._embed(vectors, tokens_UL, places_UL, depths_UL)
         caches = []
         for block in self.blocks:
             x, cache = block(x)
@@ -253,16 +227,16 @@ class CausalTransformer(TokenNetwork):
         users = torch.arange(len(lengths_U))
         padding = torch.arange(tokens_UL.shape[1])[None, :] >= lengths_U[:, None]
         places = places_UL[users, lengths_U - 1] + 1
-        return State(tuple(caches), padding, places, table_VD), self.logits(x[users, lengths_U - 1], table_VD)
+        return State(tuple(caches), padding, places, vectors), self.logits(x[users, lengths_U - 1], vectors)
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """One more token for every beam: the new state, and the scores of what follows (U, W, V)."""
         places = state.places_U[:, None].expand_as(tokens_UW)
-        x = self._embed(state.table_VD, tokens_UW, places, torch.full_like(tokens_UW, state.depth))
+        x = self._embed(state.vectors, tokens_UW, places, torch.full_like(tokens_UW, state.depth))
         return self._stepped(self.blocks, x, state, parents_UW)
 
-    def _embed(self, table_VD: Tensor, tokens: Tensor, places: Tensor, depths: Tensor) -> Tensor:
-        x = F.embedding(tokens, table_VD) + self.place(places) + self.depth(depths)
+    def _embed(self, vectors: TokenVectors, tokens: Tensor, places: Tensor, depths: Tensor) -> Tensor:
+        x = F.embedding(tokens, vectors.enter_VD) + self.place(places) + self.depth(depths)
         return dropout(x, self.shape.embedding_dropout, self.training)
 
 

@@ -38,7 +38,7 @@ class NextToken:
         if self.temperature != 1.0:
             hidden_ND = hidden_ND / self.temperature
         return linear_cross_entropy(
-            hidden_ND, predictions.table_VD, predictions.targets_N, label_smoothing=self.label_smoothing
+            hidden_ND, predictions.vectors.score_VD, predictions.targets_N, label_smoothing=self.label_smoothing
         )
 
 

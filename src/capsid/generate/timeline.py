@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from capsid.generate.dropout import dropout
 from capsid.generate.network import Block, NetworkShape, Predictions, State, TokenNetwork
+from capsid.generate.token_table import TokenVectors
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
 from capsid.ragged import Ragged
@@ -31,8 +32,8 @@ class TimelineTransformer(TokenNetwork):
 
     def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
         """Hidden rows for every token of every item but the first (methods 6.8, N4)."""
-        table_VD = self.table()
-        read_BPD = self._read(table_VD, batch, nudges_RD)[:, :-1]
+        vectors = self.token.vectors()
+        read_BPD = self._read(vectors, batch, nudges_RD)[:, :-1]
         user_R, column_R = np.nonzero((batch.tokens_BL != PAD) & (batch.places_BL >= 1))
         place_R, depth_R = batch.places_BL[user_R, column_R], batch.depths_BL[user_R, column_R]
         tokens_R = torch.from_numpy(batch.tokens_BL[user_R, column_R])
@@ -42,7 +43,7 @@ class TimelineTransformer(TokenNetwork):
             first_R[:, None],
             read_BPD.flatten(0, 1)[last_R],
             # Never read where a row is its item's first.
-            self._taken(table_VD, tokens_R.roll(1), torch.from_numpy(np.maximum(depth_R - 1, 0))),
+            self._taken(vectors, tokens_R.roll(1), torch.from_numpy(np.maximum(depth_R - 1, 0))),
         )
         # Items are short and unequal: weights see rows only, attention sees items padded to the longest.
         width = int(depth_R.max()) + 1
@@ -50,33 +51,33 @@ class TimelineTransformer(TokenNetwork):
         for block in self.depth_blocks:
             assert isinstance(block, Block)
             rows_RD = block.ragged(rows_RD, slots_R, width)
-        return Predictions(rows_RD, tokens_R, table_VD)
+        return Predictions(rows_RD, tokens_R, vectors)
 
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
         """Read histories once; of each only the last position goes on (U, V)."""
-        table_VD = self.table()
-        read_UPD = self._read(table_VD, histories)
+        vectors = self.token.vectors()
+        read_UPD = self._read(vectors, histories)
         x = read_UPD[torch.arange(len(histories)), torch.from_numpy(histories.items_B) - 1][:, None]
         caches = []
         for block in self.depth_blocks:
             x, cache = block(x)
             caches.append(cache)
         padding_U1 = torch.zeros(len(histories), 1, dtype=torch.bool)
-        state = State(tuple(caches), padding_U1, torch.from_numpy(histories.items_B), table_VD)
-        return state, self.logits(x[:, 0], table_VD)
+        state = State(tuple(caches), padding_U1, torch.from_numpy(histories.items_B), vectors)
+        return state, self.logits(x[:, 0], vectors)
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """One more token for every beam: the new state, and the scores of what follows (U, W, V)."""
-        x = self._taken(state.table_VD, tokens_UW, torch.full_like(tokens_UW, state.depth))
+        x = self._taken(state.vectors, tokens_UW, torch.full_like(tokens_UW, state.depth))
         return self._stepped(self.depth_blocks, x, state, parents_UW)
 
-    def _read(self, table_VD: Tensor, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Tensor:
+    def _read(self, vectors: TokenVectors, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Tensor:
         """What the timeline makes of every prefix of the histories. Shape: (B, P, D)."""
         places = int(batch.items_B.max())
         user_R, column_R = np.nonzero(batch.tokens_BL != PAD)
         tokens_R = torch.from_numpy(batch.tokens_BL[user_R, column_R])
         slots_R = torch.from_numpy(user_R * places + batch.places_BL[user_R, column_R])
-        parts_RD = F.embedding(tokens_R, table_VD)
+        parts_RD = F.embedding(tokens_R, vectors.enter_VD)
         parts_RD = parts_RD if nudges_RD is None else parts_RD + nudges_RD
         items = torch.zeros(len(batch) * places, self.shape.width).index_add(0, slots_R, parts_RD)
         x_BPD = items.view(len(batch), places, -1) + self.place.weight[:places]
@@ -85,6 +86,8 @@ class TimelineTransformer(TokenNetwork):
             x_BPD, _ = block(x_BPD)
         return x_BPD
 
-    def _taken(self, table_VD: Tensor, tokens: Tensor, depths: Tensor) -> Tensor:
+    def _taken(self, vectors: TokenVectors, tokens: Tensor, depths: Tensor) -> Tensor:
         """Embedding of a token that the next item has got already."""
-        return dropout(F.embedding(tokens, table_VD) + self.depth(depths), self.shape.embedding_dropout, self.training)
+        return dropout(
+            F.embedding(tokens, vectors.enter_VD) + self.depth(depths), self.shape.embedding_dropout, self.training
+        )

@@ -1,4 +1,4 @@
-"""Merged tokens that are made of their parts: the table against a loop, every way to run against plain embeddings."""
+"""Merged tokens made of their parts, and scores by cosine: against loops, and every way to run against plain rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from worlds import make_ids, random_codes, random_generator, random_histories
 
+from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.objective import NextToken
+from capsid.generate.token_table import TokenTable
 from capsid.ids.flatten import flatten
 from capsid.ids.merges import MergeTable
 
@@ -43,13 +46,16 @@ def slow_table(generator: TransformerGenerator) -> Tensor:
 @KINDS
 def test_the_table_is_own_rows_and_those_of_the_parts(kind: type[TransformerGenerator]) -> None:
     assert [len(m) for m in IDS.layout.merges.members] == [2, 2, 2, 2, 3]
-    network = random_generator(IDS, 1, kind=kind).network
-    torch.testing.assert_close(network.table(), slow_table(random_generator(IDS, 1, kind=kind)))
-    weights = torch.randn(IDS.layout.vocabulary, network.shape.width)
-    (network.table() * weights).sum().backward()
-    slow = random_generator(IDS, 1, kind=kind)
-    (slow_table(slow) * weights).sum().backward()
-    torch.testing.assert_close(network.token.weight.grad, slow.network.token.weight.grad)
+    generator = random_generator(IDS, 1, kind=kind)
+    token = generator.network.token
+    torch.nn.init.normal_(token.weight, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(token.vectors().enter_VD, slow_table(generator))
+    weights = torch.randn(token.weight.shape, generator=torch.Generator().manual_seed(1))
+    slopes = [
+        torch.autograd.grad((t * weights).sum(), token.weight)[0]
+        for t in (token.vectors().enter_VD, slow_table(generator))
+    ]
+    torch.testing.assert_close(*slopes)
 
 
 @KINDS
@@ -57,9 +63,9 @@ def test_everything_runs_as_with_these_rows_for_embeddings(kind: type[Transforme
     """Twin: a network that knows of no parts and has the finished table for its embeddings."""
     composed, twin = random_generator(IDS, 2, kind=kind), random_generator(IDS, 2, kind=kind, compose=False)
     state = composed.state()
-    state["token.weight"] = composed.network.table().detach()
+    state["token.weight"] = composed.network.token.vectors().enter_VD.detach()
     twin.load_state(IDS.layout, state)
-    assert torch.equal(twin.network.table(), twin.network.token.weight)
+    assert torch.equal(twin.network.token.vectors().enter_VD, twin.network.token.weight)
     batch = flatten(IDS, HISTORIES, last=6)
     losses = [NextToken().loss(g.network, g.network.predict(batch)) for g in (composed, twin)]
     torch.testing.assert_close(*losses)
@@ -79,12 +85,48 @@ def test_a_fresh_subword_is_its_parts_as_warm_started_tokens_are(kind: type[Tran
     made = kind(layers=1, heads=2, width=8, feedforward=12, warm_start=warm)
     network = made.build(IDS, np.ones(len(IDS)), seed=0, vectors=vectors).network
     assert not network.token.weight[FIRST:].any()
-    given, table = torch.from_numpy(vectors[1:FIRST]), network.table().detach()
+    given, table = torch.from_numpy(vectors[1:FIRST]), network.token.vectors().enter_VD.detach()
     assert torch.allclose(table[1:FIRST] / table[1:FIRST].norm(), given / given.norm()) == warm
     members = IDS.layout.merges.members[4]
     torch.testing.assert_close(table[FIRST + 4], table[torch.from_numpy(members.astype(np.int64))].sum(0) / 3**0.5)
 
 
-def test_ids_without_merges_are_composed_of_nothing() -> None:
-    network = random_generator(PLAIN, 0).network
-    assert network.table() is network.token.weight
+def test_without_merges_and_temperature_the_rows_are_the_vectors() -> None:
+    token = random_generator(PLAIN, 0).network.token
+    assert token.vectors().enter_VD is token.weight
+    assert token.vectors().score_VD is token.weight
+
+
+@KINDS
+def test_scores_are_cosines_over_the_temperature(kind: type[TransformerGenerator]) -> None:
+    generator = random_generator(IDS, 3, kind=kind, cosine_temperature=0.07)
+    batch = flatten(IDS, HISTORIES, last=6)
+    found = generator.network.predict(batch)
+    with torch.no_grad():
+        generator.network.norm.weight.fill_(1.0)
+        generator.network.norm.bias.zero_()
+        hidden = generator.network.norm(found.hidden_ND)
+        cosine = F.cosine_similarity(hidden[:, None], slow_table(generator)[None], dim=-1)
+        torch.testing.assert_close(
+            NextToken().loss(generator.network, found),
+            F.cross_entropy(cosine / 0.07, found.targets_N),
+            rtol=1e-3,
+            atol=1e-3,
+        )
+        state, logits = generator.start(batch)
+        again = generator.network.logits(found.hidden_ND, state.vectors)
+    torch.testing.assert_close(again, cosine / 0.07, rtol=1e-3, atol=1e-3)
+    assert float(logits.abs().max()) <= 1 / 0.07 + 1e-3
+
+
+def test_a_longer_row_scores_no_higher_by_cosine() -> None:
+    token = TokenTable(5, 4, temperature=0.1)
+    before = token.vectors().score_VD.detach().clone()
+    with torch.no_grad():
+        token.weight[3] *= 10
+    torch.testing.assert_close(token.vectors().score_VD, before)
+
+
+def test_a_temperature_is_not_negative() -> None:
+    with pytest.raises(ConfigError, match="cosine_temperature"):
+        TransformerGenerator(cosine_temperature=-0.1)
