@@ -146,6 +146,9 @@ class TimelineGenerator(TransformerGenerator):
 
     kind: ClassVar[str] = "timeline"
     layers: int = 2
+    dropout: float = 0.4
+    embedding_dropout: float = 0.4
+    cosine_temperature: float = 0.06
     depth_layers: int = 1
 
     def __post_init__(self) -> None:

@@ -19,5 +19,5 @@ CAPSID_BPE = dataclasses.replace(
         "pairs taken 5 times may be merged if their cosine is above 0; the paper's 20 and 0.55 leave next to none",
         "the routing adapters of stage 2 are off (schedule.0.adapt=routing-adapters)",
     ),
-    merges=SemanticBPE(size=4096, min_count=5, theta=(0.9, 0.0)),
+    merges=SemanticBPE(size=16_384, passes=2, min_count=5, theta=(0.9, 0.0)),
 )

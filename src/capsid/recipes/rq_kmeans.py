@@ -15,7 +15,7 @@ RQ_KMEANS = Recipe(
     paper="TIGER (Rajput et al. 2023, arXiv 2305.05065) with residual k-means in place of the RQ-VAE",
     deviations=(
         "item vectors join text with collaborative vectors",
-        "the generator reads a position an item and has no user token",
+        "the generator reads a position an item, scores tokens by cosine, and has no user token",
     ),
     encoder=default_encoder(),
     tokenizer=ResidualKMeans(),

@@ -17,7 +17,7 @@ TIGER = Recipe(
         "item vectors join text with collaborative vectors (tiger-text: text alone)",
         "text vectors are MiniLM's, not Sentence-T5's",
         "AdamW for 4,500 steps in place of Adagrad for 20,000 epochs; codes that no item takes are revived",
-        "the generator reads a position an item, is no T5 encoder and decoder, and has no user token",
+        "the generator reads a position an item, scores by cosine, is no T5 encoder and decoder, and has no user token",
         "beam search walks the trie, so no id of the answer is invalid",
     ),
     encoder=default_encoder(),
