@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench_world import TINY, Killed, Messages, jobs_of, plan_of, stored, without_times, work_here
+from bench_world import TINY, Killed, Messages, jobs_of, plan_of, run, stored, without_times, work_here
 
 from capsid.artifacts import read_json
 from capsid.bench.cells import Job, cell_fingerprint, code_fingerprint, make_job, tokenizer_fingerprint
@@ -225,3 +225,18 @@ def test_the_smoke_plan(tmp_path: Path) -> None:
     assert len(stored(place)) == len(read_plan("smoke").cells)
     assert sum("residual k-means: depth 1" in line for line in said) == 1
     assert all(0 < r.metric("recall@10") < 1 for r in stored(place))
+
+
+def test_a_fitted_run_is_kept_where_asked_and_nowhere_else(shop: Path, tmp_path: Path) -> None:
+    """Through the real runner and a real process."""
+    plan = plan_of(
+        {"method": "popularity", "label": "most / taken"}, {"method": "popularity", "label": "again", "seeds": [1]}
+    )
+    summary, _ = run(plan.only("most*"), Place(tmp_path / "store", "toy"), shop, keep=tmp_path / "kept")
+    assert not summary.failed
+    kept = tmp_path / "kept" / "shop-0" / "most-taken"
+    (line,) = stored(Place(tmp_path / "store", "toy"))
+    again = Recommender.from_pretrained(kept).evaluate("test", ks=line.ks)
+    assert again.metrics["recall@10"] == line.evaluations["test"]["metrics"]["recall@10"]
+    run(plan, Place(tmp_path / "store", "toy"), shop)
+    assert [p.name for p in (tmp_path / "kept").rglob("recipe.json")] == ["recipe.json"]

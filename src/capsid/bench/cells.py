@@ -62,9 +62,14 @@ class Job:
     @property
     def key(self) -> str:
         """A file name for the cell's work, whatever code goes on with it."""
-        slug = re.sub(r"[^A-Za-z0-9._=-]+", "-", f"{self.cell.label}-{self.cell.dataset}-{self.cell.seed}")
+        slug = _slug(f"{self.cell.label}-{self.cell.dataset}-{self.cell.seed}")
         # Two labels may have one slug, but not one slug and one hash.
-        return f"{slug.lstrip('.')[:80]}-{fingerprint(self.cell.name, self.fingerprint)[:8]}"
+        return f"{slug}-{fingerprint(self.cell.name, self.fingerprint)[:8]}"
+
+    @property
+    def run_name(self) -> str:
+        """Where a fitted run is kept: rows of one dataset and seed lie side by side, under their labels."""
+        return f"{_slug(self.cell.dataset)}-{self.cell.seed}/{_slug(self.cell.label)}"
 
     @property
     def steps(self) -> int:
@@ -89,6 +94,10 @@ class Job:
             return cls(Cell(**cell), Recipe.from_dict(content["recipe"]), DataFacts(**content["data"]))
         except (KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(f"this is not a cell's job: {error}") from None
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._=-]+", "-", text).lstrip(".")[:80]
 
 
 def values_key(job: Job, code: str) -> str:

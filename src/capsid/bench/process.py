@@ -53,7 +53,12 @@ class CellProcess:
     """One started cell. Its messages go to a queue as (process, message); None when there are no more."""
 
     def __init__(
-        self, job: Job, folder: Path, messages: queue.Queue[tuple[CellProcess, Any]], command: Sequence[str] = COMMAND
+        self,
+        job: Job,
+        folder: Path,
+        messages: queue.Queue[tuple[CellProcess, Any]],
+        command: Sequence[str] = COMMAND,
+        keep: Path | None = None,
     ) -> None:
         self.job, self.folder = job, folder
         self.began = time.monotonic()
@@ -62,7 +67,8 @@ class CellProcess:
         self.error: Ending | None = None
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ERROR).unlink(missing_ok=True)
-        write_json(folder / JOB, job.to_dict())
+        kept = None if keep is None else str((keep / job.run_name).resolve())
+        write_json(folder / JOB, {**job.to_dict(), "keep": kept})
         with open(folder / LOG, "ab") as log:
             self.process = subprocess.Popen(
                 [*command, str(folder)],

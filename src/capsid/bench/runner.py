@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from capsid.bench.cells import Job, code_fingerprint
@@ -78,11 +79,12 @@ class Summary:
 
 @dataclass(frozen=True)
 class Options:
-    """`budget` in seconds; `grace`: how long a cell may take to stop when asked."""
+    """`budget` in seconds; `keep`: a folder for fitted runs; `grace`: how long a cell may take to stop when asked."""
 
     workers: int = 1
     budget: float | None = None
     fresh_code: bool = False
+    keep: Path | None = None
     grace: float = 60.0
     command: Sequence[str] = COMMAND
 
@@ -224,7 +226,7 @@ class _Run:
             return
         again = ", goes on" if p.spent else ""
         self.watch.line(f"{p.cell.name}: starts{again}")
-        self.running.append(CellProcess(job, folder, self.messages, self.options.command))
+        self.running.append(CellProcess(job, folder, self.messages, self.options.command, self.options.keep))
 
     def _store(self, job: Job, result: Result) -> bool:
         if not self.place.values(result.key).exists():

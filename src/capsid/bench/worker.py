@@ -76,14 +76,16 @@ class Told:
         self.file.flush()
 
 
-def run_cell(job: Job, place: Place, journal: Journal, progress: Progress) -> Result:
-    """All of a cell; killed at any moment and called again it goes on."""
+def run_cell(job: Job, place: Place, journal: Journal, progress: Progress, keep: Path | None = None) -> Result:
+    """All of a cell; killed at any moment and called again it goes on. The fitted run is saved at `keep`."""
     dataset = _checked(load_dataset(job.data.source, progress=progress), job.data)
     recommender = Recommender(job.recipe, seed=job.cell.seed)
     shared = SharedTokenizers(job, place, journal)
     if job.recipe.encoder is not None and "vectors" not in journal.kept["seconds"]:
         _make_vectors(job.recipe.encoder, dataset, job.cell.seed, place, journal, progress)
     recommender.fit(dataset, work=place.work(job.key) / "fit", progress=progress, tokenizer_from=shared)
+    if keep is not None:
+        recommender.save_pretrained(keep)
     evaluations: dict[str, Any] = {}
     values: dict[str, np.ndarray] = {}
     spent = 0.0
@@ -233,12 +235,14 @@ def work(folder: Path, told: Told) -> int:
     """Run the job that lies in a working folder; the exit code."""
     # An orphan of an earlier run may need a moment to notice that it is one.
     with held(folder / LOCK):
-        job = Job.from_dict(read_json(folder / JOB))
+        content = read_json(folder / JOB)
+        job = Job.from_dict(content)
+        keep = Path(content["keep"]) if content.get("keep") else None
         # The job lies in the cell's own folder, three below the store.
         place = Place(folder.parents[2], folder.parents[1].name)
         journal = told.journal = Journal(folder, code_fingerprint())
         try:
-            result = run_cell(job, place, journal, told)
+            result = run_cell(job, place, journal, told, keep)
             write_json(folder / RESULT, plain(result.to_dict()))
         except Interrupted:
             return INTERRUPTED

@@ -62,6 +62,10 @@ def run_command(
     fresh_code: Annotated[
         bool, typer.Option("--fresh-code", help="Run cells again that other code has finished.")
     ] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", metavar="FOLDER", help="Keep what is fitted now, as FOLDER/DATASET-SEED/LABEL."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -72,6 +76,8 @@ def run_command(
       capsid bench run smoke
 
       capsid bench run main --data amazon-beauty=./beauty --workers 2 --budget 120
+
+      capsid bench run main --only "capsid*" --keep runs/bench
 
       capsid bench run ablation --only "T=1" --dry-run
     """
@@ -95,7 +101,7 @@ def run_command(
         ahead = [p.estimate.seconds if p.estimate else 0.0 for p in prospects]
         _show_prospects(prospects, fitting(ahead, workers, seconds), as_json)
         return
-    options = Options(workers=workers, budget=seconds, fresh_code=fresh_code)
+    options = Options(workers=workers, budget=seconds, fresh_code=fresh_code, keep=keep)
     summary = run_plan(wanted, place, sources, options, BenchConsole(), whole=only is None)
     _show_summary(summary, place.lines, as_json)
     if summary.failed:

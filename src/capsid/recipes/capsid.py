@@ -17,7 +17,7 @@ CAPSID = Recipe(
         "routing subtracts mixtures of fixed outputs, not of input-dependent ones",
         "temperatures are calibrated to a winner mass that rises with depth",
         "an id ends where no other item shares it; confidence and residual norm are asked only if set",
-        "the generator reads a position an item and scores by cosine (generator=transformer: tokens and inner products)",
+        "the generator reads a position an item and scores by cosine (generator=transformer: as in the paper)",
     ),
     encoder=default_encoder(),
     tokenizer=CapsuleTokenizer(),
