@@ -13,7 +13,7 @@ import numpy as np
 
 from capsid.bench.paper import DATASETS, number
 from capsid.bench.results import Result, Results
-from capsid.bench.tables import OURS, Source
+from capsid.bench.tables import CONTEXT, OURS, Source
 from capsid.errors import ConfigError
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#8a8a8a", "#56b4e9", "#d55e00", "#000000")
@@ -190,9 +190,7 @@ def _first(cells: Results, label: str, dataset: str) -> Result | None:
 
 def _tokenized(cells: Results) -> list[tuple[str, Result | None]]:
     labels = dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY) if len(c.ids.get("utilization") or ()) > 0)
-    return [
-        (label, _first(cells, label, BEAUTY)) for label in labels if label not in ("popularity", "sasrec", "bert4rec")
-    ]
+    return [(label, _first(cells, label, BEAUTY)) for label in labels if label not in CONTEXT]
 
 
 def _needed(found: Sequence[tuple[str, Result | None]], what: str) -> list[tuple[str, Result]]:
