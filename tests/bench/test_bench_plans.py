@@ -18,7 +18,7 @@ SEEDED = {"rq-kmeans", "tiger", "capsid", "capsid-bpe"}
 
 
 def test_the_plans_that_come_with_capsid() -> None:
-    assert plan_names() == ["ablation", "main", "sensitivity", "smoke"]
+    assert plan_names() == ["ablation", "main", "sensitivity", "smoke", "stage-two"]
     for name in plan_names():
         plan = read_plan(name)
         assert plan.name == name
@@ -112,3 +112,11 @@ def test_only_some_cells() -> None:
     assert len(plan.only("*bpe*").cells) == 4
     with pytest.raises(ConfigError, match="labels: capsid, capsid-bpe"):
         plan.only("tiger")
+
+
+def test_stage_two_changes_nothing_but_what_adapts() -> None:
+    full = RECIPES["capsid-bpe"]
+    cells = {c.label: full.with_settings(c.settings).schedule[0].adapt for c in read_plan("stage-two").cells}
+    assert cells["no adapters"] is None
+    assert cells["adapters and gate bias"].gate_bias
+    assert not cells["adapters"].gate_bias

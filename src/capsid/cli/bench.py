@@ -31,7 +31,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 PlanName = Annotated[
-    str, typer.Argument(metavar="PLAN", help="main, ablation, sensitivity, smoke, or a TOML file of your own.")
+    str,
+    typer.Argument(metavar="PLAN", help="main, ablation, sensitivity, stage-two, smoke, or a TOML file of your own."),
 ]
 DataPaths = Annotated[
     list[str] | None,
