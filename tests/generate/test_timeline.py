@@ -16,6 +16,7 @@ from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import exact_scores
 from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
+from capsid.generate.network import Block
 from capsid.ids.flatten import TokenBatch, flatten
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
@@ -28,25 +29,40 @@ def timeline(seed: int = 0, **fields: float) -> TransformerGenerator:
     return random_generator(IDS, seed, kind=TimelineGenerator, **fields)
 
 
+def slow_block(block: Block, x_LD: Tensor) -> Tensor:
+    """Attention position by position and head by head, with what every distance adds."""
+    q, k, v = (t[0] for t in block._project(x_LD[None]))
+    mixed = torch.zeros_like(q)
+    for here in range(len(x_LD)):
+        for head in range(block.heads):
+            scores = k[: here + 1, head] @ q[here, head] / q.shape[-1] ** 0.5
+            if block.distances is not None:
+                scores = scores + torch.stack([block.distances[head, here - there] for there in range(here + 1)])
+            mixed[here, head] = scores.softmax(0) @ v[: here + 1, head]
+    return block._finish(x_LD, mixed.flatten(1))
+
+
 def slow_hidden(generator: TransformerGenerator, history: list[int], own: list[int]) -> Tensor:
     """One user, one next item, no packing and no cache: rows that predict the tokens after `own[:0]`, `own[:1]` ..."""
     network = generator.network
     with torch.no_grad():
         rows = [network.token(torch.from_numpy(IDS.closed[i].astype(np.int64))).sum(0) for i in history]
-        x = (torch.stack(rows) + network.place(torch.arange(len(rows))))[None]
+        x = torch.stack(rows)
+        if network.place is not None:
+            x = x + network.place(torch.arange(len(rows)))
         for block in network.blocks:
-            x, _ = block(x)
+            x = slow_block(block, x)
         taken = network.token(torch.tensor(own, dtype=torch.long)) + network.depth(torch.arange(len(own)))
-        y = torch.cat([x[:, -1:], taken[None]], dim=1)
+        y = torch.cat([x[None, -1:], taken[None]], dim=1)
         for block in network.depth_blocks:
             y, _ = block(y)
     return y[0]
 
 
 @settings(max_examples=8)
-@given(seed=st.integers(0, 10_000), layers=st.integers(1, 2), depth_layers=st.integers(1, 2))
-def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers: int) -> None:
-    generator = timeline(seed, layers=layers, depth_layers=depth_layers)
+@given(seed=st.integers(0, 10_000), layers=st.integers(1, 2), depth_layers=st.integers(1, 2), distances=st.booleans())
+def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers: int, distances: bool) -> None:
+    generator = timeline(seed, layers=layers, depth_layers=depth_layers, distances=distances)
     rng = np.random.default_rng(seed)
     histories = random_histories(seed, len(IDS), LENGTHS)
     state, logits = generator.start(flatten(IDS, histories, last=6))
@@ -65,9 +81,12 @@ def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers:
             beams = [[[*beams[u][p], int(t)] for p, t in zip(parents[u], tokens[u])] for u in range(len(histories))]
 
 
-@given(sequences=st.lists(st.lists(st.integers(0, 14), min_size=2, max_size=7), min_size=1, max_size=5))
-def test_predictions_are_the_slow_forward_of_every_next_item(sequences: list[list[int]]) -> None:
-    generator = timeline(1, history=6)
+@given(
+    sequences=st.lists(st.lists(st.integers(0, 14), min_size=2, max_size=7), min_size=1, max_size=5),
+    distances=st.booleans(),
+)
+def test_predictions_are_the_slow_forward_of_every_next_item(sequences: list[list[int]], distances: bool) -> None:
+    generator = timeline(1, history=6, distances=distances)
     found = generator.network.predict(flatten(IDS, Ragged.from_rows(sequences), last=7))
     targets, hidden = [], []
     for row in sequences:
@@ -98,10 +117,20 @@ def test_a_later_item_does_not_change_what_is_foretold_of_earlier_ones() -> None
     assert (a[same + 1] - b[same + 1]).abs().max() > 1e-3
 
 
-def test_the_order_of_the_history_matters() -> None:
-    generator = timeline(3)
+@pytest.mark.parametrize("distances", [False, True])
+def test_the_order_of_the_history_matters(distances: bool) -> None:
+    generator = timeline(3, distances=distances)
     forth, back = (flatten(IDS, Ragged.from_rows([r]), last=6) for r in ([1, 2, 3], [2, 1, 3]))
     assert (generator.start(forth)[1] - generator.start(back)[1]).abs().max() > 1e-3
+
+
+def test_fresh_heads_reach_differently_far() -> None:
+    network = (
+        TimelineGenerator(layers=1, heads=3, width=6, feedforward=6, history=4).build(IDS, np.ones(15), seed=0).network
+    )
+    (block,) = network.blocks
+    assert block.distances.tolist() == [[0, -1, -2, -3, -4], [0, -0.5, -1, -1.5, -2], [0] * 5]
+    assert network.place is None
 
 
 def test_depth_layers_are_asked_for() -> None:

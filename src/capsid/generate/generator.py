@@ -142,7 +142,10 @@ class TransformerGenerator:
 
 @dataclass(kw_only=True)
 class TimelineGenerator(TransformerGenerator):
-    """One position an item, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`."""
+    """One position an item, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`.
+
+    With `distances`, attention learns how far back counts how much; otherwise places have embeddings.
+    """
 
     kind: ClassVar[str] = "timeline"
     layers: int = 2
@@ -150,6 +153,7 @@ class TimelineGenerator(TransformerGenerator):
     embedding_dropout: float = 0.4
     cosine_temperature: float = 0.06
     depth_layers: int = 1
+    distances: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,7 +161,9 @@ class TimelineGenerator(TransformerGenerator):
             raise ConfigError(f"generator.depth_layers is {self.depth_layers}, but must be at least 1")
 
     def _network(self, layout: TokenLayout) -> TimelineTransformer:
-        return TimelineTransformer(self._shape(layout), self.depth_layers, self._parts(layout))
+        return TimelineTransformer(
+            self._shape(layout), self.depth_layers, self._parts(layout), distances=self.distances
+        )
 
 
 @dataclass(kw_only=True)

@@ -92,10 +92,15 @@ class GeneratorNetwork(Protocol):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each on a normalised input and added to what came in."""
+    """Attention and feed-forward, each on a normalised input and added to what came in.
 
-    def __init__(self, shape: NetworkShape) -> None:
+    With `distances`, every head learns what it adds to its attention for each distance back, so that places need no
+    embedding; such a block reads whole sequences only.
+    """
+
+    def __init__(self, shape: NetworkShape, *, distances: bool = False) -> None:
         super().__init__()
+        self.distances = nn.Parameter(torch.zeros(shape.heads, shape.history + 1)) if distances else None
         self.heads = shape.heads
         self.dropout = shape.dropout
         self.norm_attention = nn.LayerNorm(shape.width)
@@ -111,7 +116,10 @@ class Block(nn.Module):
         With `padding` (True where there is none of a sequence) every position sees all real ones, before and after it.
         """
         q, k, v = (t.transpose(1, 2) for t in self._project(x_BLD))
-        seen = None if padding_BL is None else ~padding_BL[:, None, None, :]
+        if self.distances is not None:
+            seen: Tensor | None = self._nearness(x_BLD.shape[1]).expand(len(x_BLD), -1, -1, -1)
+        else:
+            seen = None if padding_BL is None else ~padding_BL[:, None, None, :]
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None)
         return self._finish(x_BLD, mixed.transpose(1, 2).flatten(2)), Cache(k, v)
 
@@ -142,6 +150,22 @@ class Block(nn.Module):
         mixed_UHWK += torch.einsum("uhwt,uwthk->uhwk", weights[..., length:], own_v)
         return self._finish(x_UWD, mixed_UHWK.transpose(1, 2).flatten(2)), cache
 
+    def start_near(self) -> None:
+        """Heads begin with different reach: each falls off half as fast as the one before, the last not at all (the
+        slopes of Press et al. 2022, arXiv 2108.12409, which there stay as they are)."""
+        if self.distances is None:
+            return
+        slopes_H = torch.tensor([0.5**head for head in range(self.heads - 1)] + [0.0])
+        with torch.no_grad():
+            self.distances.copy_(-slopes_H[:, None] * torch.arange(self.distances.shape[1]))
+
+    def _nearness(self, length: int) -> Tensor:
+        """What is added to attention, minus infinity for what comes later. Shape: (H, L, L)."""
+        assert self.distances is not None
+        place_L = torch.arange(length)
+        back_LL = place_L[:, None] - place_L[None, :]
+        return self.distances[:, back_LL.clamp_min(0)].masked_fill(back_LL < 0, -torch.inf)
+
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         qkv = self.qkv(self.norm_attention(x))
         q, k, v = qkv.view(*x.shape[:-1], 3, self.heads, -1).unbind(-3)
@@ -154,19 +178,21 @@ class Block(nn.Module):
 
 
 class TokenNetwork(nn.Module):
-    """What networks over tokens have in common: token, place and depth embeddings, a last LayerNorm, tied logits."""
+    """What networks over tokens have in common: token and depth embeddings, a last LayerNorm, tied logits."""
 
     def __init__(self, shape: NetworkShape, parts: Ragged | None = None) -> None:
         super().__init__()
         self.shape = shape
         self.token = TokenTable(shape.vocabulary, shape.width, parts, shape.cosine_temperature)
-        self.place = nn.Embedding(shape.history + 1, shape.width)
         self.depth = nn.Embedding(shape.depths + 1, shape.width)
         self.norm = nn.LayerNorm(shape.width)
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
-        reset(self, sum(isinstance(module, Block) for module in self.modules()), generator)
+        blocks = [module for module in self.modules() if isinstance(module, Block)]
+        reset(self, len(blocks), generator)
+        for block in blocks:
+            block.start_near()
         self.token.clear_own()
 
     def logits(self, x: Tensor, vectors: TokenVectors) -> Tensor:
@@ -188,6 +214,7 @@ class CausalTransformer(TokenNetwork):
 
     def __init__(self, shape: NetworkShape, parts: Ragged | None = None) -> None:
         super().__init__(shape, parts)
+        self.place = nn.Embedding(shape.history + 1, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
 
     def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:

@@ -23,11 +23,17 @@ from capsid.ragged import Ragged
 
 
 class TimelineTransformer(TokenNetwork):
-    """`blocks` read the history, `depth_blocks` generate the next item; embeddings and logits are shared and tied."""
+    """`blocks` read the history, `depth_blocks` generate the next item; embeddings and logits are shared and tied.
 
-    def __init__(self, shape: NetworkShape, depth_layers: int, parts: Ragged | None = None) -> None:
+    Order comes from how far back an item is, if `distances`, or else from an embedding of its place.
+    """
+
+    def __init__(
+        self, shape: NetworkShape, depth_layers: int, parts: Ragged | None = None, *, distances: bool = True
+    ) -> None:
         super().__init__(shape, parts)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.place = None if distances else nn.Embedding(shape.history + 1, shape.width)
+        self.blocks = nn.ModuleList(Block(shape, distances=distances) for _ in range(shape.layers))
         self.depth_blocks = nn.ModuleList(Block(shape) for _ in range(depth_layers))
 
     def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
@@ -80,7 +86,9 @@ class TimelineTransformer(TokenNetwork):
         parts_RD = F.embedding(tokens_R, vectors.enter_VD)
         parts_RD = parts_RD if nudges_RD is None else parts_RD + nudges_RD
         items = torch.zeros(len(batch) * places, self.shape.width).index_add(0, slots_R, parts_RD)
-        x_BPD = items.view(len(batch), places, -1) + self.place.weight[:places]
+        x_BPD = items.view(len(batch), places, -1)
+        if self.place is not None:
+            x_BPD = x_BPD + self.place.weight[:places]
         x_BPD = dropout(x_BPD, self.shape.embedding_dropout, self.training)
         for block in self.blocks:
             x_BPD, _ = block(x_BPD)
