@@ -21,7 +21,7 @@ from capsid.evaluate.significance import paired_bootstrap
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 
-CONTEXT = ("popularity", "sasrec", "sasrec, cosine", "bert4rec")
+CONTEXT = ("popularity", "sasrec", "atomic", "bert4rec")
 RIVALS = ("tiger", "lc-rec", "letter", "etegrec", "ada-sid", "actionpiece", "diger", "sa2crq", "resid")
 PATCHED = ("cobra", "unirec-coa")
 OURS = ("capsid", "capsid-bpe")
@@ -64,7 +64,8 @@ def main_table(source: Source) -> Table:
         rows.append(Row(label, entries, mark, context=label in CONTEXT or label not in METHODS))
     notes = [
         f"Evaluation: {source.evaluation}; whole catalogue ranked; mean and deviation where there are several seeds.",
-        "Rows of context (popularity, SASRec, BERT4Rec) and rows on other input take no part in bold and underline.",
+        "Rows of context (popularity, SASRec, BERT4Rec, atomic) and rows on other input have no bold and no underline.",
+        "atomic: one token an item, with the generator that ids have.",
         "† uses dense vectors or attributes beside ids.",
     ]
     return Table("main", "Main results", columns, tuple(rows), notes=tuple(notes))
