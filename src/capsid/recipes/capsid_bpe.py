@@ -16,7 +16,7 @@ CAPSID_BPE = dataclasses.replace(
         *CAPSID.deviations,
         "tokens are compared by the mean vectors of their items, not by centres, which are near orthogonal",
         "merges are learnt after the capsules, on final ids; the score teaches the gate, which decides",
-        "pairs taken 5 times may be merged whatever their cosine, which only orders them; the paper's thresholds leave few",
+        "pairs taken 5 times may be merged, cosine only orders them; the paper's thresholds leave next to none",
         "the routing adapters of stage 2 are off (schedule.0.adapt=routing-adapters)",
     ),
     merges=SemanticBPE(size=16_384, passes=2, min_count=5, theta=(0.9, -1.0)),
