@@ -16,28 +16,35 @@ from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import exact_scores
 from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
-from capsid.generate.network import Block
+from capsid.generate.network import Block, Layer
+from capsid.generate.timeline import READINGS
 from capsid.ids.flatten import TokenBatch, flatten
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 
 IDS = make_ids(random_codes(3, items=15, sizes=(4, 3, 3), variable=True), (4, 3, 3))
 LENGTHS = [1, 4, 6, 2, 9]
+READS = st.sampled_from(list(READINGS))
 
 
 def timeline(seed: int = 0, **fields: float) -> TransformerGenerator:
     return random_generator(IDS, seed, kind=TimelineGenerator, **fields)
 
 
-def slow_block(block: Block, x_LD: Tensor) -> Tensor:
+def slow_block(block: Layer, x_LD: Tensor) -> Tensor:
     """Attention position by position and head by head, with what every distance adds."""
-    q, k, v = (t[0] for t in block._project(x_LD[None]))
-    mixed = torch.zeros_like(q)
+    if isinstance(block, Block):
+        q, k, v = (t[0] for t in block._project(x_LD[None]))
+    else:
+        v = block.value(block.norm_attention(x_LD)).view(len(x_LD), block.heads, -1)
+        q = k = torch.zeros_like(v)
+    mixed = torch.zeros_like(v)
     for here in range(len(x_LD)):
         for head in range(block.heads):
             scores = k[: here + 1, head] @ q[here, head] / q.shape[-1] ** 0.5
-            if block.distances is not None:
-                scores = scores + torch.stack([block.distances[head, here - there] for there in range(here + 1)])
+            if hasattr(block, "distances"):
+                added = block.distances.by_distance[head]
+                scores = scores + torch.stack([added[here - there] for there in range(here + 1)])
             mixed[here, head] = scores.softmax(0) @ v[: here + 1, head]
     return block._finish(x_LD, mixed.flatten(1))
 
@@ -60,9 +67,9 @@ def slow_hidden(generator: TransformerGenerator, history: list[int], own: list[i
 
 
 @settings(max_examples=8)
-@given(seed=st.integers(0, 10_000), layers=st.integers(1, 2), depth_layers=st.integers(1, 2), distances=st.booleans())
-def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers: int, distances: bool) -> None:
-    generator = timeline(seed, layers=layers, depth_layers=depth_layers, distances=distances)
+@given(seed=st.integers(0, 10_000), layers=st.integers(1, 2), depth_layers=st.integers(1, 2), reads=READS)
+def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers: int, reads: str) -> None:
+    generator = timeline(seed, layers=layers, depth_layers=depth_layers, reads=reads)
     rng = np.random.default_rng(seed)
     histories = random_histories(seed, len(IDS), LENGTHS)
     state, logits = generator.start(flatten(IDS, histories, last=6))
@@ -83,10 +90,10 @@ def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers:
 
 @given(
     sequences=st.lists(st.lists(st.integers(0, 14), min_size=2, max_size=7), min_size=1, max_size=5),
-    distances=st.booleans(),
+    reads=READS,
 )
-def test_predictions_are_the_slow_forward_of_every_next_item(sequences: list[list[int]], distances: bool) -> None:
-    generator = timeline(1, history=6, distances=distances)
+def test_predictions_are_the_slow_forward_of_every_next_item(sequences: list[list[int]], reads: str) -> None:
+    generator = timeline(1, history=6, reads=reads)
     found = generator.network.predict(flatten(IDS, Ragged.from_rows(sequences), last=7))
     targets, hidden = [], []
     for row in sequences:
@@ -117,9 +124,9 @@ def test_a_later_item_does_not_change_what_is_foretold_of_earlier_ones() -> None
     assert (a[same + 1] - b[same + 1]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("distances", [False, True])
-def test_the_order_of_the_history_matters(distances: bool) -> None:
-    generator = timeline(3, distances=distances)
+@pytest.mark.parametrize("reads", list(READINGS))
+def test_the_order_of_the_history_matters(reads: str) -> None:
+    generator = timeline(3, reads=reads)
     forth, back = (flatten(IDS, Ragged.from_rows([r]), last=6) for r in ([1, 2, 3], [2, 1, 3]))
     assert (generator.start(forth)[1] - generator.start(back)[1]).abs().max() > 1e-3
 
@@ -129,8 +136,22 @@ def test_fresh_heads_reach_differently_far() -> None:
         TimelineGenerator(layers=1, heads=3, width=6, feedforward=6, history=4).build(IDS, np.ones(15), seed=0).network
     )
     (block,) = network.blocks
-    assert block.distances.tolist() == [[0, -1, -2, -3, -4], [0, -0.5, -1, -1.5, -2], [0] * 5]
+    assert block.distances.by_distance.tolist() == [[0, -1, -2, -3, -4], [0, -0.5, -1, -1.5, -2], [0] * 5]
     assert network.place is None
+
+
+def test_mixing_weighs_by_distance_and_not_by_what_items_are() -> None:
+    (block,) = timeline(6, layers=1, reads="mixing").network.blocks
+    x_LD = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
+    for other in (x_LD, x_LD * 3 + 1):
+        value = block.value(block.norm_attention(other)).detach()
+        means = block.distances(4).softmax(-1) @ value.view(4, 2, 8).transpose(0, 1)
+        torch.testing.assert_close(block(other[None])[0][0], block._finish(other, means.transpose(0, 1).flatten(1)))
+
+
+def test_how_a_history_is_read_is_one_of_three() -> None:
+    with pytest.raises(ConfigError, match="reads is 'both'"):
+        TimelineGenerator(reads="both")
 
 
 def test_depth_layers_are_asked_for() -> None:

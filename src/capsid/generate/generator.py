@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from capsid.errors import ConfigError, NotFittedError
 from capsid.generate.masked import MaskedTransformer
 from capsid.generate.network import CausalTransformer, NetworkShape, State
-from capsid.generate.timeline import TimelineTransformer
+from capsid.generate.timeline import READINGS, TimelineTransformer
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import TokenLayout
 from capsid.ids.semantic_ids import SemanticIds
@@ -144,7 +144,8 @@ class TransformerGenerator:
 class TimelineGenerator(TransformerGenerator):
     """One position an item, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`.
 
-    With `distances`, attention learns how far back counts how much; otherwise places have embeddings.
+    `reads`: attention that learns how far back counts how much (`distances`) or has an embedding a place (`places`), or
+    weighs by distance alone (`mixing`).
     """
 
     kind: ClassVar[str] = "timeline"
@@ -153,17 +154,17 @@ class TimelineGenerator(TransformerGenerator):
     embedding_dropout: float = 0.4
     cosine_temperature: float = 0.06
     depth_layers: int = 1
-    distances: bool = True
+    reads: str = "distances"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.depth_layers < 1:
             raise ConfigError(f"generator.depth_layers is {self.depth_layers}, but must be at least 1")
+        if self.reads not in READINGS:
+            raise ConfigError(f"generator.reads is {self.reads!r}", hint=f"one of {', '.join(READINGS)}")
 
     def _network(self, layout: TokenLayout) -> TimelineTransformer:
-        return TimelineTransformer(
-            self._shape(layout), self.depth_layers, self._parts(layout), distances=self.distances
-        )
+        return TimelineTransformer(self._shape(layout), self.depth_layers, self.reads, self._parts(layout))
 
 
 @dataclass(kw_only=True)

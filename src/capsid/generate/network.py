@@ -91,24 +91,31 @@ class GeneratorNetwork(Protocol):
         """
 
 
-class Block(nn.Module):
-    """Attention and feed-forward, each on a normalised input and added to what came in.
+class Layer(nn.Module):
+    """What every block has: norms, the way out of the heads, a feed-forward net; all is added to what came in."""
 
-    With `distances`, every head learns what it adds to its attention for each distance back, so that places need no
-    embedding; such a block reads whole sequences only.
-    """
-
-    def __init__(self, shape: NetworkShape, *, distances: bool = False) -> None:
+    def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
-        self.distances = nn.Parameter(torch.zeros(shape.heads, shape.history + 1)) if distances else None
         self.heads = shape.heads
         self.dropout = shape.dropout
         self.norm_attention = nn.LayerNorm(shape.width)
-        self.qkv = nn.Linear(shape.width, 3 * shape.width)
         self.out = nn.Linear(shape.width, shape.width)
         self.norm_feedforward = nn.LayerNorm(shape.width)
         self.up = nn.Linear(shape.width, shape.feedforward)
         self.down = nn.Linear(shape.feedforward, shape.width)
+
+    def _finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        x = x + dropout(self.out(mixed), self.dropout, self.training)
+        hidden = F.gelu(self.up(self.norm_feedforward(x)))
+        return x + dropout(self.down(hidden), self.dropout, self.training)
+
+
+class Block(Layer):
+    """Attention and feed-forward, each on a normalised input."""
+
+    def __init__(self, shape: NetworkShape) -> None:
+        super().__init__(shape)
+        self.qkv = nn.Linear(shape.width, 3 * shape.width)
 
     def forward(self, x_BLD: Tensor, padding_BL: Tensor | None = None) -> tuple[Tensor, Cache]:
         """Whole sequences under a causal mask, and the keys and values they leave.
@@ -116,10 +123,7 @@ class Block(nn.Module):
         With `padding` (True where there is none of a sequence) every position sees all real ones, before and after it.
         """
         q, k, v = (t.transpose(1, 2) for t in self._project(x_BLD))
-        if self.distances is not None:
-            seen: Tensor | None = self._nearness(x_BLD.shape[1]).expand(len(x_BLD), -1, -1, -1)
-        else:
-            seen = None if padding_BL is None else ~padding_BL[:, None, None, :]
+        seen = None if padding_BL is None else ~padding_BL[:, None, None, :]
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None)
         return self._finish(x_BLD, mixed.transpose(1, 2).flatten(2)), Cache(k, v)
 
@@ -150,31 +154,10 @@ class Block(nn.Module):
         mixed_UHWK += torch.einsum("uhwt,uwthk->uhwk", weights[..., length:], own_v)
         return self._finish(x_UWD, mixed_UHWK.transpose(1, 2).flatten(2)), cache
 
-    def start_near(self) -> None:
-        """Heads begin with different reach: each falls off half as fast as the one before, the last not at all (the
-        slopes of Press et al. 2022, arXiv 2108.12409, which there stay as they are)."""
-        if self.distances is None:
-            return
-        slopes_H = torch.tensor([0.5**head for head in range(self.heads - 1)] + [0.0])
-        with torch.no_grad():
-            self.distances.copy_(-slopes_H[:, None] * torch.arange(self.distances.shape[1]))
-
-    def _nearness(self, length: int) -> Tensor:
-        """What is added to attention, minus infinity for what comes later. Shape: (H, L, L)."""
-        assert self.distances is not None
-        place_L = torch.arange(length)
-        back_LL = place_L[:, None] - place_L[None, :]
-        return self.distances[:, back_LL.clamp_min(0)].masked_fill(back_LL < 0, -torch.inf)
-
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         qkv = self.qkv(self.norm_attention(x))
         q, k, v = qkv.view(*x.shape[:-1], 3, self.heads, -1).unbind(-3)
         return q, k, v
-
-    def _finish(self, x: Tensor, mixed: Tensor) -> Tensor:
-        x = x + dropout(self.out(mixed), self.dropout, self.training)
-        hidden = F.gelu(self.up(self.norm_feedforward(x)))
-        return x + dropout(self.down(hidden), self.dropout, self.training)
 
 
 class TokenNetwork(nn.Module):
@@ -189,10 +172,7 @@ class TokenNetwork(nn.Module):
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
-        blocks = [module for module in self.modules() if isinstance(module, Block)]
-        reset(self, len(blocks), generator)
-        for block in blocks:
-            block.start_near()
+        reset(self, sum(isinstance(module, Layer) for module in self.modules()), generator)
         self.token.clear_own()
 
     def logits(self, x: Tensor, vectors: TokenVectors) -> Tensor:

@@ -15,26 +15,34 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid.generate.dropout import dropout
-from capsid.generate.network import Block, NetworkShape, Predictions, State, TokenNetwork
+from capsid.generate.network import Block, Layer, NetworkShape, Predictions, State, TokenNetwork
+from capsid.generate.reading import Distances, MixingBlock, NearBlock
 from capsid.generate.token_table import TokenVectors
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
 from capsid.ragged import Ragged
 
+READINGS: dict[str, type[Layer]] = {"places": Block, "distances": NearBlock, "mixing": MixingBlock}
+
 
 class TimelineTransformer(TokenNetwork):
     """`blocks` read the history, `depth_blocks` generate the next item; embeddings and logits are shared and tied.
 
-    Order comes from how far back an item is, if `distances`, or else from an embedding of its place.
+    `reads` is one of READINGS: attention with an embedding a place or with distances, or distances alone.
     """
 
-    def __init__(
-        self, shape: NetworkShape, depth_layers: int, parts: Ragged | None = None, *, distances: bool = True
-    ) -> None:
+    def __init__(self, shape: NetworkShape, depth_layers: int, reads: str, parts: Ragged | None = None) -> None:
         super().__init__(shape, parts)
-        self.place = None if distances else nn.Embedding(shape.history + 1, shape.width)
-        self.blocks = nn.ModuleList(Block(shape, distances=distances) for _ in range(shape.layers))
+        self.place = nn.Embedding(shape.history + 1, shape.width) if reads == "places" else None
+        self.blocks = nn.ModuleList(READINGS[reads](shape) for _ in range(shape.layers))
         self.depth_blocks = nn.ModuleList(Block(shape) for _ in range(depth_layers))
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Fresh weights."""
+        super().reset(generator)
+        for module in self.modules():
+            if isinstance(module, Distances):
+                module.start()
 
     def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
         """Hidden rows for every token of every item but the first (methods 6.8, N4)."""
