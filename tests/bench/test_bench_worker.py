@@ -13,12 +13,13 @@ from bench_world import TINY, Killed, Messages, jobs_of, plan_of, run, stored, w
 from capsid.artifacts import read_json
 from capsid.bench.cells import Job, cell_fingerprint, code_fingerprint, make_job, tokenizer_fingerprint
 from capsid.bench.estimate import estimate, rough_seconds
-from capsid.bench.journal import read_journal
+from capsid.bench.journal import Journal, read_journal
 from capsid.bench.plans import read_plan
 from capsid.bench.prepare import data_facts
 from capsid.bench.results import Result
 from capsid.bench.store import Place, append
-from capsid.errors import ConfigError
+from capsid.bench.worker import run_cell
+from capsid.errors import ArtifactError, ConfigError
 from capsid.recommender import Recommender
 
 BOTH = ["test", "test-filtered"]
@@ -240,3 +241,11 @@ def test_a_fitted_run_is_kept_where_asked_and_nowhere_else(shop: Path, tmp_path:
     assert again.metrics["recall@10"] == line.evaluations["test"]["metrics"]["recall@10"]
     run(plan, Place(tmp_path / "store", "toy"), shop)
     assert [p.name for p in (tmp_path / "kept").rglob("recipe.json")] == ["recipe.json"]
+
+
+def test_a_place_that_cannot_keep_a_run_is_told_before_the_work(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("not a folder")
+    place = Place(tmp_path / "store", "toy")
+    with pytest.raises(ArtifactError, match="not a folder"):
+        run_cell(job, place, Journal(place.work(job.key), "code"), Messages(), tmp_path / "taken")
+    assert not (place.work(job.key) / "fit").exists()

@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 import capsid
-from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
+from capsid.artifacts import MANIFEST, check_place, new_folder, open_folder, read_json, write_json
 from capsid.bench.cells import DataFacts, Job, code_fingerprint, tokenizer_fingerprint, values_key
 from capsid.bench.journal import Journal, now
 from capsid.bench.plans import POSITIONS
@@ -78,6 +78,8 @@ class Told:
 
 def run_cell(job: Job, place: Place, journal: Journal, progress: Progress, keep: Path | None = None) -> Result:
     """All of a cell; killed at any moment and called again it goes on. The fitted run is saved at `keep`."""
+    if keep is not None:
+        check_place(keep)
     dataset = _checked(load_dataset(job.data.source, progress=progress), job.data)
     recommender = Recommender(job.recipe, seed=job.cell.seed)
     shared = SharedTokenizers(job, place, journal)
