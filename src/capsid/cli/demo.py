@@ -36,6 +36,7 @@ GENERATOR = (
     "generator.width=64",
     "generator.feedforward=256",
     "generator.history=30",
+    "generator.reads=distances",
     "generator.dropout=0.2",
     "generator.embedding_dropout=0.2",
     "schedule.0.training.steps=2500",

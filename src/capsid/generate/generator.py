@@ -144,8 +144,8 @@ class TransformerGenerator:
 class TimelineGenerator(TransformerGenerator):
     """One position an item, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`.
 
-    `reads`: attention that learns how far back counts how much (`distances`) or has an embedding a place (`places`), or
-    weighs by distance alone (`mixing`).
+    `reads`: heads weigh by distance alone (`mixing`), or attention learns how far back counts how much (`distances`) or
+    has an embedding a place (`places`).
     """
 
     kind: ClassVar[str] = "timeline"
@@ -154,7 +154,7 @@ class TimelineGenerator(TransformerGenerator):
     embedding_dropout: float = 0.4
     cosine_temperature: float = 0.06
     depth_layers: int = 1
-    reads: str = "distances"
+    reads: str = "mixing"
 
     def __post_init__(self) -> None:
         super().__post_init__()

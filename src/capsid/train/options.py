@@ -17,7 +17,7 @@ class Training:
     """
 
     kind: ClassVar[str] = "training"
-    steps: int = 8_000
+    steps: int = 5_000
     batch_size: int = 64
     learning_rate: float = 1e-3
     final_rate: float = 0.01
