@@ -66,6 +66,12 @@ def slow_hidden(generator: TransformerGenerator, history: list[int], own: list[i
     return y[0]
 
 
+def completing(history: list[int], own: list[int]) -> set[int]:
+    """Tokens that after `own` complete an item of the history."""
+    ids = [IDS.closed[item].tolist() for item in history]
+    return {tokens[-1] for tokens in ids if tokens[:-1] == own}
+
+
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10_000), layers=st.integers(1, 2), depth_layers=st.integers(1, 2), reads=READS)
 def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers: int, reads: str) -> None:
@@ -78,12 +84,19 @@ def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers:
     for width in (3, 5, 0):
         for user, own in enumerate(beams):
             for beam, path in enumerate(own):
-                hidden = slow_hidden(generator, histories[user][-6:].tolist(), path)[-1]
-                alone = generator.network.logits(hidden, generator.network.token.vectors())
+                history = histories[user][-6:].tolist()
+                hidden = slow_hidden(generator, history, path)[-1]
+                alone = generator.network.logits(hidden, generator.network.token.vectors()).detach()
+                for token in completing(history, path):
+                    alone[token] += generator.network.repeats.value().detach()
                 torch.testing.assert_close(seen[user, beam], alone, rtol=1e-4, atol=1e-4)
         if width:
             parents = rng.integers(0, len(beams[0]), (len(histories), width))
             tokens = rng.integers(1, IDS.layout.vocabulary, (len(histories), width))
+            # Half of the beams go where an item of the history goes, so that some are completed.
+            for user, beam in np.argwhere(rng.random(tokens.shape) < 0.5):
+                item = IDS.closed[rng.choice(histories[user][-6:])]
+                tokens[user, beam] = item[min(len(beams[0][0]), len(item) - 1)]
             state, seen = generator.step(state, torch.from_numpy(parents), torch.from_numpy(tokens))
             beams = [[[*beams[u][p], int(t)] for p, t in zip(parents[u], tokens[u])] for u in range(len(histories))]
 
@@ -95,13 +108,16 @@ def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers:
 def test_predictions_are_the_slow_forward_of_every_next_item(sequences: list[list[int]], reads: str) -> None:
     generator = timeline(1, history=6, reads=reads)
     found = generator.network.predict(flatten(IDS, Ragged.from_rows(sequences), last=7))
-    targets, hidden = [], []
+    targets, hidden, added = [], [], []
     for row in sequences:
         for place in range(1, len(row)):
             tokens = IDS.closed[row[place]].tolist()
+            for depth in range(len(tokens)):
+                added += [(len(targets) + depth, token) for token in sorted(completing(row[:place], tokens[:depth]))]
             targets += tokens
             hidden.append(slow_hidden(generator, row[:place], tokens[:-1]))
     assert found.targets_N.tolist() == targets
+    assert list(zip(found.added.rows_E.tolist(), found.added.tokens_E.tolist())) == added
     torch.testing.assert_close(found.hidden_ND, torch.cat(hidden), rtol=1e-4, atol=1e-4)
 
 

@@ -5,6 +5,9 @@ Every item's tokens are fed through the model as a beam of its own; nothing is s
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,17 +20,21 @@ from capsid.ragged import Ragged
 @torch.inference_mode()
 def exact_scores(model: Decodable, histories: TokenBatch, closed: Ragged, *, chunk: int = 512) -> Tensor:
     """Log-probability of every item's closed id after every history. Shape: (users, items)."""
-    parts = [
-        _score(model, histories, torch.from_numpy(closed.dense(PAD)[start : start + chunk]).long())
-        for start in range(0, len(closed), chunk)
-    ]
-    return torch.cat(parts, dim=1)
+    state, logits_UV = model.start(histories)
+    first_UV = logits_UV.log_softmax(-1)
+    # Short ids together: a chunk takes as many steps as its longest id needs.
+    order_N = np.argsort(closed.lengths, kind="stable")
+    scores_UN = torch.empty(len(histories), len(closed))
+    for start in range(0, len(closed), chunk):
+        rows = order_N[start : start + chunk]
+        tokens_WT = torch.from_numpy(closed.take(rows).dense(PAD)).long()
+        scores_UN[:, torch.from_numpy(rows)] = _score(model, state, first_UV, tokens_WT)
+    return scores_UN
 
 
-def _score(model: Decodable, histories: TokenBatch, tokens_WT: Tensor) -> Tensor:
-    users, beams = len(histories), len(tokens_WT)
-    state, logits = model.start(histories)
-    log_probabilities = logits.log_softmax(-1)[:, None].expand(users, beams, -1)
+def _score(model: Decodable, state: Any, first_UV: Tensor, tokens_WT: Tensor) -> Tensor:
+    users, beams = len(first_UV), len(tokens_WT)
+    log_probabilities = first_UV[:, None].expand(users, beams, -1)
     total = torch.zeros(users, beams)
     for depth in range(tokens_WT.shape[1]):
         tokens_UW = tokens_WT[:, depth].expand(users, beams)

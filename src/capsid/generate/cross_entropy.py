@@ -6,6 +6,7 @@ all rows, forward and backward (known from fused linear cross-entropy kernels). 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,16 +16,37 @@ from torch import Tensor
 CHUNK_NUMBERS = 1 << 20
 
 
+@dataclass(frozen=True, eq=False)
+class Added:
+    """One number that is added to some scores: that of token `tokens[e]` in row `rows[e]`, each once, rows in order."""
+
+    rows_E: Tensor
+    tokens_E: Tensor
+    value: Tensor
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
+    def forward(
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        targets_N: Tensor,
+        smoothing: float,
+        rows_E: Tensor,
+        tokens_E: Tensor,
+        value: Tensor,
+    ) -> Tensor:
         rows, vocabulary = len(hidden_ND), len(weight_VD)
         chunk = max(1, min(rows, CHUNK_NUMBERS // vocabulary))
         grad_hidden, grad_weight = torch.empty_like(hidden_ND), torch.zeros_like(weight_VD)
-        total = torch.zeros((), dtype=torch.float64)
+        total, grad_value = torch.zeros((), dtype=torch.float64), torch.zeros_like(value)
         for start in range(0, rows, chunk):
             h_CD, t_C = hidden_ND[start : start + chunk], targets_N[start : start + chunk, None]
             scores_CV = h_CD @ weight_VD.T
+            low, high = torch.searchsorted(rows_E, torch.tensor([start, start + len(h_CD)])).tolist()
+            added = rows_E[low:high] - start, tokens_E[low:high]
+            scores_CV[added] += value
             scores_CV -= scores_CV.logsumexp(1, keepdim=True)
             own = scores_CV.gather(1, t_C).sum(dtype=torch.float64)
             total -= (1 - smoothing) * own
@@ -34,20 +56,30 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if smoothing:
                 grad_CV -= smoothing / vocabulary
             grad_CV.scatter_add_(1, t_C, torch.full(t_C.shape, smoothing - 1.0))
+            grad_value += grad_CV[added].sum()
             torch.mm(grad_CV, weight_VD, out=grad_hidden[start : start + chunk])
             grad_weight.addmm_(grad_CV.T, h_CD)
-        ctx.save_for_backward(grad_hidden.div_(rows), grad_weight.div_(rows))
+        ctx.save_for_backward(grad_hidden.div_(rows), grad_weight.div_(rows), grad_value.div_(rows))
         return (total / rows).to(hidden_ND.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grads[0], grad_weight * grads[0], None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight, grad_value = (saved * grads[0] for saved in ctx.saved_tensors)
+        return grad_hidden, grad_weight, None, None, None, None, grad_value
 
 
 def linear_cross_entropy(
-    hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, *, label_smoothing: float = 0.0
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    targets_N: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    added: Added | None = None,
 ) -> Tensor:
     """Mean cross-entropy of `hidden @ weight.T`, as `torch.nn.functional.cross_entropy` gives it."""
-    loss: Tensor = _LinearCrossEntropy.apply(hidden_ND, weight_VD, targets_N, label_smoothing)
+    nowhere = torch.zeros(0, dtype=torch.int64)
+    added = added or Added(nowhere, nowhere, torch.zeros(()))
+    loss: Tensor = _LinearCrossEntropy.apply(
+        hidden_ND, weight_VD, targets_N, label_smoothing, added.rows_E, added.tokens_E, added.value
+    )
     return loss

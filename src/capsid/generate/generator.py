@@ -145,7 +145,7 @@ class TimelineGenerator(TransformerGenerator):
     """One position an item, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`.
 
     `reads`: heads weigh by distance alone (`mixing`), or attention learns how far back counts how much (`distances`) or
-    has an embedding a place (`places`).
+    has an embedding a place (`places`). With `repeats` it learns from the data how likely an item is to be taken again.
     """
 
     kind: ClassVar[str] = "timeline"
@@ -155,6 +155,7 @@ class TimelineGenerator(TransformerGenerator):
     cosine_temperature: float = 0.06
     depth_layers: int = 1
     reads: str = "mixing"
+    repeats: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -164,7 +165,9 @@ class TimelineGenerator(TransformerGenerator):
             raise ConfigError(f"generator.reads is {self.reads!r}", hint=f"one of {', '.join(READINGS)}")
 
     def _network(self, layout: TokenLayout) -> TimelineTransformer:
-        return TimelineTransformer(self._shape(layout), self.depth_layers, self.reads, self._parts(layout))
+        return TimelineTransformer(
+            self._shape(layout), self.depth_layers, self.reads, self.repeats, self._parts(layout)
+        )
 
 
 @dataclass(kw_only=True)

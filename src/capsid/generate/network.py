@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsid.generate.cross_entropy import Added
 from capsid.generate.dropout import dropout
+from capsid.generate.repeats import Taken
 from capsid.generate.token_table import TokenTable, TokenVectors
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
@@ -60,22 +62,28 @@ class Cache:
 
 @dataclass(frozen=True)
 class State:
-    """Everything a step needs. `padding_UL` is True where a history has padding."""
+    """Everything a step needs. `padding_UL` is True where a history has padding; `taken`, if that counts, is what the
+    user has already."""
 
     caches: tuple[Cache, ...]
     padding_UL: Tensor
     places_U: Tensor
     vectors: TokenVectors
     depth: int = 0
+    taken: Taken | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Hidden rows from which a token is predicted, that token, and the vectors of all tokens. Shapes: (N, D), (N,)."""
+    """Hidden rows from which a token is predicted, that token, and the vectors of all tokens. Shapes: (N, D), (N,).
+
+    `added` is what scores have besides the product of row and vector.
+    """
 
     hidden_ND: Tensor
     targets_N: Tensor
     vectors: TokenVectors
+    added: Added | None = None
 
 
 class GeneratorNetwork(Protocol):

@@ -5,7 +5,7 @@ A term sees the network's hidden rows and the tokens they must predict. It knows
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 from torch import Tensor
@@ -34,11 +34,16 @@ class NextToken:
 
     def loss(self, network: GeneratorNetwork, predictions: Predictions) -> Tensor:
         """Mean cross-entropy."""
-        hidden_ND = network.norm(predictions.hidden_ND)
+        hidden_ND, added = network.norm(predictions.hidden_ND), predictions.added
         if self.temperature != 1.0:
             hidden_ND = hidden_ND / self.temperature
+            added = added and replace(added, value=added.value / self.temperature)
         return linear_cross_entropy(
-            hidden_ND, predictions.vectors.score_VD, predictions.targets_N, label_smoothing=self.label_smoothing
+            hidden_ND,
+            predictions.vectors.score_VD,
+            predictions.targets_N,
+            label_smoothing=self.label_smoothing,
+            added=added,
         )
 
 

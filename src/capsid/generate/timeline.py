@@ -9,6 +9,8 @@ T tokens of an item, otherwise as there.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from torch.nn import functional as F
 from capsid.generate.dropout import dropout
 from capsid.generate.network import Block, Layer, NetworkShape, Predictions, State, TokenNetwork
 from capsid.generate.reading import Distances, MixingBlock, NearBlock
+from capsid.generate.repeats import Repeats, completions, taken
 from capsid.generate.token_table import TokenVectors
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
@@ -28,20 +31,24 @@ READINGS: dict[str, type[Layer]] = {"places": Block, "distances": NearBlock, "mi
 class TimelineTransformer(TokenNetwork):
     """`blocks` read the history, `depth_blocks` generate the next item; embeddings and logits are shared and tied.
 
-    `reads` is one of READINGS: attention with an embedding a place or with distances, or distances alone.
+    `reads` is one of READINGS: attention with an embedding a place or with distances, or distances alone. With
+    `repeats` it learns how likely an item is to be taken again.
     """
 
-    def __init__(self, shape: NetworkShape, depth_layers: int, reads: str, parts: Ragged | None = None) -> None:
+    def __init__(
+        self, shape: NetworkShape, depth_layers: int, reads: str, repeats: bool, parts: Ragged | None = None
+    ) -> None:
         super().__init__(shape, parts)
         self.place = nn.Embedding(shape.history + 1, shape.width) if reads == "places" else None
         self.blocks = nn.ModuleList(READINGS[reads](shape) for _ in range(shape.layers))
         self.depth_blocks = nn.ModuleList(Block(shape) for _ in range(depth_layers))
+        self.repeats = Repeats() if repeats else None
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
         super().reset(generator)
         for module in self.modules():
-            if isinstance(module, Distances):
+            if isinstance(module, Distances | Repeats):
                 module.start()
 
     def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
@@ -65,7 +72,8 @@ class TimelineTransformer(TokenNetwork):
         for block in self.depth_blocks:
             assert isinstance(block, Block)
             rows_RD = block.ragged(rows_RD, slots_R, width)
-        return Predictions(rows_RD, tokens_R, vectors)
+        added = None if self.repeats is None else completions(batch, self.repeats.value())
+        return Predictions(rows_RD, tokens_R, vectors, added)
 
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
         """Read histories once; of each only the last position goes on (U, V)."""
@@ -77,13 +85,19 @@ class TimelineTransformer(TokenNetwork):
             x, cache = block(x)
             caches.append(cache)
         padding_U1 = torch.zeros(len(histories), 1, dtype=torch.bool)
-        state = State(tuple(caches), padding_U1, torch.from_numpy(histories.items_B), vectors)
-        return state, self.logits(x[:, 0], vectors)
+        own = None if self.repeats is None else taken(histories, self.repeats.value())
+        state = State(tuple(caches), padding_U1, torch.from_numpy(histories.items_B), vectors, taken=own)
+        logits_U1V = self.logits(x, vectors)
+        return state, (logits_U1V if own is None else own.added_to(logits_U1V, 0))[:, 0]
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """One more token for every beam: the new state, and the scores of what follows (U, W, V)."""
         x = self._taken(state.vectors, tokens_UW, torch.full_like(tokens_UW, state.depth))
-        return self._stepped(self.depth_blocks, x, state, parents_UW)
+        stepped, logits_UWV = self._stepped(self.depth_blocks, x, state, parents_UW)
+        if state.taken is None:
+            return stepped, logits_UWV
+        own = state.taken.on(parents_UW, tokens_UW, state.depth)
+        return replace(stepped, taken=own), own.added_to(logits_UWV, stepped.depth)
 
     def _read(self, vectors: TokenVectors, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Tensor:
         """What the timeline makes of every prefix of the histories. Shape: (B, P, D)."""

@@ -18,6 +18,7 @@ CAPSID = Recipe(
         "temperatures are calibrated to a winner mass that rises with depth",
         "an id ends where no other item shares it; confidence and residual norm are asked only if set",
         "the generator reads a position an item and scores by cosine (generator=transformer: as in the paper)",
+        "it learns how likely an item is to be taken again (generator.repeats=false: off)",
     ),
     encoder=default_encoder(),
     tokenizer=CapsuleTokenizer(),

@@ -16,6 +16,7 @@ RQ_KMEANS = Recipe(
     deviations=(
         "item vectors join text with collaborative vectors",
         "the generator reads a position an item, scores tokens by cosine, and has no user token",
+        "it learns how likely an item is to be taken again (generator.repeats=false: off)",
     ),
     encoder=default_encoder(),
     tokenizer=ResidualKMeans(),

@@ -18,6 +18,7 @@ TIGER = Recipe(
         "text vectors are MiniLM's, not Sentence-T5's",
         "AdamW for 4,500 steps in place of Adagrad for 20,000 epochs; codes that no item takes are revived",
         "the generator reads a position an item, scores by cosine, is no T5 encoder and decoder, and has no user token",
+        "it learns how likely an item is to be taken again (generator.repeats=false: off)",
         "beam search walks the trie, so no id of the answer is invalid",
     ),
     encoder=default_encoder(),
