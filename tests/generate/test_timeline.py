@@ -78,6 +78,8 @@ def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers:
     generator = timeline(seed, layers=layers, depth_layers=depth_layers, reads=reads)
     rng = np.random.default_rng(seed)
     histories = random_histories(seed, len(IDS), LENGTHS)
+    # Everybody comes back for one item.
+    histories = Ragged.from_rows([[*history, history[-1]] for history in histories])
     state, logits = generator.start(flatten(IDS, histories, last=6))
     beams: list[list[list[int]]] = [[[]] for _ in histories]
     seen = logits[:, None]

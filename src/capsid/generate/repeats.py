@@ -40,7 +40,7 @@ class Repeats(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """The items of every user's history, and of each beam which of them its tokens so far may become."""
+    """The items of every user's history, and of each beam which of them it has the first tokens of."""
 
     tokens_UPT: Tensor
     lengths_UP: Tensor
@@ -50,12 +50,10 @@ class Taken:
     def on(self, parents_UW: Tensor, tokens_UW: Tensor, depth: int) -> Taken:
         """After every beam took a token, its item's `depth`-th."""
         users_U1 = torch.arange(len(parents_UW))[:, None]
-        # Beyond the longest id of the histories nothing is open.
-        past = depth >= self.tokens_UPT.shape[2]
-        next_UP = torch.full_like(self.lengths_UP, PAD) if past else self.tokens_UPT[:, :, depth]
-        longer_UP = self.lengths_UP > depth + 1
-        same_UWP = (next_UP[:, None] == tokens_UW[..., None]) & longer_UP[:, None]
-        return replace(self, open_UWP=self.open_UWP[users_U1, parents_UW] & same_UWP)
+        open_UWP = self.open_UWP[users_U1, parents_UW]
+        if depth < self.tokens_UPT.shape[2]:
+            open_UWP = open_UWP & (self.tokens_UPT[:, None, :, depth] == tokens_UW[..., None])
+        return replace(self, open_UWP=open_UWP)
 
     def added_to(self, logits_UWV: Tensor, depth: int) -> Tensor:
         """The scores of tokens at `depth`, with the number where one completes an open item."""
