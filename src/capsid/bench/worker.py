@@ -93,7 +93,8 @@ def run_cell(job: Job, place: Place, journal: Journal, progress: Progress, keep:
     spent = 0.0
     for name in job.cell.evaluations:
         if name == POSITIONS:
-            found_at = position_accuracy(recommender.retriever, recommender.catalogue_.split.test, users=SAMPLED)
+            test = recommender.catalogue_.split.test
+            found_at = position_accuracy(recommender.retriever, test, users=SAMPLED, progress=progress)
             evaluations[name] = dataclasses.asdict(found_at)
             continue
         split, _, filtered = name.partition("-")

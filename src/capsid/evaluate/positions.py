@@ -14,6 +14,7 @@ from capsid.data.split import Cases
 from capsid.decode.exact import exact_scores
 from capsid.decode.retrieve import Retriever
 from capsid.ids.flatten import flatten
+from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 
 TOPS = (1, 5)
@@ -30,7 +31,9 @@ class PositionAccuracy:
     choices: tuple[float, ...]
 
 
-def position_accuracy(retriever: Retriever, cases: Cases, *, users: int = 500) -> PositionAccuracy:
+def position_accuracy(
+    retriever: Retriever, cases: Cases, *, users: int = 500, progress: Progress = silent
+) -> PositionAccuracy:
     """Over an evenly spaced sample of the cases."""
     rows = np.linspace(0, len(cases) - 1, min(users, len(cases))).astype(np.int64)
     sample = cases.take(rows)
@@ -42,6 +45,7 @@ def position_accuracy(retriever: Retriever, cases: Cases, *, users: int = 500) -
         found = code_ranks(scores_UN, retriever.ids.codes, part.targets)
         ranks.append(found[0])
         choices.append(found[1])
+        progress.update(f"accuracy by position: {start + len(part):,}/{len(sample):,} users")
     return _summary(np.concatenate(ranks), np.concatenate(choices))
 
 
