@@ -64,7 +64,7 @@ def main_table(source: Source) -> Table:
         rows.append(Row(label, entries, mark, context=label in CONTEXT or label not in METHODS))
     notes = [
         f"Evaluation: {source.evaluation}; whole catalogue ranked; mean and deviation where there are several seeds.",
-        "Rows of context (popularity, SASRec, BERT4Rec, atomic) and rows on other input or budget have no bold and no underline.",
+        "Context (popularity, SASRec, BERT4Rec, atomic) and rows on other input or budget: no bold and no underline.",
         "atomic: one token an item, with the generator that ids have.",
         "† uses dense vectors or attributes beside ids.",
     ]
