@@ -8,12 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench_world import TINY, Watch, plan_of
 from test_tables import cell
 
 from capsid.artifacts import save_arrays
 from capsid.bench.figures import FIGURES, draw
 from capsid.bench.results import LINES, VALUES, arrays_hash
-from capsid.bench.tables import Source
+from capsid.bench.runner import Options, run_plan
+from capsid.bench.store import Place
+from capsid.bench.tables import TABLES, Source
 from capsid.errors import ConfigError
 
 pytest.importorskip("matplotlib")
@@ -59,6 +62,35 @@ def test_every_figure_is_drawn(source: Source, name: str) -> None:
     assert SHOWS[name] in svg.decode()
     assert draw(name, source) == svg, "equal numbers, equal bytes"
     assert draw(name, source, "png").startswith(b"\x89PNG")
+
+
+@pytest.fixture(scope="module")
+def fitted(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """Cells that were really run, so that their lines look as lines do; the labels are those that are drawn."""
+    place = Place(tmp_path_factory.mktemp("fitted"), "main")
+    capsules = [s for s in TINY if "restarts" not in s] + ["tokenizer.training.steps=3", "merges.min_count=2"]
+    plan = plan_of(
+        {"method": "popularity", "label": "capsid-bpe"},
+        {"method": "rq-kmeans", "label": "tiger", "settings": list(TINY)},
+        {"method": "capsid-bpe", "label": "capsid", "settings": capsules, "evaluations": ["test", "positions"]},
+        name="main",
+        datasets=["amazon-beauty"],
+    )
+    summary = run_plan(plan, place, {"amazon-beauty": str(shop)}, Options(workers=2), Watch())
+    assert summary.count("done") == 3
+    costs = {"runs": [{"run": "tiger", "cost": 1.0}, {"run": "capsid", "cost": 0.9}]}
+    (place.folder / "decode_cost.json").write_text(json.dumps(costs))
+    return Source(place.store)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_drawn_of_cells_that_were_run(fitted: Source, name: str) -> None:
+    assert draw(name, fitted).startswith(b"<?xml")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_is_made_of_cells_that_were_run(fitted: Source, name: str) -> None:
+    assert TABLES[name](fitted).rows
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -36,8 +36,9 @@ def cell(label: str, seed: int, recall: float, dataset: str = "amazon-beauty", p
     }
     ids = {
         "collision_rate": 0.01,
-        "utilization": [1.0, 0.5],
-        "gini": [0.2, 0.4],
+        "utilization": 0.75,
+        "utilization_by_depth": [1.0, 0.5],
+        "gini": 0.3,
         "intra_code_similarity": 0.6,
         "mean_length": 2.5,
         "mean_tokens": 2.0,

@@ -189,7 +189,7 @@ def _first(cells: Results, label: str, dataset: str) -> Result | None:
 
 
 def _tokenized(cells: Results) -> list[tuple[str, Result | None]]:
-    labels = dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY) if len(c.ids.get("utilization") or ()) > 0)
+    labels = dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY) if c.ids.get("utilization_by_depth"))
     return [(label, _first(cells, label, BEAUTY)) for label in labels if label not in CONTEXT]
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from capsid.artifacts import read_json
 from capsid.bench.paper import DATASETS, METRICS, main_value, number, paper
 from capsid.bench.results import Result, Results, load
@@ -149,7 +147,7 @@ def quality_table(source: Source) -> Table:
     for label in labels:
         found = _by_seed(cells, label, "amazon-beauty")
         ids = {
-            name: tuple(_mean(c.ids[name]) for c in found if c.ids.get(name) is not None)
+            name: tuple(float(c.ids[name]) for c in found if c.ids.get(name) is not None)
             for name in ("collision_rate", "utilization", "gini", "intra_code_similarity", "mean_length", "mean_tokens")
         }
         recall = tuple(
@@ -330,11 +328,7 @@ def _metric(cells: Results, label: str, dataset: str, metric: str, evaluation: s
 
 
 def _ids(cells: Results, label: str, dataset: str, name: str) -> tuple[float, ...]:
-    return tuple(_mean(c.ids[name]) for c in _by_seed(cells, label, dataset) if c.ids.get(name) is not None)
-
-
-def _mean(value: Any) -> float:
-    return float(np.mean(value))
+    return tuple(float(c.ids[name]) for c in _by_seed(cells, label, dataset) if c.ids.get(name) is not None)
 
 
 def _compared(cells: Results, ours: Sequence[Result], other: Sequence[Result], evaluation: str) -> tuple[Entry, ...]:
