@@ -162,6 +162,19 @@ def test_a_negative_bias_lets_the_weakest_merges_rest_and_keeps_their_tokens() -
     assert type(merges)(size=6).load_state(shifted.state()).table_ == after
 
 
+def test_a_bias_that_tells_certain_merges_apart_keeps_their_order() -> None:
+    merges = fitted().merges_
+    pairs = merges.candidates_
+    # All but certain, and so equal; the first in the table has the smallest logit.
+    rows = np.argsort(np.where(pairs.merge >= 0, pairs.merge, len(pairs)))[: len(merges.table_)]
+    pairs.logit[rows] = 45.0 + np.arange(len(rows))
+    assert set(merges.table_.strength) == {1.0}
+    for bias in (-10.0, -20.0, 5.0):
+        after = merges.shifted(bias).table_
+        assert (after.left, after.right) == (merges.table_.left, merges.table_.right)
+        assert min(after.strength) == pytest.approx(1.0)
+
+
 def test_a_phase_is_cut_into_adapting_parts_and_a_rest_at_the_rates_of_the_whole() -> None:
     whole = Training(steps=90, warmup=0.1)
     phase = Phase(training=whole, adapt=RoutingAdapters(share=0.5, refreshes=3))

@@ -96,8 +96,11 @@ class SemanticBPE:
         pairs = self.candidates_
         rows = np.flatnonzero(pairs.merge >= 0)
         rows = rows[np.argsort(pairs.merge[rows])]
-        columns = (pairs.left[rows], pairs.right[rows], self.probability(pairs.logit[rows]), pairs.number[rows])
-        table = MergeTable.of(self.first_, *columns)
+        number, strength = pairs.number[rows], self.probability(pairs.logit[rows])
+        for own in np.unique(number):
+            # What was as good as certain stands in order of score; a learnt bias may tell it apart in its last digits.
+            strength[number == own] = np.minimum.accumulate(strength[number == own])
+        table = MergeTable.of(self.first_, pairs.left[rows], pairs.right[rows], strength, number)
         return dataclasses.replace(table, least=LEAST) if len(table) else table
 
     def probability(self, logit: np.ndarray) -> np.ndarray:
