@@ -56,16 +56,17 @@ class Taken:
         return replace(self, open_UWP=open_UWP)
 
     def added_to(self, logits_UWV: Tensor, depth: int) -> Tensor:
-        """The scores of tokens at `depth`, with the number where one completes an open item."""
-        users, beams, vocabulary = logits_UWV.shape
+        """The scores of tokens at `depth`, with the number where one completes an open item. Changes what is given:
+        a copy of all scores would cost more than the rest of a step."""
+        _, beams, vocabulary = logits_UWV.shape
         user_E, beam_E, place_E = (self.open_UWP & (self.lengths_UP == depth + 1)[:, None]).nonzero(as_tuple=True)
         if not len(user_E):
             return logits_UWV
         key_E = (user_E * beams + beam_E) * vocabulary + self.tokens_UPT[user_E, place_E, depth]
         # An item that stands twice in a history counts once.
         key_E = key_E.unique()
-        flat = logits_UWV.reshape(-1)
-        return flat.index_add(0, key_E, self.value.expand(len(key_E))).view(users, beams, vocabulary)
+        logits_UWV.view(-1).index_add_(0, key_E, self.value.expand(len(key_E)))
+        return logits_UWV
 
 
 def taken(histories: TokenBatch, value: Tensor) -> Taken:
