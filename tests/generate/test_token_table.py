@@ -100,6 +100,8 @@ def test_without_merges_and_temperature_the_rows_are_the_vectors() -> None:
 @KINDS
 def test_scores_are_cosines_over_the_temperature(kind: type[TransformerGenerator]) -> None:
     generator = random_generator(IDS, 3, kind=kind, cosine_temperature=0.07)
+    if kind is TimelineGenerator:
+        generator.network.repeats.start()
     batch = flatten(IDS, HISTORIES, last=6)
     found = generator.network.predict(batch)
     with torch.no_grad():

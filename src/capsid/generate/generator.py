@@ -150,8 +150,6 @@ class TimelineGenerator(TransformerGenerator):
 
     kind: ClassVar[str] = "timeline"
     layers: int = 2
-    dropout: float = 0.4
-    embedding_dropout: float = 0.4
     cosine_temperature: float = 0.06
     depth_layers: int = 1
     reads: str = "mixing"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from capsid.generate.generator import TimelineGenerator
 from capsid.recipes.capsid import CAPSID
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 
@@ -17,7 +18,10 @@ CAPSID_BPE = dataclasses.replace(
         "tokens are compared by the mean vectors of their items, not by centres, which are near orthogonal",
         "merges are learnt after the capsules, on final ids; the score teaches the gate, which decides",
         "pairs taken 5 times may be merged, cosine only orders them; the paper's thresholds leave next to none",
+        "more dropout than recipes without merges have, as validation asks",
         "the routing adapters of stage 2 are off (schedule.0.adapt=routing-adapters)",
     ),
+    # Thousands of tokens, most of them rare: twice the dropout that codes of small codebooks learn best with.
+    generator=TimelineGenerator(dropout=0.4, embedding_dropout=0.4),
     merges=SemanticBPE(size=16_384, passes=2, min_count=5, theta=(0.9, -1.0)),
 )
