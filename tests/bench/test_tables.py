@@ -81,7 +81,7 @@ def cell(label: str, seed: int, recall: float, dataset: str = "amazon-beauty", p
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
     cells = [cell("tiger", s, 0.2) for s in (0, 1)] + [cell("capsid-bpe", s, 0.5) for s in (0, 1)]
-    cells += [cell("sasrec", 0, 0.9), cell("capsid-bpe", 0, 0.3, "amazon-toys")]
+    cells += [cell("sasrec", 0, 0.9), cell("tiger-text", 0, 0.95), cell("capsid-bpe", 0, 0.3, "amazon-toys")]
     cells += [cell("full", 0, 0.5, plan="ablation"), cell("T=1", 0, 0.25, plan="ablation")]
     cells += [cell("T=1", 0, 0.25, plan="sensitivity")]
     for line, values in cells:
@@ -111,8 +111,16 @@ def test_main(source: Source) -> None:
     assert entries(table, "letter")["beauty R@10"].values == ()
     text = markdown(table)
     assert "| cobra † |" in text
-    row = next(line for line in text.splitlines() if line.startswith("| sasrec"))
-    assert "**" not in row, "context is not marked as best"
+
+
+@pytest.mark.parametrize("name", ["main", "tiers", "cold-start"])
+def test_context_and_rows_of_other_input_are_not_marked(source: Source, name: str) -> None:
+    lines = markdown(TABLES[name](source)).splitlines()
+    marked = {
+        line.split(" | ")[0].strip("| ") for line in lines if line.startswith("| ") and ("**" in line or "<u>" in line)
+    }
+    assert "capsid-bpe" in marked
+    assert not marked & {"sasrec", "tiger-text"}
 
 
 def test_significance(source: Source) -> None:
@@ -122,7 +130,7 @@ def test_significance(source: Source) -> None:
     assert found["bootstrap p"].mean < 0.01
     assert len(found["t-test p"].values) == 1
     assert entries(table, "beauty: sasrec")["t-test p"].values == (), "one seed has no t-test"
-    assert [r.label for r in table.rows] == ["beauty: tiger", "beauty: sasrec"]
+    assert [r.label for r in table.rows] == ["beauty: tiger", "beauty: sasrec", "beauty: tiger-text"]
 
 
 def test_ablation_and_sensitivity(source: Source) -> None:
@@ -131,6 +139,8 @@ def test_ablation_and_sensitivity(source: Source) -> None:
     full = entries(ablation, "full")["Recall@10"].mean
     assert found["drop"].mean == pytest.approx(found["Recall@10"].mean / full - 1)
     assert found["drop"].paper == pytest.approx(0.0731 / 0.0839 - 1)
+    assert found["bootstrap p"].mean < 0.05
+    assert entries(ablation, "full")["bootstrap p"].values == ()
     assert entries(ablation, "no spread")["Recall@10"].values == ()
     sensitivity = TABLES["sensitivity"](source)
     assert entries(sensitivity, "T=1")["codes an item"].paper == 3.3

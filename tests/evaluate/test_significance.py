@@ -13,7 +13,7 @@ HITS = (RNG.random((3, 4000)) < 0.06).astype(float)
 
 
 def test_a_method_against_itself() -> None:
-    same = paired_bootstrap(HITS, HITS)
+    same = paired_bootstrap(HITS[:1], HITS[:1])
     assert (same.difference, same.low, same.high, same.p) == (0, 0, 0, 1)
     assert not same.significant
     assert same.users == 4000
@@ -38,6 +38,28 @@ def test_the_interval_is_that_of_a_plain_bootstrap() -> None:
     np.testing.assert_allclose([found.low, found.high], np.quantile(means, [0.025, 0.975]), atol=1.2e-3)
     # And that of theory: half the width is 1.96 standard errors of the paired difference.
     assert (found.high - found.low) / 2 == pytest.approx(1.96 * gaps.std() / 4000**0.5, rel=0.06)
+
+
+def test_seeds_are_drawn_too() -> None:
+    """Against loops that draw seeds of each side and users; and wider than what users alone would show."""
+    first = np.stack([np.arange(900) % 10 < n for n in (3, 4, 6)]).astype(float)
+    second = np.stack([np.arange(900) % 7 < n for n in (2, 3)]).astype(float)
+    found = paired_bootstrap(first, second, draws=4000)
+    means = []
+    for _ in range(4000):
+        users = RNG.integers(0, 900, 900)
+        sides = [side[RNG.integers(0, len(side), len(side))].mean(0)[users].mean() for side in (first, second)]
+        means.append(sides[0] - sides[1])
+    np.testing.assert_allclose([found.low, found.high], np.quantile(means, [0.025, 0.975]), atol=0.012)
+    averaged = paired_bootstrap(first.mean(0)[None], second.mean(0)[None])
+    assert found.difference == pytest.approx(averaged.difference)
+    assert found.high - found.low > 2 * (averaged.high - averaged.low)
+
+
+def test_seeds_that_agree_widen_nothing() -> None:
+    once = paired_bootstrap(HITS[:1], HITS[1:2])
+    thrice = paired_bootstrap(np.repeat(HITS[:1], 3, 0), np.repeat(HITS[1:2], 3, 0))
+    assert (thrice.low, thrice.high) == (pytest.approx(once.low, abs=4e-4), pytest.approx(once.high, abs=4e-4))
 
 
 def test_pairing_matters() -> None:

@@ -59,7 +59,7 @@ def main_table(source: Source) -> Table:
             for m in METRICS
         )
         mark = " †" if label in PATCHED else ""
-        rows.append(Row(label, entries, mark, context=label in CONTEXT or label not in METHODS))
+        rows.append(Row(label, entries, mark, context=_context(label)))
     notes = [
         f"Evaluation: {source.evaluation}; whole catalogue ranked; mean and deviation where there are several seeds.",
         "Context (popularity, SASRec, BERT4Rec, atomic) and rows on other input or budget: no bold and no underline.",
@@ -70,7 +70,7 @@ def main_table(source: Source) -> Table:
 
 
 def significance_table(source: Source) -> Table:
-    """`capsid-bpe` against every other method, Recall@10: paired bootstrap over users, and the paper's t-test."""
+    """`capsid-bpe` against every other method, Recall@10: bootstrap over users and seeds, and the paper's t-test."""
     cells = source.plan("main")
     rows = []
     for dataset in DATASETS:
@@ -86,7 +86,8 @@ def significance_table(source: Source) -> Table:
         Column("t-test p", None, 4),
     )
     notes = (
-        "capsid-bpe minus the row, Recall@10; users are drawn with replacement, seeds averaged first.",
+        "capsid-bpe minus the row, Recall@10; users and the seeds of each row are drawn with replacement.",
+        "A row of one seed: what another training of it would have given is in no interval.",
         "The t-test is the paper's: paired over seeds; it needs two seeds or more of both and says little with three.",
     )
     return Table("significance", "Is capsid-bpe better?", columns, tuple(rows), "against", notes)
@@ -106,6 +107,7 @@ def ablation_table(source: Source) -> Table:
         "frequency-only merges": "frequency-only",
     }
     full = Entry(_metric(cells, "full", "amazon-beauty", "recall@10", source.evaluation)).mean
+    unchanged = _by_seed(cells, "full", "amazon-beauty")
     whole = number("ablation", "full")
     rows = []
     for label, key in keys.items():
@@ -114,9 +116,20 @@ def ablation_table(source: Source) -> Table:
         drop = (own.mean / full - 1,) if own.mean is not None and full and label != "full" else ()
         paper_drop = theirs / whole - 1 if theirs is not None and whole and label != "full" else None
         lengths = _ids(cells, label, "amazon-beauty", "mean_tokens")
-        rows.append(Row(label, (own, Entry(drop, paper_drop), Entry(lengths))))
-    columns = (Column("Recall@10"), Column("drop", None, 1, 100, "%"), Column("tokens an item", None, 2))
-    return Table("ablation", "Ablation on Beauty", columns, tuple(rows), "variant")
+        changed = _by_seed(cells, label, "amazon-beauty")
+        compared = _compared(cells, changed, unchanged, source.evaluation)[1:3] if drop else (Entry(), Entry())
+        rows.append(Row(label, (own, Entry(drop, paper_drop), *compared, Entry(lengths))))
+    columns = (
+        Column("Recall@10"),
+        Column("drop", None, 1, 100, "%"),
+        Column("95 % interval", None),
+        Column("bootstrap p", None, 4),
+        Column("tokens an item", None, 2),
+    )
+    notes = (
+        "Interval and p: the row minus full, drawn over users; what another seed would have given is not in them.",
+    )
+    return Table("ablation", "Ablation on Beauty", columns, tuple(rows), "variant", notes)
 
 
 def sensitivity_table(source: Source) -> Table:
@@ -203,7 +216,7 @@ def tiers_table(source: Source) -> Table:
         ]
         tail = {"tiger": "tiger-tail", "capsid-bpe": "capsid-tail"}.get(label)
         theirs = (None, None, paper()["tiers"][tail] if tail else None)
-        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(tiers, theirs)), context=label in CONTEXT))
+        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(tiers, theirs)), context=_context(label)))
     columns = tuple(Column(t) for t in ("head", "torso", "tail"))
     notes = ("Head: the most taken 20 % of the items; torso: the next 40 %; tail: the rest (docs/protocol.md).",)
     return Table("tiers", "Recall@10 by popularity on Beauty", columns, tuple(rows), notes=notes)
@@ -223,7 +236,7 @@ def cold_start_table(source: Source) -> Table:
         kept = tuple(c / w for c, w in zip(cold, whole) if w)
         entries = (tuple(whole), tuple(cold), kept)
         theirs = [number("cold-start", label, place) for place in range(3)]
-        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(entries, theirs)), context=label in CONTEXT))
+        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(entries, theirs)), context=_context(label)))
     columns = (Column("Recall@10"), Column("cold Recall@10"), Column("kept", "high", 1, 100, "%"))
     return Table("cold-start", "Cold items on Beauty", columns, tuple(rows))
 
@@ -313,6 +326,11 @@ TABLES: dict[str, Callable[[Source], Table]] = {
     "cold-start": cold_start_table,
     "tiers": tiers_table,
 }
+
+
+def _context(label: str) -> bool:
+    """Shown, but not ranked: what has no ids, and rows on other input or another budget."""
+    return label in CONTEXT or label not in METHODS
 
 
 def _short(metric: str) -> str:

@@ -29,7 +29,7 @@ def compare(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """FIRST minus SECOND, paired by user, seeds averaged, with a 95 % interval from a bootstrap over users.
+    """FIRST minus SECOND, paired by user, with a 95 % interval from a bootstrap over users and seeds.
 
     Reads what `capsid evaluate` kept in the runs; nothing is ranked again.
 
