@@ -51,20 +51,20 @@ def paired_bootstrap(
     if len(lengths) != 1 or 0 in lengths:
         raise DataError(f"runs of different users cannot be paired: {sorted(lengths)} values")
     (users,) = lengths
-    sides = [np.asarray(side, dtype=np.float64) for side in (first, second)]
-    means = _resampled_gaps(*sides, draws, numpy_rng(seed, "bootstrap"))
+    first_SU, second_SU = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    means = _resampled_gaps(first_SU, second_SU, draws, numpy_rng(seed, "bootstrap"))
     low, high = np.quantile(means, [0.025, 0.975])
     # One is added on both sides: no p-value of zero can be had from so many draws.
     tail = min((means <= 0).sum(), (means >= 0).sum())
     return Comparison(
-        first=float(sides[0].mean()),
-        second=float(sides[1].mean()),
-        difference=float((sides[0].mean(0) - sides[1].mean(0)).mean()),
+        first=float(first_SU.mean()),
+        second=float(second_SU.mean()),
+        difference=float((first_SU.mean(0) - second_SU.mean(0)).mean()),
         low=float(low),
         high=float(high),
         p=float(min(1.0, 2 * (tail + 1) / (draws + 1))),
-        first_by_seed=tuple(float(np.mean(v)) for v in first),
-        second_by_seed=tuple(float(np.mean(v)) for v in second),
+        first_by_seed=tuple(first_SU.mean(1).tolist()),
+        second_by_seed=tuple(second_SU.mean(1).tolist()),
         users=users,
     )
 
