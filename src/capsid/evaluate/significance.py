@@ -77,9 +77,8 @@ def _resampled_gaps(first_SU: np.ndarray, second_SU: np.ndarray, draws: int, rng
     sets, times = np.unique(np.hstack(weights), axis=0, return_counts=True)
     means = []
     for weight, count in zip(sets, times):
-        gaps_U = weight[: len(first_SU)] @ first_SU / len(first_SU) - weight[len(first_SU) :] @ second_SU / len(
-            second_SU
-        )
+        ours_S, theirs_S = np.split(weight, [len(first_SU)])
+        gaps_U = ours_S @ first_SU / len(first_SU) - theirs_S @ second_SU / len(second_SU)
         means.append(_resampled_means(gaps_U, count, rng))
     return np.concatenate(means)
 
