@@ -32,6 +32,7 @@ def cell(label: str, seed: int, recall: float, dataset: str = "amazon-beauty", p
     evaluation = {
         "metrics": metrics,
         "code_recall@50": 0.4,
+        "code_chance@50": 0.2,
         "recall@10_by_tier": {"head": recall * 2, "torso": recall, "tail": recall / 4},
     }
     ids = {
@@ -151,6 +152,8 @@ def test_ablation_and_sensitivity(source: Source) -> None:
 def test_quality_tiers_cold_positions_patching(source: Source) -> None:
     quality = entries(TABLES["tokenizer-quality"](source), "tiger")
     assert quality["utilization"].values == (0.75, 0.75)
+    assert quality["code recall@50"].values == (0.4, 0.4)
+    assert quality["by chance"].values == (0.2, 0.2)
     assert entries(TABLES["tokenizer-quality"](source), "frequency")["Gini"].paper == 0.92
     tiers = entries(TABLES["tiers"](source), "capsid-bpe")
     assert tiers["tail"].values == (0.125, 0.125)

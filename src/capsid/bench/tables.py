@@ -163,26 +163,29 @@ def quality_table(source: Source) -> Table:
             name: tuple(float(c.ids[name]) for c in found if c.ids.get(name) is not None)
             for name in ("collision_rate", "utilization", "gini", "intra_code_similarity", "mean_length", "mean_tokens")
         }
-        recall = tuple(
-            float(c.evaluations[source.evaluation]["code_recall@50"])
-            for c in found
-            if c.evaluations.get(source.evaluation, {}).get("code_recall@50") is not None
+        recall, chance = (
+            tuple(
+                float(e[name]) for c in found if (e := c.evaluations.get(source.evaluation, {})).get(name) is not None
+            )
+            for name in ("code_recall@50", "code_chance@50")
         )
         five = (ids["collision_rate"], ids["utilization"], ids["gini"], ids["intra_code_similarity"], recall)
         entries = [Entry(v, number("tokenizer-quality", label, place)) for place, v in enumerate(five)]
-        rows.append(Row(label, (*entries, Entry(ids["mean_length"]), Entry(ids["mean_tokens"]))))
+        others = (Entry(v) for v in (chance, ids["mean_length"], ids["mean_tokens"]))
+        rows.append(Row(label, (*entries, *others)))
     columns = (
         Column("collisions", "low", 1, 100, "%"),
         Column("utilization", "high", 1, 100, "%"),
         Column("Gini", "low", 2),
         Column("intra-code similarity", "high", 3),
-        Column("code recall@50", "high", 3),
+        Column("code recall@50", None, 3),
+        Column("by chance", None, 3),
         Column("codes an item", None, 2),
         Column("tokens an item", None, 2),
     )
     notes = (
         "Collisions are on codes, before any policy; utilization and Gini are means over depths.",
-        "Code recall@50: share of the targets whose first code is among the 50 likeliest (of 256 codes: chance 0.2).",
+        "Code recall@50: the first code is among the 50 likeliest; only rows of equal chance can be compared in it.",
     )
     return Table("tokenizer-quality", "Quality of ids on Beauty", columns, tuple(rows), "tokenizer", notes)
 
