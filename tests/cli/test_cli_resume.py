@@ -62,6 +62,8 @@ def test_control_c_leaves_work_to_resume(shop: Path, tmp_path: Path) -> None:
         if not over.is_set():
             _thread.interrupt_main()
 
+    # A shell starts background jobs deaf to Control-C, and they bequeath it; there the finger would press in vain.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     finger = threading.Thread(target=press)
     finger.start()
     # So many steps that the interruption surely comes first.
@@ -69,6 +71,7 @@ def test_control_c_leaves_work_to_resume(shop: Path, tmp_path: Path) -> None:
     stopped = capsid("fit", "rq-kmeans", "--data", shop, "--out", tmp_path / "run", *long)
     over.set()
     finger.join()
+    signal.signal(signal.SIGINT, before)
     assert stopped.code == 130
     assert stopped.err.endswith("\nstopped; run the same command again to resume\n")
     assert "Traceback" not in stopped.err
