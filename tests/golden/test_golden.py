@@ -1,0 +1,84 @@
+"""Losses, ids and rankings of whole recipes on a small world, recorded once: a move of code must not change a bit.
+
+Bits depend on the processor and on torch, so they are compared only where both match the recording. Elsewhere ids must
+be equal and losses close. After an intended change, record again: `python tests/golden/test_golden.py [CASE ...]`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from small_recipes import small, world
+
+from capsid.recommender import Recommender
+
+RECORDED = Path(__file__).with_name("golden.json")
+# Name of an entry -> recipe and settings beyond those of `small`.
+CASES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "tiger": ("tiger", ("generator.dropout=0.1",)),
+    "tiger with the transformer": ("tiger", ("generator=transformer", "generator.width=32", "generator.layers=1")),
+    "capsid": ("capsid", ("generator.dropout=0.1",)),
+    "capsid-bpe": ("capsid-bpe", ("generator.dropout=0.1",)),
+    "capsid-bpe with adapters": ("capsid-bpe", ("schedule.0.adapt=routing-adapters",)),
+    "sasrec": ("sasrec", ("generator.dropout=0.1",)),
+    "bert4rec": ("bert4rec", ("generator.dropout=0.1",)),
+}
+STEPS, USERS, TOP = 40, 6, 8
+
+
+def machine() -> str:
+    """What bits depend on."""
+    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def measure(case: str) -> dict[str, Any]:
+    """Fit the recipe and take down what it did."""
+    name, settings = CASES[case]
+    recommender = Recommender(small(name, STEPS).with_settings(settings), seed=0).fit(world())
+    fitted, dataset = recommender.fitted, world()
+    histories = [dataset.items.ids(row[:-2]) for row in dataset.sequences][:USERS]
+    lists = recommender.recommend_many(histories, TOP)
+    tokens = [tuple(int(t) for t in row) for row in fitted.tokenizer.ids.closed]
+    weights = hashlib.sha256()
+    for key, tensor in sorted(fitted.generator.state().items()):
+        weights.update(key.encode() + tensor.numpy().tobytes())
+    return {
+        "ids": hashlib.sha256(repr(tokens).encode()).hexdigest(),
+        "losses": [float(p["loss"]).hex() for phase in fitted.log for p in phase["curve"]],
+        "validation": [float(p["metric"]).hex() for phase in fitted.log for p in phase["curve"]],
+        "weights": weights.hexdigest(),
+        "items": [list(r.items) for r in lists],
+        "scores": [[float(s).hex() for s in r.scores] for r in lists],
+    }
+
+
+def numbers(values: list[str]) -> list[float]:
+    return [float.fromhex(v) for v in values]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_changed(case: str) -> None:
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    found, wanted = measure(case), recorded["cases"][case]
+    if recorded["machine"] == machine():
+        assert found == wanted
+    else:
+        assert found["ids"] == wanted["ids"]
+        assert numbers(found["losses"]) == pytest.approx(numbers(wanted["losses"]), rel=1e-2)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    cases = {case: measure(case) for case in sys.argv[1:] or CASES}
+    if sys.argv[1:]:
+        cases = {**json.loads(RECORDED.read_text(encoding="utf-8"))["cases"], **cases}
+    RECORDED.write_text(json.dumps({"machine": machine(), "cases": cases}, indent=1) + "\n", encoding="utf-8")
