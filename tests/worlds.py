@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -50,6 +51,14 @@ def ragged_codes(*, depths: int = 4, size: int = 4, most: int = 25) -> st.Search
     """Rows of one to `depths` codes, with repeats and prefixes of each other."""
     row = st.lists(st.integers(0, size - 1), min_size=1, max_size=depths)
     return st.lists(row, min_size=1, max_size=most)
+
+
+def crowded_prefixes(codes: Sequence[Sequence[int]], crowd: int, of: str = "codes") -> set[tuple[int, ...]]:
+    """Prefixes of more than `crowd` different full codes (or items), counted one by one; none where `crowd` is 0."""
+    rows = [tuple(int(c) for c in row) for row in codes]
+    counted = set(rows) if of == "codes" else rows
+    counts = Counter(row[:depth] for row in counted for depth in range(1, len(row) + 1))
+    return {prefix for prefix, count in counts.items() if crowd and count > crowd}
 
 
 def random_generator(

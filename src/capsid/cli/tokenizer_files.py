@@ -20,8 +20,8 @@ from capsid.errors import ConfigError
 from capsid.evaluate.capsule_meaning import Capsule, TitleWords, capsules, two_facets
 from capsid.evaluate.capsule_report import Drift, Routing, drift, routes
 from capsid.evaluate.tokenizer_quality import TokenizerQuality, tokenizer_quality, use_of_codes
-from capsid.tokenize.capsules.stopping import CAUSES
 from capsid.tokenize.item_tokenizer import KIND, ItemTokenizer
+from capsid.tokenize.stopping import CAUSES
 from capsid.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from capsid.errors import ArtifactError
 if TYPE_CHECKING:
     from capsid.tokenize.capsules.encoding import Trace
     from capsid.tokenize.capsules.network import CapsuleNetwork
-    from capsid.tokenize.capsules.stopping import Stops
+    from capsid.tokenize.stopping import Stops
 
 # Routing again for every number of rounds takes longer than encoding: a sample says the same.
 CONVERGENCE_ITEMS = 20_000

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -162,10 +161,3 @@ def outputs_of(world: World, depths: list[Depth], row: int) -> list[np.ndarray]:
 
 def array(tensor: Any) -> np.ndarray:
     return tensor.detach().numpy().astype(np.float64)
-
-
-def crowded_prefixes(codes: Sequence[Sequence[int]], crowd: int) -> set[tuple[int, ...]]:
-    """Prefixes of more than `crowd` different full codes, counted one by one; none where `crowd` is 0."""
-    different = {tuple(int(c) for c in row) for row in codes}
-    counts = Counter(row[:depth] for row in different for depth in range(1, len(row) + 1))
-    return {prefix for prefix, count in counts.items() if crowd and count > crowd}

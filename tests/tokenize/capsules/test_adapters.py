@@ -15,8 +15,8 @@ from capsid.ragged import Ragged
 from capsid.tokenize.capsules.adapters import LowRank, fold, limit
 from capsid.tokenize.capsules.encoding import trace
 from capsid.tokenize.capsules.network import CapsuleNetwork
-from capsid.tokenize.capsules.stopping import Crowded
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
+from capsid.tokenize.stopping import Crowded
 from capsid.train.options import Training
 
 VECTORS = planted_vectors(branching=(4, 3, 3), items_per_leaf=3)

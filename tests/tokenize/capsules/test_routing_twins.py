@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 from algorithm_one import Answer, algorithm_one
-from capsule_worlds import VARIANTS, World, array, crowded_prefixes, in_double, make_world, plain, scales, seeds
+from capsule_worlds import VARIANTS, World, array, in_double, make_world, plain, scales, seeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from worlds import crowded_prefixes
 
 from capsid.tokenize.capsules import encoding
 from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork, Depth
-from capsid.tokenize.capsules.stopping import CAUSES, Crowded, Stops, stop
 from capsid.tokenize.capsules.votes import FactorisedPoses
+from capsid.tokenize.stopping import CAUSES, Crowded, Stops, stop
 
 CLOSE = {"rtol": 1e-7, "atol": 1e-9}
 FACTORISED = [name for name, fields in VARIANTS.items() if fields.get("rank", 0)]

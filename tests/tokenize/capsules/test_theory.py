@@ -31,8 +31,8 @@ from torch import Tensor
 from capsid.tokenize.capsules import encoding
 from capsid.tokenize.capsules.network import Depth
 from capsid.tokenize.capsules.routing import Rounds, Routed, route
-from capsid.tokenize.capsules.stopping import StopRules, stop
 from capsid.tokenize.capsules.votes import FullVotes
+from capsid.tokenize.stopping import StopRules, stop
 
 ROUNDING = 1e-9
 

@@ -23,9 +23,9 @@ from capsid.tokenize.capsules.encoding import Trace, trace, traces
 from capsid.tokenize.capsules.initialise import GAIN, settle, start_from_data
 from capsid.tokenize.capsules.losses import terms
 from capsid.tokenize.capsules.network import CapsuleNetwork, Depth, Projection
-from capsid.tokenize.capsules.stopping import Crowded
 from capsid.tokenize.capsules.votes import norm
 from capsid.tokenize.capsules.watch import Watch, look, warn_of_collapse
+from capsid.tokenize.stopping import Crowded
 from capsid.train.batches import BatchPlan
 from capsid.train.loop import Loss, Task, train
 

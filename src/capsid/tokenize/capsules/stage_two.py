@@ -12,7 +12,7 @@ from capsid.tokenize.capsules.adapters import fold, limit
 from capsid.tokenize.capsules.encoding import Trace, trace
 from capsid.tokenize.capsules.network import CapsuleNetwork
 from capsid.tokenize.capsules.stage_one import drift_reference
-from capsid.tokenize.capsules.stopping import Crowded, stop
+from capsid.tokenize.stopping import Crowded, stop
 
 if TYPE_CHECKING:
     from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer

@@ -17,7 +17,7 @@ from capsid.encode.base import check_vectors, require_items
 from capsid.errors import ConfigError, NotFittedError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.tokenize.capsules.stopping import Crowded, StopRules, Stops, stop
+from capsid.tokenize.stopping import Crowded, StopRules, Stops, stop
 from capsid.train.options import Training
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 
 from capsid.progress import Progress
 from capsid.tokenize.capsules.encoding import Trace
-from capsid.tokenize.capsules.stopping import Crowded, Stops, prefix_keys, stop
+from capsid.tokenize.stopping import Crowded, Stops, prefix_keys, stop
 
 if TYPE_CHECKING:
     from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer

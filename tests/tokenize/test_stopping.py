@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from typing import Literal
 
 import numpy as np
 import pytest
-from capsule_worlds import crowded_prefixes
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from worlds import crowded_prefixes
 
-from capsid.tokenize.capsules.stopping import CAUSES, Crowded, StopRules, Stops, prefix_keys, stop
+from capsid.tokenize.stopping import CAUSES, Crowded, StopRules, Stops, prefix_keys, stop
 
 SIZES = (2, 3, 2)
 # Few values, so that they meet the thresholds exactly.
@@ -30,10 +31,12 @@ def levels(items: int) -> st.SearchStrategy[np.ndarray]:
 # --- counting ---
 
 
-@given(codes(), codes(least=0), st.integers(0, 4))
-def test_crowded_prefixes_are_counted(catalogue: np.ndarray, others: np.ndarray, crowd: int) -> None:
-    crowded = Crowded.count(catalogue, SIZES, crowd)
-    by_hand = crowded_prefixes(catalogue.tolist(), crowd)
+@given(codes(), codes(least=0), st.integers(0, 4), st.sampled_from(["codes", "items"]))
+def test_crowded_prefixes_are_counted(
+    catalogue: np.ndarray, others: np.ndarray, crowd: int, of: Literal["codes", "items"]
+) -> None:
+    crowded = Crowded.count(catalogue, SIZES, crowd, of)
+    by_hand = crowded_prefixes(catalogue.tolist(), crowd, of)
     asked = np.concatenate([catalogue, others])
     expected = [[tuple(row[: d + 1]) in by_hand for d in range(len(SIZES))] for row in asked.tolist()]
     np.testing.assert_array_equal(crowded.mask(asked), np.array(expected))
@@ -43,6 +46,7 @@ def test_crowded_prefixes_are_counted(catalogue: np.ndarray, others: np.ndarray,
 def test_equal_codes_count_once() -> None:
     same = np.array([[0, 1, 1]] * 9)
     assert not Crowded.count(same, SIZES, 1).mask(same).any()
+    assert Crowded.count(same, SIZES, 1, of="items").mask(same).all(), "unless items are counted"
     two = np.array([[0, 1, 1], [0, 1, 0]])
     assert Crowded.count(two, SIZES, 1).mask(two).tolist() == [[True, True, False]] * 2
     assert not Crowded.count(two, SIZES, 2).mask(two).any()

@@ -1,13 +1,14 @@
-"""When an id ends: confidence, residual norm, the cap, and whether a prefix still stands for too many items.
+"""When an id ends: confidence, residual norm, the cap, and whether too many codes or items share the prefix.
 
-Arrays in, lengths and causes out (paper, Eq. 8). The prefix counts are frozen at fit, so an item's length is a function
-of its own vector and later items never change old ids.
+Arrays in, lengths and causes out (CapsID, Eq. 8), for any tokenizer. Prefixes are counted once, at fit, so
+an item's length depends on its own vector only and later items never change old ids. Knows no tokenizer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class StopRules:
 
 @dataclass(frozen=True, eq=False)
 class Crowded:
-    """Prefixes that more than `crowd` distinct codes of the fitted catalogue begin with, by depth, as sorted keys."""
+    """Prefixes that more than `crowd` codes (or items) of the fitted catalogue share, as sorted keys by depth."""
 
     sizes: tuple[int, ...]
     keys: tuple[np.ndarray, ...]
@@ -42,16 +43,26 @@ class Crowded:
         return cls(tuple(sizes), tuple(np.zeros(0, dtype=np.uint64) for _ in sizes))
 
     @classmethod
-    def count(cls, codes_ND: np.ndarray, sizes: Sequence[int], crowd: int) -> Crowded:
-        """From the full codes of a catalogue. Equal codes count once: no length can tell them apart."""
+    def count(
+        cls,
+        codes_ND: np.ndarray,
+        sizes: Sequence[int],
+        crowd: int,
+        of: Literal["codes", "items"] = "codes",
+    ) -> Crowded:
+        """From the full codes of a catalogue.
+
+        `of="codes"` counts equal codes once, since no length can tell them apart; `of="items"` counts every item.
+        """
         if crowd <= 0:
             return cls.nowhere(sizes)
         keys_ND = prefix_keys(codes_ND)
-        _, first = np.unique(keys_ND[:, -1], return_index=True)
-        keys_UD = keys_ND[first]
+        if of == "codes":
+            _, first = np.unique(keys_ND[:, -1], return_index=True)
+            keys_ND = keys_ND[first]
         crowded = []
         for depth in range(len(sizes)):
-            keys, counts = np.unique(keys_UD[:, depth], return_counts=True)
+            keys, counts = np.unique(keys_ND[:, depth], return_counts=True)
             crowded.append(keys[counts > crowd])
         return cls(tuple(sizes), tuple(crowded))
 
@@ -105,8 +116,8 @@ class Stops:
 def stop(confidence_ND: np.ndarray, residual_ND: np.ndarray, crowded_ND: np.ndarray, rules: StopRules) -> Stops:
     """The first depth at which an id may end.
 
-    Confidence is named first where both rules fire, the cap only where none did (methods 6.4, L4). An id that a rule
-    would have ended earlier, had its prefix not been crowded, ends because of its prefix.
+    Confidence is named where both rules fire, the cap only where none did. An id that a rule would have ended earlier,
+    had its prefix not been crowded, ends because of its prefix.
     """
     sure_ND = confidence_ND >= rules.confidence
     small_ND = residual_ND <= rules.residual
