@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsid.blocks.layers import Block
 from capsid.errors import ConfigError
-from capsid.generate.network import Block, CausalTransformer
+from capsid.generate.network import CausalTransformer
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.trie import Children, Trie
 from capsid.ragged import Ragged

@@ -17,6 +17,7 @@ PACKAGE = "capsid"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("data", "ids"),
     ("train",),
+    ("blocks",),
     ("encode",),
     ("tokenize",),
     ("generate",),

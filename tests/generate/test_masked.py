@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from worlds import make_ids, random_generator, random_histories, retriever_of
 
+from capsid.blocks.layers import Block
 from capsid.errors import ConfigError
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import MaskedGenerator, TransformerGenerator
 from capsid.generate.masked import MaskedTransformer
-from capsid.generate.network import Block, NetworkShape
+from capsid.generate.network import NetworkShape
 from capsid.generate.objective import NextToken
 from capsid.ids.flatten import flatten
 from capsid.ragged import Ragged
@@ -94,7 +95,17 @@ def test_alone_or_in_company() -> None:
 @settings(max_examples=10)
 @given(seed=st.integers(0, 1000), length=st.integers(1, 5), more=st.integers(1, 4))
 def test_a_block_that_looks_both_ways_does_not_see_padding(seed: int, length: int, more: int) -> None:
-    shape = NetworkShape(9, 1, 1, 2, 8, 12, 6, 0.0, 0.0)
+    shape = NetworkShape(
+        vocabulary=9,
+        depths=1,
+        layers=1,
+        heads=2,
+        width=8,
+        feedforward=12,
+        history=6,
+        dropout=0.0,
+        embedding_dropout=0.0,
+    )
     source = torch.Generator().manual_seed(seed)
     block = Block(shape).eval()
     real = torch.randn(2, length, 8, generator=source)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from worlds import make_ids, random_codes, random_generator, random_histories
 
+from capsid.blocks.layers import Block, Layer
 from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import exact_scores
 from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
-from capsid.generate.network import Block, Layer
 from capsid.generate.timeline import READINGS
 from capsid.ids.flatten import TokenBatch, flatten
 from capsid.ids.trie import Trie

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from worlds import Watcher
 
+from capsid.blocks.dropout import dropout
 from capsid.errors import ArtifactError, CapsidError
-from capsid.generate.dropout import dropout
 from capsid.train.batches import BatchPlan
 from capsid.train.loop import Loss, Task, TrainingResult, train
 from capsid.train.options import Training

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsid.blocks.dropout import dropout
+from capsid.blocks.layers import Block, reset
 from capsid.errors import ConfigError
-from capsid.generate.dropout import dropout
-from capsid.generate.network import Block, NetworkShape, Predictions, State, padded, reset
+from capsid.generate.network import NetworkShape, Predictions, State, padded
 from capsid.generate.token_table import TokenTable
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD

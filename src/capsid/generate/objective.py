@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
-from capsid.generate.cross_entropy import linear_cross_entropy
+from capsid.blocks.cross_entropy import linear_cross_entropy
 from capsid.generate.network import GeneratorNetwork, Predictions
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from capsid.generate.cross_entropy import Added
+from capsid.blocks.cross_entropy import Added
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
 

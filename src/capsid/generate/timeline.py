@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.generate.dropout import dropout
-from capsid.generate.network import Block, Layer, NetworkShape, Predictions, State, TokenNetwork
-from capsid.generate.reading import Distances, MixingBlock, NearBlock
+from capsid.blocks.dropout import dropout
+from capsid.blocks.layers import Block, Layer
+from capsid.blocks.reading import Distances, MixingBlock, NearBlock
+from capsid.generate.network import NetworkShape, Predictions, State, TokenNetwork
 from capsid.generate.repeats import Repeats, completions, taken
 from capsid.generate.token_table import TokenVectors
 from capsid.ids.flatten import TokenBatch

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.generate.network import Block, Cache, Layer, NetworkShape
+from capsid.blocks.layers import Block, BlockShape, Cache, Layer
 
 
 class Distances(nn.Module):
     """A number for every head and every distance back."""
 
-    def __init__(self, shape: NetworkShape) -> None:
+    def __init__(self, shape: BlockShape) -> None:
         super().__init__()
         self.by_distance = nn.Parameter(torch.zeros(shape.heads, shape.history + 1))
 
@@ -38,7 +38,7 @@ class Distances(nn.Module):
 class NearBlock(Block):
     """Attention to which distances are added."""
 
-    def __init__(self, shape: NetworkShape) -> None:
+    def __init__(self, shape: BlockShape) -> None:
         super().__init__(shape)
         self.distances = Distances(shape)
 
@@ -53,7 +53,7 @@ class NearBlock(Block):
 class MixingBlock(Layer):
     """Every head is a weighted mean of what came before, with the same weights for every history."""
 
-    def __init__(self, shape: NetworkShape) -> None:
+    def __init__(self, shape: BlockShape) -> None:
         super().__init__(shape)
         self.value = nn.Linear(shape.width, shape.width)
         self.distances = Distances(shape)
