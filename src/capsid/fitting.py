@@ -131,7 +131,7 @@ class _Revision:
     def __call__(self, checkpoint: Path | None) -> ItemTokenizer:
         old = self.tokenizer.ids
         weights = self.generator.network.token.vectors().enter_VD.detach().numpy()
-        sums = np.add.reduceat(weights[old.tokens.values], old.tokens.offsets[:-1], axis=0)
+        sums = old.tokens.sums(weights[old.tokens.values])
         learnt = (sums / old.tokens.lengths[:, None]).astype(np.float32)
         new = self.tokenizer.revise(self.table, learnt, seed=self.seed, progress=self.progress)
         _tell_churn(old, new.ids, self.progress)

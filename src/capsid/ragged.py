@@ -1,4 +1,7 @@
-"""Rows of unequal length as two arrays: all values in a row, and where each row begins."""
+"""Rows of unequal length as two arrays: all values end to end, and where each row begins.
+
+Every index formula on such rows lives here, so that no caller computes offsets. Knows no items and no tokens.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+
+def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
+    """Where rows of these lengths begin when they stand end to end; the last entry is where the last row ends."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,10 +29,13 @@ class Ragged:
     def from_rows(cls, rows: Iterable[Sequence[int] | np.ndarray], dtype: type = np.int32) -> Ragged:
         """From any rows of integers."""
         arrays: list[np.ndarray] = [np.asarray(r, dtype=dtype) for r in rows]
-        offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
-        np.cumsum([len(a) for a in arrays], out=offsets[1:])
         values = np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
-        return cls(values.astype(dtype, copy=False), offsets)
+        return cls(values.astype(dtype, copy=False), offsets_of([len(a) for a in arrays]))
+
+    @classmethod
+    def from_lengths(cls, values: np.ndarray, lengths: np.ndarray) -> Ragged:
+        """The values cut into rows of these lengths, which add up to their number."""
+        return cls(values, offsets_of(lengths))
 
     @classmethod
     def from_dense(cls, matrix_ND: np.ndarray, lengths: np.ndarray | None = None) -> Ragged:
@@ -30,9 +43,27 @@ class Ragged:
         n, width = matrix_ND.shape
         if lengths is None:
             lengths = np.full(n, width, dtype=np.int64)
-        offsets = np.zeros(n + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return cls(matrix_ND[np.arange(width)[None, :] < lengths[:, None]], offsets)
+        return cls.from_lengths(matrix_ND[np.arange(width)[None, :] < lengths[:, None]], lengths)
+
+    @classmethod
+    def ranges(cls, starts: np.ndarray | int, lengths: np.ndarray) -> Ragged:
+        """Row i counts up from `starts[i]` (or from one start for all rows), `lengths[i]` numbers long."""
+        offsets = offsets_of(lengths)
+        # A running number over all rows is `offsets[i]` at the beginning of row i, where `starts[i]` has to stand.
+        return cls(np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets)
+
+    @classmethod
+    def grouped(cls, values: np.ndarray, rows: np.ndarray, count: int) -> Ragged:
+        """Each value in the row that `rows` names, `count` rows in all; inside a row the values keep their order."""
+        # The stable sort brings the values of a row together without reordering them.
+        return cls.from_lengths(values[np.argsort(rows, kind="stable")], np.bincount(rows, minlength=count))
+
+    @classmethod
+    def join(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of the first, then those of the next, and so on; values have the type of the first."""
+        first = parts[0].values.dtype
+        values = np.concatenate([p.values.astype(first, copy=False) for p in parts])
+        return cls.from_lengths(values, np.concatenate([p.lengths for p in parts]))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -58,6 +89,16 @@ class Ragged:
         """Length of every row."""
         return np.diff(self.offsets)
 
+    @property
+    def row_numbers(self) -> np.ndarray:
+        """The row of every value, so that something known per row can be looked up per value."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """The position of every value in its row, from 0. For codes this is their depth, for histories their time."""
+        return np.arange(len(self.values)) - np.repeat(self.offsets[:-1], self.lengths)
+
     def dense(self, fill: int = -1) -> np.ndarray:
         """A matrix as wide as the longest row, short rows filled at the end."""
         lengths = self.lengths
@@ -66,23 +107,57 @@ class Ragged:
         out[np.arange(width)[None, :] < lengths[:, None]] = self.values
         return out
 
+    def slices(self, starts: np.ndarray | int, lengths: np.ndarray, rows: np.ndarray | None = None) -> Ragged:
+        """From every row, or from each of the given `rows`, the `lengths[i]` values that begin at position `starts[i]`.
+
+        A slice must lie inside its row: this is not checked.
+        """
+        begins = self.offsets[:-1] if rows is None else self.offsets[rows]
+        index = Ragged.ranges(begins + starts, lengths)
+        return Ragged(self.values[index.values], index.offsets)
+
     def take(self, rows: np.ndarray) -> Ragged:
         """The given rows, in the given order."""
         rows = np.asarray(rows, dtype=np.int64)
-        lengths = self.lengths[rows]
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        index = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return Ragged(self.values[index], offsets)
+        return self.slices(0, self.lengths[rows], rows)
 
-    @classmethod
-    def join(cls, parts: Sequence[Ragged]) -> Ragged:
-        """The rows of the first, then those of the next, and so on; values have the type of the first."""
-        first = parts[0].values.dtype
-        values = np.concatenate([p.values.astype(first, copy=False) for p in parts])
-        offsets = np.zeros(1 + sum(map(len, parts)), dtype=np.int64)
-        np.cumsum(np.concatenate([p.lengths for p in parts]), out=offsets[1:])
-        return cls(values, offsets)
+    def first(self, most: int) -> Ragged:
+        """At most the first `most` values of every row."""
+        return self.slices(0, np.minimum(self.lengths, most))
+
+    def last(self, most: int) -> Ragged:
+        """At most the last `most` values of every row."""
+        lengths = self.lengths
+        kept = np.minimum(lengths, most)
+        return self.slices(lengths - kept, kept)
+
+    def keep(self, chosen: np.ndarray) -> Ragged:
+        """The values where the mask is true. All rows stay, shorter or empty."""
+        # A row then begins after as many values as were kept before it.
+        return Ragged(self.values[chosen], offsets_of(chosen)[self.offsets])
+
+    def repeat(self, counts: np.ndarray) -> Ragged:
+        """Every value `counts` times in its row."""
+        return Ragged(np.repeat(self.values, counts), offsets_of(counts)[self.offsets])
+
+    def push(self, values: np.ndarray | int, chosen: np.ndarray | None = None) -> Ragged:
+        """One more value at the end of every row, or of the rows where the mask `chosen` is true."""
+        if chosen is None:
+            chosen = np.ones(len(self), dtype=bool)
+        # Each of them moves all later rows by one.
+        return Ragged(np.insert(self.values, self.offsets[1:][chosen], values), self.offsets + offsets_of(chosen))
+
+    def sums(self, values: np.ndarray | None = None) -> np.ndarray:
+        """The sum of every row; with `values`, of what is given for each of this one's values (first axis)."""
+        values = self.values if values is None else values
+        # reduceat would give an empty row the value after it, so only rows that have values are summed.
+        full = np.flatnonzero(self.lengths)
+        if len(full) == len(self) > 0:
+            return np.add.reduceat(values, self.offsets[:-1], axis=0)
+        out = np.zeros((len(self), *values.shape[1:]), dtype=np.add.reduce(values[:0], axis=0).dtype)
+        if len(full):
+            out[full] = np.add.reduceat(values, self.offsets[:-1][full], axis=0)
+        return out
 
     def append(self, other: Ragged) -> Ragged:
         """This one's rows, then the other's."""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.evaluate.tokenizer_quality import (
-    first_codes,
     intra_code_similarity,
     tokenizer_quality,
     unexplained_by_depth,
@@ -46,13 +45,6 @@ def test_similarity_of_the_alike_and_of_opposites() -> None:
     assert intra_code_similarity(np.array([east, east, north]), np.array([0, 0, 1])) == pytest.approx(1.0)
     assert intra_code_similarity(np.array([east, [-3.0, 0.0]]), np.array([7, 7])) == pytest.approx(-1.0)
     assert intra_code_similarity(np.array([east, north]), np.array([0, 1])) is None
-
-
-def test_first_codes_of_unequal_rows() -> None:
-    codes = Ragged.from_rows([[1, 2, 3], [4], [5, 6]])
-    assert [row.tolist() for row in first_codes(codes, 1)] == [[1], [4], [5]]
-    assert [row.tolist() for row in first_codes(codes, 2)] == [[1, 2], [4], [5, 6]]
-    assert first_codes(codes, 9) == codes
 
 
 def test_unexplained_by_depth() -> None:

@@ -15,6 +15,7 @@ from capsid.bench.paper import DATASETS, number
 from capsid.bench.results import Result, Results
 from capsid.bench.tables import CONTEXT, OURS, Source
 from capsid.errors import ConfigError
+from capsid.ragged import Ragged
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#8a8a8a", "#56b4e9", "#d55e00", "#000000")
 BEAUTY = "amazon-beauty"
@@ -141,12 +142,11 @@ def _usage(figure: Any, cells: Results, source: Source) -> None:
     cell = _first(cells, "capsid", BEAUTY)
     if cell is None:
         raise _nothing("capsid of the main plan")
-    values, offsets = (cells.values(cell, "ids", n) for n in ("codes", "offsets"))
-    lengths = np.diff(offsets)
-    depth = np.arange(len(values)) - np.repeat(offsets[:-1], lengths)
+    codes = Ragged(*(cells.values(cell, "ids", n) for n in ("codes", "offsets")))
+    depth = codes.positions
     rows = []
-    for d in range(int(lengths.max())):
-        counts = np.sort(np.bincount(values[depth == d]))[::-1][:TOP]
+    for d in range(int(codes.lengths.max())):
+        counts = np.sort(np.bincount(codes.values[depth == d]))[::-1][:TOP]
         rows.append(np.pad(counts / max(counts.sum(), 1), (0, TOP - len(counts))))
     image = left.imshow(np.log10(np.maximum(np.array(rows), 1e-4)), aspect="auto", cmap="viridis")
     left.set(xlabel=f"the {TOP} most used codes", ylabel="depth", title="Use of codes, log10 share")

@@ -38,12 +38,10 @@ class Augment:
         lengths = rows.lengths
         cut = (rng.random(len(rows)) < self.crop) & (lengths >= 2)
         kept = np.where(cut, rng.integers(2, np.maximum(lengths, 2) + 1), lengths)
-        start = rows.offsets[:-1] + rng.integers(0, lengths - kept + 1)
-        offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
-        return Ragged(rows.values[np.repeat(start - offsets[:-1], kept) + np.arange(offsets[-1])], offsets)
+        return rows.slices(rng.integers(0, lengths - kept + 1), kept)
 
     def _shuffled(self, rows: Ragged, rng: np.random.Generator) -> Ragged:
-        row = np.repeat(np.arange(len(rows)), rows.lengths)
+        row = rows.row_numbers
         chosen = (rng.random(len(rows)) < self.shuffle)[row]
         # Sorting by (row, key) permutes inside rows only; a row that is not chosen keeps its own order as key.
         key = np.where(chosen, rng.random(len(row)), np.arange(len(row)))

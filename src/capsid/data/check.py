@@ -87,7 +87,7 @@ def _check_lengths(dataset: Dataset, findings: Findings) -> None:
 
 
 def _check_repeats(dataset: Dataset, findings: Findings) -> None:
-    users_E = np.repeat(np.arange(len(dataset.users)), dataset.sequences.lengths)
+    users_E = dataset.sequences.row_numbers
     pairs_E = users_E * max(len(dataset.items), 1) + dataset.sequences.values
     unique, counts = np.unique(pairs_E, return_counts=True)
     users = np.unique(unique[counts > 1] // max(len(dataset.items), 1))
@@ -136,7 +136,7 @@ def _check_text(dataset: Dataset, findings: Findings) -> None:
 def _check_times(dataset: Dataset, findings: Findings) -> None:
     if dataset.times is None:
         return
-    users_E = np.repeat(np.arange(len(dataset.users)), dataset.sequences.lengths)
+    users_E = dataset.sequences.row_numbers
     same = (np.diff(dataset.times) == 0) & (np.diff(users_E) == 0)
     back = (np.diff(dataset.times) < 0) & (np.diff(users_E) == 0)
     if back.any():

@@ -17,7 +17,7 @@ def k_core(dataset: Dataset, k: int = 5) -> Dataset:
     if k < 1:
         raise ConfigError(f"k-core needs k of at least 1, got {k}")
     items_E = dataset.sequences.values
-    users_E = np.repeat(np.arange(len(dataset.users)), dataset.sequences.lengths)
+    users_E = dataset.sequences.row_numbers
     kept_E = np.ones(len(items_E), dtype=bool)
     while True:
         enough_U = np.bincount(users_E[kept_E], minlength=len(dataset.users)) >= k
@@ -35,14 +35,13 @@ def k_core(dataset: Dataset, k: int = 5) -> Dataset:
 def restrict(dataset: Dataset, interactions_E: np.ndarray, users_U: np.ndarray, items_I: np.ndarray) -> Dataset:
     """The chosen interactions, users and items (three masks) with new numbers in the old order."""
     new_number_I = np.cumsum(items_I) - 1
-    values = new_number_I[dataset.sequences.values[interactions_E]].astype(dataset.sequences.values.dtype)
-    users_E = np.repeat(np.arange(len(dataset.users)), dataset.sequences.lengths)[interactions_E]
-    lengths = np.bincount(users_E, minlength=len(dataset.users))[users_U]
+    kept = dataset.sequences.keep(interactions_E)
+    values = new_number_I[kept.values].astype(kept.values.dtype)
     return replace(
         dataset,
         users=Vocabulary(dataset.users.ids(np.flatnonzero(users_U))),
         items=Vocabulary(dataset.items.ids(np.flatnonzero(items_I))),
-        sequences=Ragged(values, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)),
+        sequences=Ragged.from_lengths(values, kept.lengths[users_U]),
         attributes=dataset.attributes.filter(items_I),
         times=None if dataset.times is None else dataset.times[interactions_E],
     )

@@ -137,12 +137,10 @@ def _without_repeats(walks_UL: np.ndarray) -> Ragged:
     ranked = np.take_along_axis(walks_UL, order, axis=1)
     again = np.zeros((users, length), dtype=bool)
     np.put_along_axis(again, order[:, 1:], ranked[:, 1:] == ranked[:, :-1], axis=1)
-    offsets = np.concatenate([[0], np.cumsum((~again).sum(axis=1))]).astype(np.int64)
-    return Ragged(walks_UL[~again], offsets)
+    return Ragged.from_lengths(walks_UL[~again], (~again).sum(axis=1))
 
 
 def _clock(sequences: Ragged, rng: np.random.Generator) -> np.ndarray:
     lengths = sequences.lengths
     start_U = rng.integers(0, 10_000, size=len(lengths))
-    position_E = np.arange(len(sequences.values)) - np.repeat(sequences.offsets[:-1], lengths)
-    return (np.repeat(start_U, lengths) + 100 * position_E).astype(np.int64)
+    return (np.repeat(start_U, lengths) + 100 * sequences.positions).astype(np.int64)

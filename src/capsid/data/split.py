@@ -61,9 +61,9 @@ def leave_one_out(dataset: Dataset) -> Split:
     last = sequences.offsets[1:][held] - 1
     return Split(
         "leave-one-out",
-        _heads(sequences, np.arange(len(sequences)), ends),
-        Cases(held, _heads(sequences, held, lengths[held] - 2), sequences.values[last - 1].astype(np.int64)),
-        Cases(held, _heads(sequences, held, lengths[held] - 1), sequences.values[last].astype(np.int64)),
+        sequences.slices(0, ends),
+        Cases(held, sequences.slices(0, lengths[held] - 2, held), sequences.values[last - 1].astype(np.int64)),
+        Cases(held, sequences.slices(0, lengths[held] - 1, held), sequences.values[last].astype(np.int64)),
     )
 
 
@@ -86,7 +86,7 @@ def temporal_split(dataset: Dataset, valid_fraction: float = 0.1, test_fraction:
     before_valid_U, before_test_U = _counts_before(dataset, valid_cut), _counts_before(dataset, test_cut)
     split = Split(
         "temporal",
-        _heads(dataset.sequences, np.arange(len(dataset.users)), before_valid_U),
+        dataset.sequences.slices(0, before_valid_U),
         _next_items(dataset.sequences, before_valid_U, before_test_U),
         _next_items(dataset.sequences, before_test_U, dataset.sequences.lengths),
     )
@@ -119,7 +119,7 @@ def cold_item_split(dataset: Dataset, share: float = 0.1, seed: int = 0) -> Spli
 def _counts_before(dataset: Dataset, cut: float) -> np.ndarray:
     """How many interactions every user has before the cut."""
     assert dataset.times is not None
-    users_E = np.repeat(np.arange(len(dataset.users)), dataset.sequences.lengths)
+    users_E = dataset.sequences.row_numbers
     return np.bincount(users_E[dataset.times < cut], minlength=len(dataset.users))
 
 
@@ -127,7 +127,7 @@ def _next_items(sequences: Ragged, before_U: np.ndarray, until_U: np.ndarray) ->
     """For users with a history and something after it: the first item after it."""
     rows = np.flatnonzero((before_U > 0) & (before_U < until_U))
     targets = sequences.values[sequences.offsets[:-1][rows] + before_U[rows]].astype(np.int64)
-    return Cases(rows, _heads(sequences, rows, before_U[rows]), targets)
+    return Cases(rows, sequences.slices(0, before_U[rows], rows), targets)
 
 
 def _cold_cases(cases: Cases, is_cold_I: np.ndarray) -> Cases:
@@ -138,15 +138,4 @@ def _cold_cases(cases: Cases, is_cold_I: np.ndarray) -> Cases:
 
 
 def _drop(sequences: Ragged, dropped_I: np.ndarray) -> Ragged:
-    kept_E = ~dropped_I[sequences.values]
-    rows_E = np.repeat(np.arange(len(sequences)), sequences.lengths)[kept_E]
-    lengths = np.bincount(rows_E, minlength=len(sequences))
-    return Ragged(sequences.values[kept_E], np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-
-
-def _heads(sequences: Ragged, rows: np.ndarray, lengths: np.ndarray) -> Ragged:
-    """The first `lengths[i]` values of row `rows[i]`."""
-    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    index = np.repeat(sequences.offsets[:-1][rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-    return Ragged(sequences.values[index], offsets)
+    return sequences.keep(~dropped_I[sequences.values])

@@ -96,8 +96,8 @@ def group_events(events: pl.DataFrame, item_ids: list[str]) -> tuple[Vocabulary,
     times_E = events["timestamp"].to_numpy()
     # lexsort is stable, so rows of one user with equal times keep their order.
     order = np.lexsort((times_E, users_E))
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(users_E, minlength=len(users)))]).astype(np.int64)
-    return Vocabulary(users), Ragged(items_E[order], offsets), times_E[order]
+    sequences = Ragged.from_lengths(items_E[order], np.bincount(users_E, minlength=len(users)))
+    return Vocabulary(users), sequences, times_E[order]
 
 
 def first_seen(ids: pl.Series) -> list[str]:

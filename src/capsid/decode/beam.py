@@ -21,6 +21,7 @@ from capsid.errors import ConfigError
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.trie import ROOT, Trie
 from capsid.memory import keep_freed_memory
+from capsid.ragged import Ragged
 
 # Fewer rows than this a step cost a model about as much as this many.
 _WAVE_ROWS = 512
@@ -153,7 +154,7 @@ def _last_step(model: Decodable, state: Any, best: _Best, ways: _Ways, finished:
 def _by_user(edges: _Edges, users: int, *columns: np.ndarray) -> tuple[Tensor, list[Tensor]]:
     """Edges as rows by user: scores filled with -inf, columns with -1."""
     counts = np.bincount(edges.user, minlength=users)
-    place = np.arange(len(edges.user)) - np.repeat(np.cumsum(counts) - counts, counts)
+    place = Ragged.ranges(0, counts).values
     width = max(int(counts.max()) if users else 0, 1)
     index = torch.from_numpy(edges.user * width + place)
     scores = torch.full((users * width,), -torch.inf).index_copy_(0, index, edges.score)

@@ -12,7 +12,7 @@ import numpy as np
 
 from capsid.errors import DataError
 from capsid.ids.trie import Trie
-from capsid.ragged import Ragged
+from capsid.ragged import Ragged, offsets_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +41,8 @@ class Filter:
         stride = len(trie) + 1
         taken = np.zeros(0, dtype=np.int64)
         if seen is not None:
-            user = np.repeat(np.arange(users), seen.lengths)
             place = trie.positions[seen.values].astype(np.int64)
-            taken = np.unique(user * stride + place)
+            taken = np.unique(seen.row_numbers * stride + place)
             if running is not None:
                 place = taken % stride
                 taken = taken[running[place + 1] > running[place]]
@@ -79,4 +78,4 @@ def _running(trie: Trie, allow: np.ndarray | None, deny: np.ndarray | None) -> n
         allowed[np.asarray(deny, dtype=np.int64)] = False
     if not allowed.any():
         raise DataError("the allow and deny lists leave no item", hint="loosen one of them")
-    return np.concatenate([[0], np.cumsum(allowed[trie.items])])
+    return offsets_of(allowed[trie.items])

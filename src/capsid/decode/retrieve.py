@@ -71,16 +71,14 @@ def _expand(trie: Trie, leaves: RankedLeaves, k: int, only: Filter | None) -> Ra
     nodes = np.where(there, leaves.leaves_UF, 0)
     low = trie.low[nodes].astype(np.int64)
     counts = np.where(there, trie.high[nodes] - low, 0).astype(np.int64).ravel()
-    cell = np.repeat(np.arange(users * width), counts)
-    place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts) + low.ravel()[cell]
+    places = Ragged.ranges(low.ravel(), counts)
     if only is not None:
-        fine = only.permits(cell // width, place)
-        cell, place = cell[fine], place[fine]
-    sizes_UF = np.bincount(cell, minlength=users * width).reshape(users, width)
+        places = places.keep(only.permits(places.row_numbers // width, places.values))
+    cell, place = places.row_numbers, places.values
+    sizes_UF = places.lengths.reshape(users, width)
     before_UF = np.cumsum(sizes_UF, axis=1) - sizes_UF
     user = cell // width
-    totals = sizes_UF.sum(1)
-    rank = np.arange(len(cell)) - np.repeat(np.cumsum(totals) - totals, totals)
+    rank = Ragged.ranges(0, sizes_UF.sum(1)).values
     kept = rank < k
     items = np.full((users, k), -1, dtype=np.int64)
     scores = np.full((users, k), -np.inf, dtype=np.float32)

@@ -20,6 +20,7 @@ from capsid.encode.base import content_hash, fitted, pack_strings, require_items
 from capsid.encode.linalg import truncated_svd
 from capsid.errors import ConfigError, DataError, nearest
 from capsid.progress import Progress, silent
+from capsid.ragged import Ragged
 
 # A column of strings is taken for an attribute when its values repeat: titles and descriptions hardly do.
 DISTINCT_SHARE = 0.5
@@ -94,13 +95,14 @@ class AttributeEncoder:
     def _weighted(self, table: ItemTable) -> sp.csr_matrix:
         """Multi-hot times idf, rows of length one or zero. Shape: (items, values)."""
         values, idf_V = fitted(self.values_, self), fitted(self.idf_, self)
-        known = [sorted({values[f] for f in features if f in values}) for features in _features(table, self.columns_)]
-        ends = np.cumsum([0, *map(len, known)])
-        columns = np.array([v for row in known for v in row], dtype=np.int64)
-        weights = idf_V[columns]
-        squares_N = np.bincount(np.repeat(np.arange(len(known)), np.diff(ends)), weights**2, minlength=len(known))
-        weights = weights / np.repeat(np.sqrt(squares_N), np.diff(ends))
-        return sp.csr_matrix((weights, columns, ends), shape=(len(known), len(values)))
+        known = Ragged.from_rows(
+            (sorted({values[f] for f in features if f in values}) for features in _features(table, self.columns_)),
+            np.int64,
+        )
+        weights = idf_V[known.values]
+        squares_N = np.bincount(known.row_numbers, weights**2, minlength=len(known))
+        weights = weights / np.repeat(np.sqrt(squares_N), known.lengths)
+        return sp.csr_matrix((weights, known.values, known.offsets), shape=(len(known), len(values)))
 
 
 def choose_columns(table: ItemTable, columns: tuple[str, ...]) -> tuple[str, ...]:

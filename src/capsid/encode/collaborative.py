@@ -78,7 +78,7 @@ class CollaborativeEncoder(RemembersVectors):
 
 def cooccurrence(sequences: Ragged, items: int, *, window: int, decay: str = "harmonic") -> sp.csr_matrix:
     """How often two different items stand at most `window` apart, nearer ones counting more. Shape: (items, items)."""
-    row_of = np.repeat(np.arange(len(sequences)), sequences.lengths)
+    row_of = sequences.row_numbers
     total = sp.csr_matrix((items, items), dtype=np.float64)
     for distance in range(1, window + 1):
         near, far = sequences.values[:-distance], sequences.values[distance:]

@@ -140,10 +140,7 @@ def merge_uses(ids: SemanticIds, merges: SemanticBPE) -> tuple[MergeUse, ...]:
 
 def token_carriers(ids: SemanticIds) -> Ragged:
     """The items whose ids have each token, by token."""
-    rows = np.repeat(np.arange(len(ids)), ids.tokens.lengths)
-    order = np.argsort(ids.tokens.values, kind="stable")
-    counts = np.bincount(ids.tokens.values, minlength=ids.layout.vocabulary)
-    return Ragged(rows[order], np.concatenate([[0], np.cumsum(counts)]))
+    return Ragged.grouped(ids.tokens.row_numbers, ids.tokens.values, ids.layout.vocabulary)
 
 
 def _counts(ids: SemanticIds, counts_N: np.ndarray) -> np.ndarray:

@@ -114,8 +114,8 @@ def _of_routing(routing: RoutingQuality | None) -> dict[str, Any]:
 
 def use_of_codes(ids: SemanticIds) -> tuple[np.ndarray, ...]:
     """How many ids use each code, by depth. Shapes: (K_l,)."""
-    place = np.arange(len(ids.codes.values)) - np.repeat(ids.codes.offsets[:-1], ids.codes.lengths)
-    return tuple(np.bincount(ids.codes.values[place == d], minlength=k) for d, k in enumerate(ids.layout.sizes))
+    depth = ids.codes.positions
+    return tuple(np.bincount(ids.codes.values[depth == d], minlength=k) for d, k in enumerate(ids.layout.sizes))
 
 
 def intra_code_similarity(vectors_ND: np.ndarray, codes_N: np.ndarray) -> float | None:
@@ -130,9 +130,8 @@ def intra_code_similarity(vectors_ND: np.ndarray, codes_N: np.ndarray) -> float 
     unit_MD = exact_ND[known] / norms_N[known, None]
     groups_M = np.unique(codes_N[known], return_inverse=True)[1]
     sizes_G = np.bincount(groups_M)
-    order = np.argsort(groups_M, kind="stable")
-    starts = np.cumsum(sizes_G) - sizes_G
-    sums_GD = np.add.reduceat(unit_MD[order], starts, axis=0) if len(starts) else np.zeros((0, 1))
+    members = Ragged.grouped(np.arange(len(groups_M)), groups_M, len(sizes_G))
+    sums_GD = members.sums(unit_MD[members.values])
     pairs = float((sizes_G * (sizes_G - 1.0)).sum())
     return float(((sums_GD**2).sum() - len(unit_MD)) / pairs) if pairs else None
 
@@ -141,18 +140,11 @@ def unexplained_by_depth(vectors_ND: np.ndarray, codes: Ragged, decode: Decode) 
     """Mean norm of x minus what its first 1, 2, ... codes stand for; shorter codes count whole at every depth."""
     out = []
     for depth in range(1, int(codes.lengths.max()) + 1):
-        stands_for_ND = decode(first_codes(codes, depth))
+        stands_for_ND = decode(codes.first(depth))
         if stands_for_ND is None:
             return None
         out.append(float(np.linalg.norm(vectors_ND - stands_for_ND, axis=1).mean()))
     return tuple(out)
-
-
-def first_codes(codes: Ragged, depth: int) -> Ragged:
-    """The first `depth` codes of every row."""
-    place = np.arange(len(codes.values)) - np.repeat(codes.offsets[:-1], codes.lengths)
-    lengths = np.minimum(codes.lengths, depth)
-    return Ragged(codes.values[place < depth], np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
 
 
 def _mean(values: tuple[float, ...]) -> float:

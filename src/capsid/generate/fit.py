@@ -53,7 +53,7 @@ def fit_generator(
     if not len(pieces):
         raise DataError("no training sequence has two or more items", hint="there is no next item to learn from")
     tokens = ids.closed.lengths[pieces.values]
-    lengths = np.add.reduceat(tokens, pieces.offsets[:-1])
+    lengths = pieces.sums(tokens)
     network = generator.network
     _freeze(network, learns)
 
@@ -79,15 +79,12 @@ def training_pieces(sequences: Ragged, history: int) -> Ragged:
     """Sequences of two items and more, cut into pieces of at most history + 1 items that overlap by one."""
     lengths = sequences.lengths
     counts = np.where(lengths >= 2, -(-(lengths - 1) // history), 0)
-    row = np.repeat(np.arange(len(sequences)), counts)
-    number = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    numbers = Ragged.ranges(0, counts)
+    row = numbers.row_numbers
     # Cut from the end, so that the latest items have the longest past.
-    stop = lengths[row] - number * history
+    stop = lengths[row] - numbers.values * history
     start = np.maximum(stop - history - 1, 0)
-    sizes = stop - start
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    index = np.repeat(sequences.offsets[:-1][row] + start - offsets[:-1], sizes) + np.arange(offsets[-1])
-    return Ragged(sequences.values[index], offsets)
+    return sequences.slices(start, stop - start, row)
 
 
 def _freeze(network: torch.nn.Module, learns: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from capsid.blocks.cross_entropy import Added
 from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
+from capsid.ragged import Ragged, offsets_of
 
 # The number may have to go far, and an optimiser's steps are small: it is this many times its parameter.
 REACH = 10.0
@@ -86,15 +87,15 @@ def completions(batch: TokenBatch, value: Tensor) -> Added:
     Rows are counted as `predict` has them: tokens of second and later items, in order.
     """
     items_MT, lengths_M, _, place_M = _items(batch)
-    later_P = np.repeat(np.arange(len(place_M)), place_M)
-    back_P = np.arange(len(later_P)) - np.repeat(np.cumsum(place_M) - place_M, place_M)
-    earlier_P = later_P - 1 - back_P
+    back = Ragged.ranges(0, place_M)
+    later_P = back.row_numbers
+    earlier_P = later_P - 1 - back.values
     last_P = lengths_M[earlier_P] - 1
     same_PT = items_MT[earlier_P] == items_MT[later_P]
     open_P = (same_PT | (np.arange(items_MT.shape[1]) >= last_P[:, None])).all(1)
     later_P, earlier_P, last_P = later_P[open_P], earlier_P[open_P], last_P[open_P]
     sizes_M = np.where(place_M >= 1, lengths_M, 0)
-    row_P = (np.cumsum(sizes_M) - sizes_M)[later_P] + last_P
+    row_P = offsets_of(sizes_M)[later_P] + last_P
     # In order of rows, and an item that came twice counts once.
     vocabulary = int(items_MT.max()) + 1
     row_E, token_E = np.divmod(np.unique(row_P * vocabulary + items_MT[earlier_P, last_P]), vocabulary)

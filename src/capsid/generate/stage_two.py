@@ -90,7 +90,7 @@ class Companion(nn.Module):
         if self.gate is not None:
             nudges_RD = nudges_RD + self.gate.nudges(token_VD, tokens, ids.layout)
             loss = loss + self.gate.loss()
-        rows = Ragged(np.arange(len(tokens.values)), tokens.offsets).take(which).values
+        rows = Ragged.ranges(tokens.offsets[which], tokens.lengths[which]).values
         return nudges_RD[torch.from_numpy(rows)], loss
 
 
@@ -128,7 +128,7 @@ class _Gate(nn.Module):
 def _per_token(depths_ULD: Tensor, tokens: Ragged, layout: TokenLayout) -> Tensor:
     """The sum over the depths that each token stands for; none for suffix and end tokens. Shape: (tokens, D)."""
     running_ULD = F.pad(depths_ULD.cumsum(1), (0, 0, 1, 0))
-    item_R = np.repeat(np.arange(len(tokens)), tokens.lengths)
+    item_R = tokens.row_numbers
     spans_R = code_spans(layout)[tokens.values]
     start_R = np.where(spans_R > 0, layout.depth_of[tokens.values], 0)
     return running_ULD[item_R, start_R + spans_R] - running_ULD[item_R, start_R]

@@ -56,10 +56,7 @@ COLLISIONS: dict[str, type] = {c.kind: c for c in (Suffix, Bucket)}
 
 def running_number(groups: np.ndarray) -> np.ndarray:
     """0, 1, 2 ... inside every group, in row order."""
-    order = np.argsort(groups, kind="stable")
-    ordered = groups[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(groups) else np.zeros(0, int)
-    sizes = np.diff(np.concatenate([starts, [len(groups)]]))
+    members = Ragged.grouped(np.arange(len(groups)), groups, 0)
     out = np.empty(len(groups), dtype=np.int32)
-    out[order] = np.arange(len(groups)) - np.repeat(starts, sizes)
+    out[members.values] = members.positions
     return out

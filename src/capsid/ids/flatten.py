@@ -30,18 +30,13 @@ class TokenBatch:
 
 def flatten(ids: SemanticIds, histories: Ragged, *, last: int) -> TokenBatch:
     """Tokens of the last `last` items of every history (row of item numbers)."""
-    kept = np.minimum(histories.lengths, last)
-    starts = histories.offsets[1:] - kept
-    offsets = np.concatenate([[0], np.cumsum(kept)])
-    items = histories.values[np.repeat(starts - offsets[:-1], kept) + np.arange(offsets[-1])]
-    tokens = ids.closed.take(items)
-    sizes = tokens.lengths
-    place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], kept)
-    lengths = np.diff(np.concatenate([[0], np.cumsum(sizes)])[offsets])
+    items = histories.last(last)
+    tokens = ids.closed.take(items.values)
+    lengths = items.sums(tokens.lengths)
     width = max(int(lengths.max()) if len(lengths) else 0, 1)
     there = np.arange(width)[None, :] < lengths[:, None]
     batch = [np.full((len(histories), width), PAD, dtype=np.int64) for _ in range(3)]
     batch[0][there] = tokens.values
-    batch[1][there] = np.repeat(place, sizes)
-    batch[2][there] = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], sizes)
-    return TokenBatch(batch[0], batch[1], batch[2], lengths, kept)
+    batch[1][there] = np.repeat(items.positions, tokens.lengths)
+    batch[2][there] = tokens.positions
+    return TokenBatch(batch[0], batch[1], batch[2], lengths, items.lengths)

@@ -13,7 +13,7 @@ import numpy as np
 
 from capsid.errors import DataError
 from capsid.ids.merges import MergeTable
-from capsid.ragged import Ragged
+from capsid.ragged import Ragged, offsets_of
 
 PAD = 0
 END = 1
@@ -43,7 +43,7 @@ class TokenLayout:
     @cached_property
     def bases(self) -> np.ndarray:
         """First token of every depth, and of the suffix block as the last entry."""
-        return FIRST + np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+        return FIRST + offsets_of(self.sizes)
 
     @property
     def _unmerged(self) -> int:
@@ -91,7 +91,7 @@ class TokenLayout:
         return self.merges.apply(self._separate(codes, suffixes))
 
     def _separate(self, codes: Ragged, suffixes: np.ndarray | None) -> Ragged:
-        depth = _depths(codes)
+        depth = codes.positions
         if len(codes.values) and int(depth.max()) >= len(self.sizes):
             raise DataError(f"a code has more than {len(self.sizes)} depths")
         sizes = np.asarray(self.sizes, dtype=np.int64)
@@ -108,19 +108,11 @@ class TokenLayout:
                 f"{int(suffixes.max()) + 1} items share one code, but there are only {self.suffix} suffix tokens",
                 hint="raise collisions.capacity, or use the shared bucket",
             )
-        out = np.insert(values, codes.offsets[1:], (suffixes + self.bases[-1]).astype(np.int32))
-        return Ragged(out, codes.offsets + np.arange(len(codes) + 1))
+        return Ragged(values, codes.offsets).push((suffixes + self.bases[-1]).astype(np.int32))
 
     def codes(self, tokens: Ragged) -> Ragged:
         """The codes again: merges undone, suffix and end tokens dropped."""
         tokens = self.merges.undo(tokens)
         depth = self.depth_of[tokens.values]
         keep = (depth >= 0) & (depth < len(self.sizes))
-        rows = np.repeat(np.arange(len(tokens)), tokens.lengths)[keep]
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(tokens)))]).astype(np.int64)
-        return Ragged((tokens.values[keep] - self.bases[depth[keep]]).astype(np.int32), offsets)
-
-
-def _depths(rows: Ragged) -> np.ndarray:
-    """Place of every value in its row."""
-    return np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
+        return Ragged((tokens.values - self.bases[depth]).astype(np.int32), tokens.offsets).keep(keep)

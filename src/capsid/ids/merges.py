@@ -100,10 +100,9 @@ class MergeTable:
             raise DataError(f"token {self.first + int(which.max())} is not in the table of merges")
         sizes = np.ones(len(tokens.values), dtype=np.int64)
         sizes[merged] = self.members.lengths[which]
-        values = np.repeat(tokens.values, sizes)
-        values[np.repeat(merged, sizes)] = self.members.take(which).values
-        ends = np.concatenate([[0], np.cumsum(sizes)])
-        return Ragged(values, ends[tokens.offsets])
+        out = tokens.repeat(sizes)
+        out.values[np.repeat(merged, sizes)] = self.members.take(which).values
+        return out
 
     def truncated(self, size: int) -> MergeTable:
         """The first `size` merges; parts stand before what is made of them, so none is left without its parts."""
@@ -148,8 +147,7 @@ class MergeTable:
         values[taken] = self.first + which[taken[:-1]]
         kept = np.ones(len(values), dtype=bool)
         kept[np.flatnonzero(taken) + 1] = False
-        ends = np.concatenate([[0], np.cumsum(kept)])
-        return Ragged(values[kept], ends[tokens.offsets])
+        return Ragged(values, tokens.offsets).keep(kept)
 
     def _pairs(self, tokens: Ragged, number: int) -> tuple[np.ndarray, np.ndarray]:
         """The merge of every two neighbours in one row, or -1; and the rank of its strength. Shapes: (values - 1,)."""

@@ -102,8 +102,7 @@ class SemanticIds:
         open_rows = proper_prefixes(self.tokens)
         if not open_rows.any():
             return self.tokens
-        values = np.insert(self.tokens.values, self.tokens.offsets[1:][open_rows], END)
-        return Ragged(values, self.tokens.offsets + np.concatenate([[0], np.cumsum(open_rows)]))
+        return self.tokens.push(END, open_rows)
 
     @cached_property
     def _buckets(self) -> dict[tuple[int, ...], list[int]]:
@@ -150,7 +149,7 @@ class SemanticIds:
         )
 
     def _usage(self) -> list[np.ndarray]:
-        depth = np.arange(len(self.codes.values)) - np.repeat(self.codes.offsets[:-1], self.codes.lengths)
+        depth = self.codes.positions
         return [np.bincount(self.codes.values[depth == d], minlength=size) for d, size in enumerate(self.layout.sizes)]
 
     def save(self, folder: Path) -> None:

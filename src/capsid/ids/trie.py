@@ -129,9 +129,8 @@ class Trie:
         """All edges out of a batch of nodes, in trie order for each node."""
         starts = self.first_child[nodes].astype(np.int64)
         counts = self.first_child[nodes + 1] - starts
-        offsets = np.cumsum(counts) - counts
-        node = np.arange(int(counts.sum())) + np.repeat(starts - offsets, counts)
-        return Children(np.repeat(np.arange(len(nodes)), counts), self.token[node].astype(np.int64), node)
+        edges = Ragged.ranges(starts, counts)
+        return Children(edges.row_numbers, self.token[edges.values].astype(np.int64), edges.values)
 
     def walk(self, nodes: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """The child of every node over its token, or -1. Binary search, all at once."""
@@ -166,8 +165,7 @@ class Trie:
         lengths = np.zeros(len(self.items), dtype=np.int64)
         for d, (nodes, tokens) in enumerate(ids):
             sizes = (self.high[nodes] - self.low[nodes]).astype(np.int64)
-            places = np.repeat(self.low[nodes] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-            rows = self.items[places]
+            rows = self.items[Ragged.ranges(self.low[nodes], sizes).values]
             matrix[rows, d] = np.repeat(tokens, sizes)
             lengths[rows] = d + 1
         return Ragged.from_dense(matrix, lengths)

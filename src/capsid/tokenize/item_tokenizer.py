@@ -147,7 +147,7 @@ class ItemTokenizer:
             out[layout.bases[depth] : layout.bases[depth] + len(rows)] = rows
         members = layout.merges.members
         if len(members):
-            sums = np.add.reduceat(out[members.values], members.offsets[:-1], axis=0)
+            sums = members.sums(out[members.values])
             out[layout.merges.first :] = sums / np.sqrt(members.lengths)[:, None]
         return out
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from capsid.ragged import Ragged
+
 SWEEPS = 8
 
 
@@ -51,8 +53,7 @@ def _mean_missing(
 
 def _weighted_means(table_KD: np.ndarray, codes_R: np.ndarray, values_RD: np.ndarray, weights_R: np.ndarray) -> None:
     totals_K = np.bincount(codes_R, weights=weights_R, minlength=len(table_KD))
-    order = np.argsort(codes_R, kind="stable")
-    used = np.flatnonzero(np.bincount(codes_R, minlength=len(table_KD)))
-    starts = np.searchsorted(codes_R[order], used)
-    sums_UD = np.add.reduceat(values_RD[order] * weights_R[order, None], starts, axis=0)
-    table_KD[used] = sums_UD / totals_K[used, None]
+    users = Ragged.grouped(np.arange(len(codes_R)), codes_R, len(table_KD))
+    sums_KD = users.sums(values_RD[users.values] * weights_R[users.values, None])
+    used = users.lengths > 0
+    table_KD[used] = sums_KD[used] / totals_K[used, None]

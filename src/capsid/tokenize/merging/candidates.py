@@ -112,7 +112,7 @@ def centre_profiles(layout: TokenLayout, centres_VD: np.ndarray) -> np.ndarray:
     out_VD[:plain] = np.nan_to_num(centres_VD[:plain])
     members = layout.merges.members
     if len(members):
-        out_VD[plain:] = np.add.reduceat(out_VD[members.values], members.offsets[:-1], axis=0)
+        out_VD[plain:] = members.sums(out_VD[members.values])
     return unit(out_VD)
 
 
@@ -130,7 +130,7 @@ def with_cosines(pairs: Candidates, profiles_VD: np.ndarray) -> Candidates:
 def _neighbours(tokens: Ragged, layout: TokenLayout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row, left and right token of all neighbours in one row that stand for codes."""
     values = tokens.values.astype(np.int64)
-    row = np.repeat(np.arange(len(tokens)), tokens.lengths)
+    row = tokens.row_numbers
     depth = layout.depth_of[values]
     code = (depth >= 0) & (depth < len(layout.sizes))
     place = np.flatnonzero(code[:-1] & code[1:] & (row[:-1] == row[1:])) if len(values) else np.zeros(0, dtype=np.int64)
@@ -143,8 +143,7 @@ def _interactions(rows: np.ndarray, pair: np.ndarray, pairs: int, items: int, se
 
 
 def _users(rows: np.ndarray, pair: np.ndarray, pairs: int, items: int, sequences: Ragged) -> np.ndarray:
-    """Distinct users. `rows` rise, so the pairs of an item stand together."""
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=items))])
-    taken = Ragged(pair, offsets).take(sequences.values)
-    user = np.repeat(np.repeat(np.arange(len(sequences)), sequences.lengths), taken.lengths)
+    """Distinct users."""
+    taken = Ragged.grouped(pair, rows, items).take(sequences.values)
+    user = np.repeat(sequences.row_numbers, taken.lengths)
     return np.bincount(np.unique(user * pairs + taken.values) % pairs, minlength=pairs)
