@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from capsid.errors import ConfigError, nearest
+from capsid.settings import SettingError, rules_of
 
 Kinds = Mapping[str, type]
 
@@ -52,11 +53,10 @@ def from_dict(cls: type | None, data: Any, kinds: Kinds) -> Any:
     if cls is None:
         raise ConfigError("a part without a kind", hint="every part's dictionary carries 'kind'")
     hints = typing.get_type_hints(cls)
-    names = {f.name for f in dataclasses.fields(cls)}
-    for key in data:
-        if key not in names:
-            raise ConfigError(f"{cls.__name__} has no field {key!r}", hint=nearest(key, names))
-    return cls(**{key: _coerce(value, hints[key], kinds) for key, value in data.items()})
+    given = _as_named_today(cls, data)
+    for key in given:
+        _require_field(cls, key)
+    return cls(**{key: _coerce(value, hints[key], kinds) for key, value in given.items()})
 
 
 def canonical_json(value: Any) -> str:
@@ -79,24 +79,29 @@ def override(part: Any, path: str, text: str, kinds: Kinds | None = None) -> Any
     A number in the path selects an element of a tuple: ``schedule.0.steps``. Where a part is wanted, the name of a kind
     is that part with its defaults: ``generator=transformer``.
     """
+    return _override(part, path, text, kinds or {}, above=())
+
+
+def _override(part: Any, path: str, text: str, kinds: Kinds, above: tuple[str, ...]) -> Any:
     head, _, rest = path.partition(".")
     if isinstance(part, tuple):
         if not head.isdigit() or int(head) >= len(part):
             raise ConfigError(f"{head!r} does not select one of {len(part)} elements", hint="count from 0")
         i = int(head)
-        new = override(part[i], rest, text, kinds) if rest else _parse(text, type(part[i]))
+        new = _override(part[i], rest, text, kinds, (*above, head)) if rest else _parse(text, type(part[i]))
         return (*part[:i], new, *part[i + 1 :])
     if not dataclasses.is_dataclass(part) or isinstance(part, type):
         raise ConfigError(f"cannot set {path!r}: there is nothing below {type(part).__name__}")
-    names = [f.name for f in dataclasses.fields(part)]
-    if head not in names:
-        raise ConfigError(f"{type(part).__name__} has no field {head!r}", hint=nearest(head, names))
+    _require_field(type(part), head)
     if rest:
-        value = override(getattr(part, head), rest, text, kinds)
+        value = _override(getattr(part, head), rest, text, kinds, (*above, head))
     else:
         hint = typing.get_type_hints(type(part))[head]
-        value = _named(text, hint, kinds or {}) if _takes_parts(hint) else _parse(text, hint)
-    return dataclasses.replace(part, **{head: value})
+        value = _named(text, hint, kinds) if _takes_parts(hint) else _parse(text, hint)
+    try:
+        return dataclasses.replace(part, **{head: value})
+    except SettingError as error:
+        raise error.at(".".join(above)) from None
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -123,6 +128,25 @@ def difference(a: Any, b: Any) -> dict[str, tuple[Any, Any]]:
     left, right = flatten(a), flatten(b)
     paths = list(left) + [p for p in right if p not in left]
     return {p: (left.get(p), right.get(p)) for p in paths if left.get(p) != right.get(p)}
+
+
+def _dropped(cls: type) -> Mapping[str, str]:
+    """Fields that a part had once, each with what to do instead: read over in files, refused in settings."""
+    dropped: Mapping[str, str] = getattr(cls, "dropped", {})
+    return dropped
+
+
+def _require_field(cls: type, name: str) -> None:
+    names = [f.name for f in dataclasses.fields(cls)]
+    if name not in names:
+        hint = _dropped(cls).get(name) or nearest(name, names)
+        raise ConfigError(f"{cls.__name__} has no field {name!r}", hint=hint)
+
+
+def _as_named_today(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file of an earlier version says, under the names that fields have now."""
+    now = {old: rule.name for rule in rules_of(cls) for old in rule.formerly}
+    return {now.get(key, key): value for key, value in data.items() if key not in _dropped(cls)}
 
 
 def _coerce(value: Any, hint: Any, kinds: Kinds) -> Any:

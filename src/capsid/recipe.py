@@ -19,6 +19,7 @@ from capsid.generate.generator import GENERATORS
 from capsid.generate.objective import TERMS
 from capsid.generate.stage_two import RoutingAdapters
 from capsid.ids.collisions import COLLISIONS, Bucket
+from capsid.settings import check_settings, setting
 from capsid.tokenize.kinds import MERGES, TOKENIZERS
 from capsid.train.options import Training
 
@@ -33,13 +34,16 @@ class Phase:
     """
 
     kind: ClassVar[str] = "phase"
-    name: str = "generator"
-    learns: tuple[str, ...] = ("*",)
-    terms: tuple[Any, ...] = ()
-    training: Training = field(default_factory=Training)
-    retokenize: bool = False
-    adapt: RoutingAdapters | None = None
-    augment: Augment | None = None
+    name: str = setting("generator", "What progress and log call the phase.", count=(1, None))
+    learns: tuple[str, ...] = setting(("*",), "Shell patterns of the parameters that learn.", count=(1, None))
+    terms: tuple[Any, ...] = setting((), "Loss terms of this phase; empty: those of the recipe's objective.")
+    training: Training = setting(factory=Training, about="Optimiser, batches, validation and early stopping.")
+    retokenize: bool = setting(False, "Whether items get new ids from the generator's embeddings before the phase.")
+    adapt: RoutingAdapters | None = setting(None, "Adapters of the routing that learn with the generator at first.")
+    augment: Augment | None = setting(None, "How training sequences are varied.")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def parts(self) -> tuple[Phase, ...]:
         """The phase itself, or its adapting parts, after each of which ids may change, and the rest."""
@@ -77,10 +81,10 @@ class Recipe:
     def with_settings(self, settings: Iterable[str]) -> Recipe:
         """A copy with `part.field=value` settings applied."""
         recipe = self
-        for setting in settings:
-            path, equals, value = setting.partition("=")
+        for text in settings:
+            path, equals, value = text.partition("=")
             if not equals or not path:
-                raise ConfigError(f"{setting!r} is not a setting", hint="write part.field=value")
+                raise ConfigError(f"{text!r} is not a setting", hint="write part.field=value")
             recipe = override(recipe, path.strip(), value.strip(), PLACES.get(path.strip(), KINDS))
         return recipe
 

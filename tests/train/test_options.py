@@ -52,5 +52,5 @@ def test_the_rate_by_hand() -> None:
     ],
 )
 def test_impossible_options(field: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"training.{field} is"):
+    with pytest.raises(ConfigError, match=f"training.{field} must be"):
         Training(**{field: value})

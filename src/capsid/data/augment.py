@@ -11,23 +11,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from capsid.errors import ConfigError
 from capsid.ragged import Ragged
+from capsid.settings import check_settings, setting
 
 
 @dataclass(kw_only=True, frozen=True)
 class Augment:
-    """`crop`: probability that a sequence becomes a random stretch of two items or more of it; `shuffle`: that its
-    items are put in random order."""
+    """Both changes are drawn anew for every sequence and every time it is seen."""
 
     kind: ClassVar[str] = "augment"
-    crop: float = 0.0
-    shuffle: float = 0.0
+    crop: float = setting(
+        0.0, "Probability that a sequence is cut to a random stretch of two or more of its items.", least=0, most=1
+    )
+    shuffle: float = setting(0.0, "Probability that a sequence's items are put in random order.", least=0, most=1)
 
     def __post_init__(self) -> None:
-        for name in ("crop", "shuffle"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"augment.{name} is {getattr(self, name)}, but must be from 0 to 1")
+        check_settings(self)
 
     def apply(self, rows: Ragged, rng: np.random.Generator) -> Ragged:
         """Other rows of the same items; rows of fewer than two items stay as they are."""

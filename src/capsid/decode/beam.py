@@ -22,6 +22,7 @@ from capsid.ids.flatten import TokenBatch
 from capsid.ids.trie import ROOT, Trie
 from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
+from capsid.settings import check_settings, setting
 
 # Fewer rows than this a step cost a model about as much as this many.
 _WAVE_ROWS = 512
@@ -42,7 +43,10 @@ class BeamSearch:
     """How a recipe decodes."""
 
     kind: ClassVar[str] = "beam"
-    width: int = 50
+    width: int = setting(50, "Hypotheses kept per user and step; never fewer than the items asked for.", least=1)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def search(
         self, model: Decodable, histories: TokenBatch, trie: Trie, *, k: int, only: Filter | None = None

@@ -21,6 +21,7 @@ from capsid.ids.layout import TokenLayout
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.rng import child_seed
+from capsid.settings import check_settings, setting
 
 
 class Generator(Protocol):
@@ -54,26 +55,21 @@ class TransformerGenerator:
     """
 
     kind: ClassVar[str] = "transformer"
-    layers: int = 4
-    heads: int = 4
-    width: int = 128
-    feedforward: int = 512
-    dropout: float = 0.2
-    embedding_dropout: float = 0.2
-    history: int = 50
-    warm_start: bool = True
-    compose: bool = True
-    cosine_temperature: float = 0.0
+    layers: int = setting(4, "Transformer layers.", least=1)
+    heads: int = setting(4, "Attention heads per layer; the width must be a multiple of them.", least=1)
+    width: int = setting(128, "Width of embeddings and hidden states.", least=1)
+    feedforward: int = setting(512, "Width inside the feed-forward layers.", least=1)
+    dropout: float = setting(0.2, "Dropout inside the layers.", least=0, most=0.99)
+    embedding_dropout: float = setting(0.2, "Dropout of the input embeddings.", least=0, most=0.99)
+    history: int = setting(50, "How many of a user's latest items are read.", least=1)
+    warm_start: bool = setting(True, "Whether token embeddings start from the tokenizer's centres.")
+    compose: bool = setting(True, "Whether a merged token's embedding is the sum of its parts' and its own.")
+    cosine_temperature: float = setting(
+        0.0, "Tokens are scored by cosines divided by this; 0: by inner products.", least=0
+    )
 
     def __post_init__(self) -> None:
-        for name in ("layers", "heads", "width", "feedforward", "history"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"generator.{name} is {getattr(self, name)}, but must be at least 1")
-        for name in ("dropout", "embedding_dropout"):
-            if not 0 <= getattr(self, name) <= 0.99:
-                raise ConfigError(f"generator.{name} is {getattr(self, name)}, but must be from 0 to 0.99")
-        if not self.cosine_temperature >= 0:
-            raise ConfigError(f"generator.cosine_temperature is {self.cosine_temperature}, but must be at least 0")
+        check_settings(self)
 
     @property
     def network(self) -> CausalTransformer | TimelineTransformer | MaskedTransformer:
@@ -149,18 +145,17 @@ class TimelineGenerator(TransformerGenerator):
     """
 
     kind: ClassVar[str] = "timeline"
-    layers: int = 2
-    cosine_temperature: float = 0.06
-    depth_layers: int = 1
-    reads: str = "mixing"
-    repeats: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.depth_layers < 1:
-            raise ConfigError(f"generator.depth_layers is {self.depth_layers}, but must be at least 1")
-        if self.reads not in READINGS:
-            raise ConfigError(f"generator.reads is {self.reads!r}", hint=f"one of {', '.join(READINGS)}")
+    layers: int = setting(2, "Layers that read the history, one position per item.", least=1)
+    cosine_temperature: float = setting(
+        0.06, "Tokens are scored by cosines divided by this; 0: by inner products.", least=0
+    )
+    depth_layers: int = setting(1, "Transformer layers that predict the next item's tokens in turn.", least=1)
+    reads: str = setting(
+        "mixing",
+        "How the history is read: by distance alone, or by attention with distances or with positions.",
+        choices=READINGS,
+    )
+    repeats: bool = setting(True, "Whether the probability that a user takes an item again is learnt.")
 
     def _network(self, layout: TokenLayout) -> TimelineTransformer:
         return TimelineTransformer(
@@ -177,15 +172,9 @@ class MaskedGenerator(TransformerGenerator):
     """
 
     kind: ClassVar[str] = "masked"
-    layers: int = 2
-    mask: float = 0.2
-    only_last: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("mask", "only_last"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"generator.{name} is {getattr(self, name)}, but must be from 0 to 1")
+    layers: int = setting(2, "Transformer layers.", least=1)
+    mask: float = setting(0.2, "Share of a sequence's items that is masked.", least=0, most=1)
+    only_last: float = setting(0.1, "Share of the sequences in which only the last item is masked.", least=0, most=1)
 
     def build(
         self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None
@@ -221,7 +210,10 @@ class PopularityGenerator:
     """Scores every token by how often training took it, whatever the history: the floor of every table."""
 
     kind: ClassVar[str] = "popularity"
-    history: int = 1
+    history: int = setting(1, "How many of a user's latest items are read.", least=1)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def build(
         self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from capsid.blocks.cross_entropy import linear_cross_entropy
 from capsid.generate.network import GeneratorNetwork, Predictions
+from capsid.settings import check_settings, setting
 
 
 class Term(Protocol):
@@ -28,9 +29,14 @@ class NextToken:
     """Cross-entropy of the next token over the whole vocabulary; logits divided by `temperature` (LETTER, eq. 9)."""
 
     kind: ClassVar[str] = "next-token"
-    weight: float = 1.0
-    label_smoothing: float = 0.0
-    temperature: float = 1.0
+    weight: float = setting(1.0, "Weight of this term in the sum of all terms.", least=0)
+    label_smoothing: float = setting(
+        0.0, "Share of the target's probability that is spread evenly over the whole vocabulary.", least=0, below=1
+    )
+    temperature: float = setting(1.0, "Logits are divided by this before the softmax.", above=0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def loss(self, network: GeneratorNetwork, predictions: Predictions) -> Tensor:
         """Mean cross-entropy."""

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from capsid.errors import ConfigError
 from capsid.ids.layout import TokenLayout
 from capsid.ragged import Ragged
+from capsid.settings import check_settings, setting
 from capsid.tokenize.capsules.stage_one import routing_loss
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 
@@ -31,23 +32,15 @@ class RoutingAdapters:
     """
 
     kind: ClassVar[str] = "routing-adapters"
-    rank: int = 8
-    gate_bias: bool = True
-    share: float = 1 / 3
-    refreshes: int = 1
-    churn: float = 0.05
-    merge_weight: float = 0.2
+    rank: int = setting(8, "Rank of the adapter matrix of each depth.", least=1)
+    gate_bias: bool = setting(True, "Whether the bias of the merge gate learns too.")
+    share: float = setting(1 / 3, "Share of the phase's steps in which the routing adapts.", above=0, below=1)
+    refreshes: int = setting(1, "How many times items get new codes, evenly spread over those steps.", least=1)
+    churn: float = setting(0.05, "Share of the items that a refresh may give new codes, at most.", least=0, most=1)
+    merge_weight: float = setting(0.2, "Weight of the merge gate's loss.", least=0)
 
     def __post_init__(self) -> None:
-        for name in ("rank", "refreshes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"adapt.{name} is {getattr(self, name)}, but must be at least 1")
-        if not 0 < self.share < 1:
-            raise ConfigError(f"adapt.share is {self.share}, but must be above 0 and below 1")
-        if not 0 <= self.churn <= 1:
-            raise ConfigError(f"adapt.churn is {self.churn}, but must be from 0 to 1")
-        if not self.merge_weight >= 0:
-            raise ConfigError(f"adapt.merge_weight is {self.merge_weight}, but must be at least 0")
+        check_settings(self)
 
 
 class Companion(nn.Module):

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from capsid.errors import ConfigError
+from capsid.settings import check_settings, setting
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -17,33 +17,27 @@ class Training:
     """
 
     kind: ClassVar[str] = "training"
-    steps: int = 5_000
-    batch_size: int = 64
-    learning_rate: float = 1e-3
-    final_rate: float = 0.01
-    warmup: float = 0.05
-    weight_decay: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.98
-    clip: float = 1.0
-    ema: float = 0.999
-    validate_every: int = 1_000
-    patience: int = 8
-    validation_users: int = 5_000
-    checkpoint_seconds: float = 60.0
-    begun: int = 0
-    whole: int = 0
+    steps: int = setting(5_000, "How many optimiser steps to train for, at most.", least=1)
+    batch_size: int = setting(64, "Sequences (or vectors, or pairs) per step.", least=1)
+    learning_rate: float = setting(1e-3, "Highest learning rate, reached after the warm-up.", above=0)
+    final_rate: float = setting(0.01, "Learning rate of the last step, as a share of the highest.", least=0, most=1)
+    warmup: float = setting(0.05, "Share of the steps in which the learning rate rises from 0.", least=0, most=1)
+    weight_decay: float = setting(0.01, "AdamW's weight decay of matrices; biases and norms do not decay.", least=0)
+    beta1: float = setting(0.9, "Decay of AdamW's mean of gradients.", least=0, below=1)
+    beta2: float = setting(0.98, "Decay of AdamW's mean of squared gradients.", least=0, below=1)
+    clip: float = setting(1.0, "Gradients with a larger norm are scaled down to this one.", above=0)
+    ema: float = setting(
+        0.999, "Decay of the moving average of weights that is validated and kept; 0: no average.", least=0, below=1
+    )
+    validate_every: int = setting(1_000, "Steps from one validation to the next.", least=1)
+    patience: int = setting(8, "Training stops after this many validations without a new best.", least=1)
+    validation_users: int = setting(5_000, "How many users a validation ranks items for, at most.", least=1)
+    checkpoint_seconds: float = setting(60.0, "Seconds from one checkpoint to the next.", least=0)
+    begun: int = setting(0, "Steps of a longer run that came before this part of it.", least=0)
+    whole: int = setting(0, "Steps of the longer run that this is a part of; 0: it is no part.", least=0)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "validate_every", "patience", "validation_users"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"training.{name} is {getattr(self, name)}, but must be at least 1")
-        for name in ("learning_rate", "clip"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"training.{name} is {getattr(self, name)}, but must be above 0")
-        for name in ("warmup", "ema", "final_rate", "beta1", "beta2"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"training.{name} is {getattr(self, name)}, but must be from 0 to 1")
+        check_settings(self)
 
     def rate(self, step: int) -> float:
         """Learning rate of a step (counted from 0)."""

@@ -1,0 +1,231 @@
+"""Hyperparameters that explain themselves: each field of a part carries its default, one sentence and its bounds.
+
+Checks and help texts are derived from that one declaration. What a single field cannot say (two fields that must fit
+together) stays with the part. Knows no concrete part.
+
+    steps: int = setting(5_000, "How many optimiser steps to train for.", least=1)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from capsid.errors import ConfigError, nearest
+
+_KEY = "setting"
+_NOUNS: dict[type, tuple[str, str]] = {
+    int: ("a whole number", "whole numbers"),
+    float: ("a finite number", "finite numbers"),
+    bool: ("true or false", "truth values"),
+    str: ("a text", "texts"),
+}
+# Rules by class: parts are made often, their fields never change.
+_RULES: dict[type, tuple[Rule, ...]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a value may be: limits of a number (of each one, in a tuple), names of a text, how many elements."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+    count: tuple[int, int | None] | None = None
+
+    def holds(self, value: Any) -> bool:
+        """Whether one number or text is inside; nothing is compared with a limit that is not set."""
+        return (
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+            and (not self.choices or value in self.choices)
+        )
+
+    @property
+    def text(self) -> str:
+        """The limits in words, as they follow "must be"; empty where there are none."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.least is not None and self.most is not None:
+            return f"from {self.least:g} to {self.most:g}"
+        limits = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        return " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Declared:
+    about: str
+    bounds: Bounds
+    formerly: tuple[str, ...]
+
+
+def setting(
+    default: Any = MISSING,
+    about: str = "",
+    *,
+    factory: Callable[[], Any] | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: Iterable[str] = (),
+    count: int | tuple[int, int | None] | None = None,
+    formerly: str | tuple[str, ...] = (),
+) -> Any:
+    """Declare a hyperparameter of a dataclass: its default (or none), what it does, and what it may be.
+
+    `count` is how many elements a tuple (or letters a text) must have: a number, or the fewest and the most.
+    `formerly` are names that the field had in files written by earlier versions.
+    """
+    exact = (count, count) if isinstance(count, int) else count
+    bounds = Bounds(least=least, most=most, above=above, below=below, choices=tuple(choices), count=exact)
+    names = (formerly,) if isinstance(formerly, str) else formerly
+    declared = {_KEY: _Declared(about=about, bounds=bounds, formerly=names)}
+    if factory is not None:
+        return dataclasses.field(default_factory=factory, metadata=declared)
+    return dataclasses.field(default=default, metadata=declared)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """All that is known of a field: its sentence, and what its annotation and its bounds demand of a value."""
+
+    name: str
+    about: str
+    formerly: tuple[str, ...]
+    bounds: Bounds
+    base: type | None
+    """Type of the value, or of a tuple's elements; None where anything may stand."""
+    many: bool
+    optional: bool
+
+    @property
+    def type_name(self) -> str:
+        """For people and for JSON: int, float, bool, text, part, or a list of one of them."""
+        known = {int: "int", float: "float", bool: "bool", str: "text"}
+        name = known.get(self.base, "part") if self.base is not None else "part"
+        return f"{name} list" if self.many else name
+
+    @property
+    def text(self) -> str:
+        """What is allowed, in words."""
+        noun = self._noun
+        limits = self.bounds.text
+        if self.many:
+            number = self._number(noun)
+            return f"{number}, each {limits}" if limits else number
+        if self.bounds.choices:
+            return limits
+        if self.base is str and self.bounds.count is not None:
+            return "a text that is not empty"
+        allowed = f"{noun} {limits}".strip() if self.base is not bool else noun
+        return f"{allowed}, or none" if allowed and self.optional else allowed
+
+    @property
+    def _noun(self) -> str:
+        if self.base in _NOUNS:
+            return _NOUNS[self.base][self.many]
+        if self.base is None:
+            return "parts" if self.many else ""
+        return f"{self.base.__name__} parts" if self.many else f"a {self.base.__name__}"
+
+    def _number(self, noun: str) -> str:
+        fewest, most = self.bounds.count or (0, None)
+        if fewest == most:
+            return f"{fewest} {noun}"
+        if most is not None:
+            return f"{fewest} to {most} {noun}"
+        return f"{fewest} or more {noun}" if fewest else noun
+
+    def broken_by(self, value: Any) -> str | None:
+        """What the value would have to be, if it is not that."""
+        if value is None and self.optional:
+            return None
+        if self.many and not isinstance(value, tuple | list):
+            return self.text
+        each = value if self.many else (value,)
+        if not all(self._typed(v) for v in each):
+            return self.text
+        counted = value if self.many or self.base is str else None
+        fewest, most = self.bounds.count or (0, None)
+        if counted is not None and (len(counted) < fewest or (most is not None and len(counted) > most)):
+            return self.text
+        if all(self.bounds.holds(v) for v in each):
+            return None
+        return self.text if self.many else self.bounds.text
+
+    def _typed(self, value: Any) -> bool:
+        if self.base is None:
+            return True
+        if self.base is float:
+            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if self.base is int:
+            return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, self.base)
+
+
+class SettingError(ConfigError):
+    """A value outside of what its field allows. `at` names the place of the part, where somebody knows it."""
+
+    def __init__(self, where: str, rule: Rule, allowed: str, value: Any) -> None:
+        self.rule, self.allowed, self.value = rule, allowed, value
+        choices = rule.bounds.choices
+        hint = nearest(value, choices) if choices and isinstance(value, str) else rule.about
+        name = f"{where}.{rule.name}" if where else rule.name
+        super().__init__(f"{name} must be {allowed}, got {value!r}", hint=hint or None)
+
+    def at(self, where: str) -> SettingError:
+        """The same error of a part that stands at the dotted path `where`."""
+        return SettingError(where, self.rule, self.allowed, self.value)
+
+
+def check_settings(part: object) -> None:
+    """Raise if any field of a part breaks its rule. Every part calls this when it is made."""
+    for rule in rules_of(type(part)):
+        value = getattr(part, rule.name)
+        allowed = rule.broken_by(value)
+        if allowed is not None:
+            raise SettingError(getattr(part, "kind", type(part).__name__), rule, allowed, value)
+
+
+def rules_of(cls: type) -> tuple[Rule, ...]:
+    """The rule of every field of a part, in the order of the fields; undeclared fields have no sentence, no bounds."""
+    if cls not in _RULES:
+        hints = typing.get_type_hints(cls)
+        _RULES[cls] = tuple(_rule(field, hints[field.name]) for field in dataclasses.fields(cls))
+    return _RULES[cls]
+
+
+def _rule(field: dataclasses.Field[Any], hint: Any) -> Rule:
+    declared = field.metadata.get(_KEY) or _Declared(about="", bounds=Bounds(), formerly=())
+    bounds: Bounds = declared.bounds
+    wanted = [hint]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        wanted = [a for a in typing.get_args(hint) if a is not type(None)]
+    optional = hint is Any or type(None) in typing.get_args(hint)
+    base = wanted[0] if len(wanted) == 1 else None
+    many = typing.get_origin(base) is tuple
+    if many:
+        base = typing.get_args(base)[0]
+    if typing.get_origin(base) is typing.Literal:
+        bounds = dataclasses.replace(bounds, choices=tuple(map(str, typing.get_args(base))))
+        base = str
+    checkable = isinstance(base, type) and (base in _NOUNS or dataclasses.is_dataclass(base))
+    return Rule(
+        name=field.name,
+        about=declared.about,
+        formerly=declared.formerly,
+        bounds=bounds,
+        base=base if checkable else None,
+        many=many,
+        optional=optional,
+    )
