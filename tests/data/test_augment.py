@@ -65,5 +65,5 @@ def test_nothing_asked_nothing_done_and_the_same_twice() -> None:
 
 @pytest.mark.parametrize("name", ["crop", "shuffle"])
 def test_bad_shares(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"augment\.{name} is 1\.5"):
+    with pytest.raises(ConfigError, match=rf"augment\.{name} must be from 0 to 1, got 1\.5"):
         Augment(**{name: 1.5})

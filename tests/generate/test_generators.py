@@ -89,7 +89,7 @@ def test_unbuilt_says_so() -> None:
     ],
 )
 def test_impossible_shapes(field: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"generator.*{field}"):
+    with pytest.raises(ConfigError, match=field):
         TransformerGenerator(**{field: value}).build(IDS, np.ones(4), seed=0)
 
 

@@ -189,10 +189,10 @@ def test_a_phase_is_cut_into_adapting_parts_and_a_rest_at_the_rates_of_the_whole
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"rank": 0}, "rank is 0"),
-        ({"refreshes": 0}, "refreshes is 0"),
-        ({"share": 1.0}, "share is 1.0"),
-        ({"churn": 1.5}, "churn is 1.5"),
+        ({"rank": 0}, "rank must be at least 1, got 0"),
+        ({"refreshes": 0}, "refreshes must be at least 1, got 0"),
+        ({"share": 1.0}, "share must be above 0 and below 1, got 1.0"),
+        ({"churn": 1.5}, "churn must be from 0 to 1, got 1.5"),
         ({"merge_weight": -1.0}, "merge_weight"),
     ],
 )

@@ -168,12 +168,12 @@ def test_mixing_weighs_by_distance_and_not_by_what_items_are() -> None:
 
 
 def test_how_a_history_is_read_is_one_of_three() -> None:
-    with pytest.raises(ConfigError, match="reads is 'both'"):
+    with pytest.raises(ConfigError, match="reads must be one of places, distances, mixing, got 'both'"):
         TimelineGenerator(reads="both")
 
 
 def test_depth_layers_are_asked_for() -> None:
-    with pytest.raises(ConfigError, match="depth_layers is 0"):
+    with pytest.raises(ConfigError, match="depth_layers must be at least 1, got 0"):
         TimelineGenerator(depth_layers=0)
 
 
