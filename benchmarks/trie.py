@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import gigabytes, machine, memory_now, memory_peak, write_result
+from common import gigabytes, machine, memory_now, memory_peak, side_by_side, write_result
 
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
@@ -27,6 +27,7 @@ from capsid.ragged import Ragged
 FULL = 35_800_000
 SIZES = (256, 256, 256, 256)
 WALKS = 200_000
+MORE = 100
 BATCH = 3_200  # 64 users with 50 beams: what one step of the search asks for
 
 
@@ -44,8 +45,20 @@ def measure_csr(folder: Path) -> dict[str, Any]:
     mapped = Trie.load(folder / "trie", memory_map=True)
     mapped.children(np.array([ROOT]))
     out["load_mapped_seconds"] = time.perf_counter() - start
+    out |= _measure_extend(trie, rows)
     paths = _paths(rows)
     return out | {"walks_per_second": _walk_csr(trie, paths), "expansions_per_second": _expand_csr(trie)}
+
+
+def _measure_extend(trie: Trie, rows: Ragged) -> dict[str, float]:
+    """Processor seconds to put 1 and 100 more items in, and to build the larger trie anew."""
+    more = Ragged.from_dense(rows.values.reshape(len(rows), -1)[:MORE] ^ 1)
+    calls = {
+        "extend_1_cpu_seconds": lambda: trie.extend(more.take(np.arange(1))),
+        f"extend_{MORE}_cpu_seconds": lambda: trie.extend(more),
+        "rebuild_cpu_seconds": lambda: Trie.build(rows.append(more)),
+    }
+    return {name: times.cpu_seconds for name, times in side_by_side(calls, repeat=3).items()}
 
 
 def measure_dict(folder: Path) -> dict[str, Any]:
@@ -154,6 +167,10 @@ def show(result: dict[str, Any]) -> None:
     print(
         f"csr: saved in {r['save_seconds']:.2f} s, mapped in {1e3 * r['load_mapped_seconds']:.1f} ms, "
         f"{r['expansions_per_second']:,.0f} nodes/s expanded"
+    )
+    print(
+        f"csr: 1 item more in {1e3 * r['extend_1_cpu_seconds']:.1f} ms, {MORE} in"
+        f" {1e3 * r[f'extend_{MORE}_cpu_seconds']:.1f} ms, built anew in {1e3 * r['rebuild_cpu_seconds']:.1f} ms (cpu)"
     )
 
 

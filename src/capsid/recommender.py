@@ -201,14 +201,18 @@ class Recommender:
     def add_items(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> list[str]:
         """Let new items be recommended, without retraining; returns their ids. Old ids and scores stay as they are.
 
-        `items` has a column `item_id` and the attributes that the items' vectors are made from.
+        `items` has a column `item_id` and the attributes that the items' vectors are made from. All or nothing: if a
+        part fails, the recommender is as it was.
         """
         frame = items if isinstance(items, pl.DataFrame) else pl.DataFrame(dict(items))
-        fitted, catalogue = self.fitted, self.catalogue_
-        ids = fitted.tokenizer.add(frame)
-        self.fitted_ = dataclasses.replace(fitted, trie=fitted.trie.extend(ids.closed))
-        self.catalogue_ = catalogue.with_items(ids.items, frame.drop("item_id"))
-        return list(ids.items)[len(catalogue.items) :]
+        fitted, old = self.fitted, len(self.catalogue_.items)
+        tokenizer = fitted.tokenizer.with_items(frame)
+        ids = tokenizer.ids
+        trie = fitted.trie.extend(ids.closed.take(np.arange(old, len(ids))))
+        catalogue = self.catalogue_.with_items(ids.items, frame.drop("item_id"))
+        self.fitted_ = dataclasses.replace(fitted, tokenizer=tokenizer, trie=trie)
+        self.catalogue_ = catalogue
+        return list(ids.items)[old:]
 
     def save_pretrained(self, path: str | Path) -> None:
         """One folder with all parts and hashes; whole or not at all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -102,16 +103,36 @@ def test_buckets_are_in_order_of_priority(codes: list[list[int]], data: st.DataO
         assert bucket == sorted(bucket, key=lambda i: (priority[i], i))
 
 
+ARRAYS = ("first_child", "token", "low", "high", "items")
+
+
 def same_trie(a: Trie, b: Trie) -> None:
-    for name in ("first_child", "token", "low", "high", "items"):
+    for name in ARRAYS:
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
+        assert getattr(a, name).dtype == getattr(b, name).dtype, name
+
+
+def tail(rows: Ragged, old: int) -> Ragged:
+    return rows.take(np.arange(old, len(rows)))
 
 
 @given(old=ragged_codes(), new=ragged_codes())
 def test_extending_is_building_anew(old: list[list[int]], new: list[list[int]]) -> None:
     both = Ragged.from_rows(closed_rows(old + new))
-    same_trie(build(closed_rows(old)).extend(both), Trie.build(both))
-    same_trie(build(closed_rows(old)).extend(Ragged.from_rows(closed_rows(old))), build(closed_rows(old)))
+    before = build(closed_rows(old))
+    copy = [getattr(before, name).copy() for name in ARRAYS]
+    same_trie(before.extend(tail(both, len(old))), Trie.build(both, old_order(before, len(both))))
+    assert all((getattr(before, name) == array).all() for name, array in zip(ARRAYS, copy)), "the old one is left alone"
+    assert before.extend(tail(both, len(both))) is before
+
+
+@given(codes=ragged_codes(most=40), data=st.data())
+def test_extending_one_by_one_is_extending_at_once(codes: list[list[int]], data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(codes)), max_size=6)) | {1, len(codes)})
+    trie = build(closed_rows(codes[:1]))
+    for before, after in itertools.pairwise(cuts):
+        trie = trie.extend(tail(Ragged.from_rows(closed_rows(codes[:after])), before))
+    same_trie(trie, build(closed_rows(codes)))
 
 
 @given(old=ragged_codes(size=2, depths=2), new=ragged_codes(size=2, depths=3), data=st.data())
@@ -121,9 +142,22 @@ def test_extending_keeps_the_order_inside_buckets(
     priority = np.array(data.draw(st.permutations(range(len(old)))))
     both = Ragged.from_rows(closed_rows(old + new))
     after = np.concatenate([priority, np.arange(len(old), len(old) + len(new))])
-    same_trie(build(closed_rows(old), priority).extend(both), Trie.build(both, after))
-    other = np.array(data.draw(st.permutations(range(len(after)))))
-    same_trie(build(closed_rows(old), priority).extend(both, other), Trie.build(both, other))
+    same_trie(build(closed_rows(old), priority).extend(tail(both, len(old))), Trie.build(both, after))
+
+
+def old_order(trie: Trie, items: int) -> np.ndarray:
+    """Priorities that put the old items as they stand, then the new ones."""
+    return np.concatenate([trie.positions, np.arange(len(trie), items)])
+
+
+def test_extending_with_open_ids_is_refused() -> None:
+    trie = build([(2, 3), (4, 5)])
+    for row in [(2,), ()]:
+        with pytest.raises(DataError):
+            trie.extend(Ragged.from_rows([row]))
+    with pytest.raises(DataError, match="prefix"):
+        trie.extend(Ragged.from_rows([(2, 3), (2, 3, 4)]))
+    assert trie.extend(Ragged.from_rows([(2, 3, 4)])).rows() == Ragged.from_rows([(2, 3, END), (4, 5), (2, 3, 4)])
 
 
 @pytest.mark.parametrize("memory_map", [False, True])
@@ -137,7 +171,7 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path, memory_map: bool) -> None:
     assert loaded.nbytes == trie.nbytes
     assert loaded.rows() == trie.rows()
     bigger = Ragged.from_rows(closed_rows([*codes, [1, 1], [0, 1, 2, 3]]))
-    same_trie(loaded.extend(bigger), Trie.build(bigger))
+    same_trie(loaded.extend(tail(bigger, len(codes))), Trie.build(bigger))
 
 
 @given(seed=st.integers(0, 99), base=st.sampled_from([2, 40_000, 70_000, 2_000_000_000]), depths=st.integers(1, 6))
@@ -166,7 +200,7 @@ def test_many_items_at_once() -> None:
     assert trie.nodes == 1 + sum(len(np.unique(codes[:, :d], axis=0)) for d in (1, 2, 3))
     assert trie.rows() == Ragged.from_dense(codes)
     half = Trie.build(Ragged.from_dense(codes[:15_000]))
-    same_trie(half.extend(Ragged.from_dense(codes)), trie)
+    same_trie(half.extend(Ragged.from_dense(codes[15_000:])), trie)
 
 
 def test_an_open_id_is_refused() -> None:

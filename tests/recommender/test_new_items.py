@@ -76,3 +76,17 @@ def test_what_cannot_be_added(recommender: Recommender) -> None:
     with pytest.raises(DataError, match="item_id"):
         recommender.add_items(new_items().drop("item_id"))
     assert recommender.fitted.tokenizer.ids is before
+
+
+def test_added_whole_or_not_at_all(recommender: Recommender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure in the last part, the catalogue, leaves tokenizer and trie as they were."""
+    fitted, catalogue = recommender.fitted, recommender.catalogue_
+
+    def broken(*_: object) -> None:
+        raise DataError("no room")
+
+    monkeypatch.setattr(type(catalogue), "with_items", broken)
+    with pytest.raises(DataError, match="no room"):
+        recommender.add_items(new_items())
+    assert recommender.fitted is fitted
+    assert len(fitted.tokenizer.ids) == len(fitted.trie) == len(catalogue.items) == 72

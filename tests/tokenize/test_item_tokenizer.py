@@ -76,19 +76,22 @@ def test_adding_changes_no_old_id_and_extends_the_trie(data: Dataset) -> None:
     tokenizer = make().fit(data, seed=1)
     before = tokenizer.ids
     trie = Trie.build(before.closed)
-    after = tokenizer.add(NEW)
-    assert after is tokenizer.ids
+    grown = tokenizer.with_items(NEW)
+    after = grown.ids
+    assert tokenizer.ids is before, "the old tokenizer is left alone"
+    assert len(tokenizer.vectors_) == len(before)
+    assert len(grown.vectors_) == len(after)
     assert list(after.items) == [*before.items, "n0", "n1"]
     assert all(after[item] == before[item] for item in before.items)
     assert after.layout == before.layout, "the generator's vocabulary must not change"
-    assert tokenizer.decode(after["n1"]) == ["n1"]
-    grown = trie.extend(after.closed)
-    assert grown.rows() == after.closed
-    leaf = int(grown.leaf_of(np.array([len(before)]))[0])
-    assert grown.path(leaf) == list(after["n0"])
+    assert grown.decode(after["n1"]) == ["n1"]
+    trie = trie.extend(after.closed.take(np.arange(len(before), len(after))))
+    assert trie.rows() == after.closed
+    leaf = int(trie.leaf_of(np.array([len(before)]))[0])
+    assert trie.path(leaf) == list(after["n0"])
     with pytest.raises(DataError, match="'n0' occurs twice"):
-        tokenizer.add(NEW)
-    assert len(tokenizer.ids) == len(before) + 2
+        grown.with_items(NEW)
+    assert len(grown.ids) == len(before) + 2
 
 
 @pytest.mark.parametrize("collisions", [Suffix(), Bucket()])
@@ -101,10 +104,11 @@ def test_save_and_load(tmp_path: Path, data: Dataset, collisions: Suffix | Bucke
     assert loaded.ids == tokenizer.ids
     assert loaded.encode(NEW) == tokenizer.encode(NEW)
     np.testing.assert_array_equal(loaded.token_vectors(), tokenizer.token_vectors())
-    assert loaded.add(NEW) == tokenizer.add(NEW)
-    loaded.save_pretrained(tmp_path / "tok")
+    grown = loaded.with_items(NEW)
+    assert grown.ids == tokenizer.with_items(NEW).ids
+    grown.save_pretrained(tmp_path / "tok")
     again = ItemTokenizer.from_pretrained(tmp_path / "tok")
-    assert again.ids == tokenizer.ids, "added items are saved too, over the folder they were read from"
+    assert again.ids == grown.ids, "added items are saved too, over the folder they were read from"
 
 
 def test_token_vectors_are_the_centres(fitted: ItemTokenizer) -> None:
@@ -125,7 +129,7 @@ def test_one_token_ids_need_no_encoder(data: Dataset, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "tok")
     assert ItemTokenizer.from_pretrained(tmp_path / "tok").ids == tokenizer.ids
     with pytest.raises(DataError, match="'n0' was not in the catalogue"):
-        tokenizer.add(NEW)
+        tokenizer.with_items(NEW)
 
 
 def test_unfitted_and_wrong_input(fitted: ItemTokenizer, tmp_path: Path) -> None:

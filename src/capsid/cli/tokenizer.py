@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -95,7 +96,8 @@ def encode(
     new = [i for i, name in enumerate(names) if name not in opened.items]
     Console().line(f"{len(names) - len(new):,} known items keep their ids, {len(new):,} are new")
     if new:
-        opened.tokenizer.add(attributes[new].with_columns(pl.Series("item_id", names.ids(new), dtype=pl.String)))
+        frame = attributes[new].with_columns(pl.Series("item_id", names.ids(new), dtype=pl.String))
+        opened = replace(opened, tokenizer=opened.tokenizer.with_items(frame))
     drift = opened.drift(names.ids(new))
     if drift is not None:
         Console().line(drift_text(drift))

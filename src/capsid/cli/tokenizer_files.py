@@ -6,7 +6,7 @@ Loads no torch; a tokenizer that routes loads it when it is asked how.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -222,7 +222,7 @@ def add_items(path: Path, attributes: pl.DataFrame, out: Path) -> Drift | None:
     if folder_kind(path) == KIND:
         opened = open_tokenizer(path)
         known = len(opened.items)
-        opened.tokenizer.add(attributes)
+        opened = replace(opened, tokenizer=opened.tokenizer.with_items(attributes))
         titles = [opened.title(n) for n in range(known)] + [item_title(names, attributes, n) for n in range(len(names))]
         with new_folder(out, kind=KIND) as folder:
             opened.tokenizer.save(folder)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from capsid.errors import DataError
-from capsid.ids.layout import PAD
+from capsid.ids.layout import END, PAD
 from capsid.ids.order import ABSENT, Columns, lexicographic_order
 from capsid.ragged import Ragged
 
@@ -78,11 +78,14 @@ class Trie:
             highs.append(high)
             base += len(low)
         starts.append(np.full(len(lows[-1]) + 1, base, dtype=index))
-        trie = cls(_joined(starts), _joined(tokens), _joined(lows), _joined(highs), order)
-        ends = trie.first_child[1:] == trie.first_child[:-1]
-        if n and int((trie.high - trie.low).sum(where=ends, dtype=np.int64)) != n:
+        return cls(_joined(starts), _joined(tokens), _joined(lows), _joined(highs), order)._checked()
+
+    def _checked(self) -> Trie:
+        """Every item must stand below a leaf; where an id is open, some do not."""
+        ends = self.first_child[1:] == self.first_child[:-1]
+        if len(self) and int((self.high - self.low).sum(where=ends, dtype=np.int64)) != len(self):
             raise DataError("an id is a prefix of another", hint="build the trie from SemanticIds.closed")
-        return trie
+        return self
 
     def __len__(self) -> int:
         return len(self.items)
@@ -133,16 +136,23 @@ class Trie:
         return Children(edges.row_numbers, self.token[edges.values].astype(np.int64), edges.values)
 
     def walk(self, nodes: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """The child of every node over its token, or -1. Binary search, all at once."""
+        """The child of every node over its token, or -1."""
+        place = self.before(nodes, tokens)
+        found = (place < self.first_child[nodes + 1]) & (self.token[np.minimum(place, self.nodes - 1)] == tokens)
+        return np.where(found, place, -1)
+
+    def before(self, nodes: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """The first child of every node whose token is not smaller, or where the next node's children begin.
+
+        Binary search, all at once.
+        """
         low = self.first_child[nodes].astype(np.int64)
         high = self.first_child[nodes + 1].astype(np.int64)
-        end = high.copy()
         while (low < high).any():
             middle = (low + high) // 2
             right = (low < high) & (self.token[np.minimum(middle, self.nodes - 1)] < tokens)
             low, high = np.where(right, middle + 1, low), np.where(right, high, np.where(low < high, middle, high))
-        found = (low < end) & (self.token[np.minimum(low, self.nodes - 1)] == tokens)
-        return np.where(found, low, -1)
+        return low
 
     def path(self, node: int) -> list[int]:
         """Tokens from the root to a node."""
@@ -170,20 +180,19 @@ class Trie:
             lengths[rows] = d + 1
         return Ragged.from_dense(matrix, lengths)
 
-    def extend(self, closed: Ragged, priority: np.ndarray | None = None) -> Trie:
-        """A trie of all rows of `closed`, whose first rows are this trie's items with unchanged ids.
+    def extend(self, new: Ragged) -> Trie:
+        """A trie with more items: closed row i of `new` is item `len(self) + i`, behind the old items of its bucket.
 
-        The sorted order is merged, not sorted again. Where an id gained or lost its end token it is built anew.
+        An old id that a new one goes on from gets its end token. Only the new rows are sorted; the rest is copied.
         """
-        old = len(self.items)
-        same = self.rows() == closed.take(np.arange(old))
-        if priority is None and not same:
-            # Places in the old order stand for the priorities it was built with; new items follow.
-            priority = np.concatenate([self.positions, np.arange(old, len(closed))])
-        if priority is not None:
-            return Trie.build(closed, priority)
-        new = closed.take(np.arange(old, len(closed)))
-        return Trie._from_sorted(closed, _merge(closed, self.items, old + lexicographic_order(new)))
+        if not len(self):
+            return Trie.build(new)
+        if not len(new):
+            return self
+        if new.lengths.min() < 1:
+            raise DataError("an item has no tokens")
+        order = lexicographic_order(new)
+        return _grown(self, order, _growth(self, new, order))
 
     def save(self, folder: Path) -> None:
         """One npy file an array, so that each can be mapped into memory."""
@@ -205,28 +214,101 @@ def _joined(levels: list[np.ndarray]) -> np.ndarray:
     return out
 
 
-def _merge(rows: Ragged, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Merge two sorted lists of row numbers; of equal rows the left ones come first."""
-    low = np.zeros(len(right), dtype=np.int64)
-    high = np.full(len(right), len(left), dtype=np.int64)
-    if not len(right):
-        return left
-    columns = Columns(rows)
-    width = columns.width
-    dense_right = np.stack([columns[d][right] for d in range(width)], axis=1)
-    while (low < high).any():
-        middle = (low + high) // 2
-        probe = left[np.minimum(middle, len(left) - 1)]
-        lengths = rows.lengths[probe]
-        greater = np.zeros(len(right), dtype=bool)
-        decided = np.zeros(len(right), dtype=bool)
-        for d in range(width):
-            there = lengths > d
-            value = np.full(len(right), ABSENT, dtype=np.int64)
-            value[there] = rows.values[rows.offsets[:-1][probe[there]] + d]
-            greater |= ~decided & (value > dense_right[:, d])
-            decided |= value != dense_right[:, d]
-        active = low < high
-        low = np.where(active & ~greater, middle + 1, low)
-        high = np.where(active & greater, middle, high)
-    return np.insert(left, low, right)
+@dataclass(frozen=True, eq=False)
+class _Growth:
+    """What new rows change. M sorted new rows, A added nodes in their order, T old nodes that rows go through.
+
+    Row i goes before place `places_M[i]`. Node j goes before old node `before_A[j]`, below old node `parents_A[j]` or,
+    where `fresh_A`, below added node `parents_A[j]`. Ranges are those of the grown trie.
+    """
+
+    places_M: np.ndarray
+    before_A: np.ndarray
+    tokens_A: np.ndarray
+    parents_A: np.ndarray
+    fresh_A: np.ndarray
+    ranges_A2: np.ndarray
+    touched_T: np.ndarray
+    ranges_T2: np.ndarray
+
+
+def _growth(trie: Trie, new: Ragged, order: np.ndarray) -> _Growth:
+    """Walk all new rows through the trie at once, depth by depth; rows with one prefix are a group and act together."""
+    rows = len(order)
+    places_M, starts = np.full(rows, -1, dtype=np.int64), np.arange(rows)
+    # Where each row is: an old node, or (once fresh) the old node before which its added node goes.
+    node_M, fresh_M, parent_M = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=bool), np.full(rows, -1)
+    changed = starts == 0
+    added: list[np.ndarray] = []
+    touched = [np.array([[ROOT, 0, len(trie) + rows]])]
+    count = 0
+    columns = Columns(new)
+    for depth in range(columns.width):
+        values = columns[depth][order]
+        changed[1:] |= values[1:] != values[:-1]
+        firsts = np.flatnonzero(changed)
+        ends = np.append(firsts[1:], rows)
+        here = values[firsts] != ABSENT
+        stopped = np.repeat(~here, ends - firsts) & (places_M < 0)
+        places_M[stopped] = trie.high[node_M[stopped]]
+        first, end = firsts[here], ends[here]
+        at, fresh, token = node_M[first], fresh_M[first], values[first].astype(np.int64)
+        node = np.where(fresh, ROOT, at)
+        leaf = ~fresh & trie.is_leaf(node)
+        spot = np.where(fresh, trie.first_child[at], trie.before(node, token))
+        inside = ~fresh & (spot < trie.first_child[node + 1])
+        spot_low = trie.low[np.minimum(spot, trie.nodes - 1)]
+        old = inside & (trie.token[np.minimum(spot, trie.nodes - 1)] == token)
+        # A row that leaves the old trie goes before the next sibling's items, or behind all items of its last node.
+        place = np.where(fresh, places_M[first], np.where(inside, spot_low, trie.high[node]))
+        low, high = place + first, place + end
+        # Items of an old leaf that is gone on from move into an end node, with the new rows that end there.
+        opened = leaf & np.append(True, node[1:] != node[:-1])
+        ending = opened & (token == END)
+        low, high = np.where(ending, trie.low[node] + first, low), np.where(ending, trie.high[node] + end, high)
+        moved = opened & ~ending
+        parent = np.where(fresh, parent_M[first], node)
+        nodes = [np.stack([spot, token, parent, fresh, low, high, first * 2 + 1], 1)[~old]]
+        if moved.any():
+            p, at = node[moved], first[moved]
+            blank = np.zeros(len(p), dtype=np.int64)
+            nodes.append(np.stack([spot[moved], blank + END, p, blank, trie.low[p] + at, trie.high[p] + at, at * 2], 1))
+        level = np.concatenate(nodes)
+        by_row = np.argsort(level[:, -1], kind="stable")
+        number = np.full(len(first), -1)
+        number[~old] = count + np.argsort(by_row)[: int((~old).sum())]
+        added.append(level[by_row, :-1])
+        count += len(level)
+        touched.append(np.stack([spot[old], trie.low[spot[old]] + first[old], trie.high[spot[old]] + end[old]], 1))
+        group = np.repeat(np.arange(len(first)), end - first)
+        member = np.repeat(here, ends - firsts)
+        node_M[member], parent_M[member] = spot[group], number[group]
+        fresh_M[member], places_M[member] = ~old[group], np.where(old, -1, place)[group]
+    places_M[places_M < 0] = trie.high[node_M[places_M < 0]]
+    table_A6, table_T3 = np.concatenate(added), np.concatenate(touched)
+    before, tokens, parents, fresh_A = table_A6[:, :4].T
+    return _Growth(places_M, before, tokens, parents, fresh_A == 1, table_A6[:, 4:], table_T3[:, 0], table_T3[:, 1:])
+
+
+def _grown(trie: Trie, order: np.ndarray, growth: _Growth) -> Trie:
+    """The five arrays with the growth put in."""
+    total = len(trie) + len(order)
+    index = np.int32 if total < 2**30 else np.int64
+    items = np.insert(trie.items.astype(index, copy=False), growth.places_M, (len(trie) + order).astype(index))
+    # How many new rows stand before each old place.
+    rows_before = np.cumsum(np.bincount(growth.places_M, minlength=len(trie) + 1), dtype=index)
+    shift = rows_before[trie.low]
+    low, high = trie.low + shift, trie.high + shift
+    low[growth.touched_T], high[growth.touched_T] = growth.ranges_T2.T
+    low = np.insert(low, growth.before_A, growth.ranges_A2[:, 0])
+    high = np.insert(high, growth.before_A, growth.ranges_A2[:, 1])
+    wide = trie.token.dtype != np.uint16 or (len(growth.tokens_A) and int(growth.tokens_A.max()) >= 2**16)
+    small = np.int32 if wide else np.uint16
+    token = np.insert(trie.token.astype(small, copy=False), growth.before_A, growth.tokens_A.astype(small))
+    counts = np.insert(np.diff(trie.first_child), growth.before_A, 0)
+    # Old node n has number n + (nodes added before it); added node j stands where it was put, behind j others.
+    olds = growth.parents_A + np.searchsorted(growth.before_A, growth.parents_A, side="right")
+    news = growth.before_A[np.where(growth.fresh_A, growth.parents_A, 0)] + growth.parents_A
+    np.add.at(counts, np.where(growth.fresh_A, news, olds), 1)
+    first_child = (1 + np.concatenate([[0], np.cumsum(counts)])).astype(index)
+    return Trie(first_child, token, low, high, items)._checked()

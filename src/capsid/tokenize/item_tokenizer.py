@@ -5,6 +5,7 @@ Usable alone, without a generator. Users see their own item ids.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -121,13 +122,14 @@ class ItemTokenizer:
         codes = self.tokenizer_.encode(table)
         return {item: tuple(int(c) for c in codes[i]) for i, item in enumerate(table.items)}
 
-    def add(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> SemanticIds:
-        """Give new items ids without retraining; old ids do not change."""
+    def with_items(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> ItemTokenizer:
+        """A tokenizer that knows new items as well. Nothing is retrained, old ids and this tokenizer do not change."""
         table = self._table(items)
-        self.ids_ = self.ids.extend(list(table.items), self.tokenizer_.encode(table))
+        grown = copy.copy(self)
+        grown.ids_ = self.ids.extend(list(table.items), self.tokenizer_.encode(table))
         if self.vectors_ is not None:
-            self.vectors_ = np.concatenate([self.vectors_, table.vectors()])
-        return self.ids_
+            grown.vectors_ = np.concatenate([self.vectors_, table.vectors()])
+        return grown
 
     def decode(self, tokens: Sequence[int]) -> list[str]:
         """The items that own these tokens."""
