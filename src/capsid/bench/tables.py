@@ -16,6 +16,7 @@ from capsid.bench.paper import DATASETS, METRICS, main_value, number, paper
 from capsid.bench.results import Result, Results, load
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.evaluate.significance import paired_bootstrap
+from capsid.popularity import TIERS
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 
@@ -213,14 +214,11 @@ def tiers_table(source: Source) -> Table:
     rows = []
     for label in dict.fromkeys(c.label for c in cells.select(dataset="amazon-beauty")):
         found = [c.evaluations.get(source.evaluation, {}) for c in _by_seed(cells, label, "amazon-beauty")]
-        tiers = [
-            tuple(float(e["recall@10_by_tier"][t]) for e in found if "recall@10_by_tier" in e)
-            for t in ("head", "torso", "tail")
-        ]
+        tiers = [tuple(float(e["recall@10_by_tier"][t]) for e in found if "recall@10_by_tier" in e) for t in TIERS]
         tail = {"tiger": "tiger-tail", "capsid-bpe": "capsid-tail"}.get(label)
         theirs = (None, None, paper()["tiers"][tail] if tail else None)
         rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(tiers, theirs)), context=_context(label)))
-    columns = tuple(Column(t) for t in ("head", "torso", "tail"))
+    columns = tuple(Column(t) for t in TIERS)
     notes = ("Head: the most taken 20 % of the items; torso: the next 40 %; tail: the rest (docs/protocol.md).",)
     return Table("tiers", "Recall@10 by popularity on Beauty", columns, tuple(rows), notes=notes)
 

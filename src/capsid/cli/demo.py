@@ -185,7 +185,7 @@ def _tell_data(dataset: Dataset) -> None:
 
 def _tell_ids(recommender: Recommender, dataset: Dataset) -> None:
     """Health of the ids, and a neighbourhood of the most taken item."""
-    import numpy as np
+    from capsid.popularity import popularity_order
 
     ids, counts = recommender.fitted.tokenizer.ids, recommender.catalogue_.counts
     about = ids.statistics()
@@ -200,8 +200,8 @@ def _tell_ids(recommender: Recommender, dataset: Dataset) -> None:
         )
     print(f"   {about.collision_rate_final:.1%} of the ids collide. The same first code means alike:")
     first = ids.codes.values[ids.codes.offsets[:-1]]
-    top = int(np.argmax(counts))
-    same = [n for n in np.argsort(-counts, kind="stable") if first[n] == first[top]][:SHOWN]
+    order = popularity_order(counts)
+    same = [n for n in order if first[n] == first[order[0]]][:SHOWN]
     for number in same:
         print(f"   {'-'.join(map(str, ids.codes[number])):>11}  {dataset.title(number)}")
     print(flush=True, end="")

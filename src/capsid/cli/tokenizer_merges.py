@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from capsid.errors import ConfigError
-from capsid.evaluate.merge_report import TIERS, MergeUse, merge_uses, token_carriers
+from capsid.evaluate.merge_report import MergeUse, merge_uses, token_carriers
+from capsid.popularity import TIERS
 from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 

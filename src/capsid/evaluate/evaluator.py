@@ -14,11 +14,10 @@ import numpy as np
 from capsid.data.split import Cases
 from capsid.decode.retrieve import RankedItems, Retriever
 from capsid.errors import DataError
-from capsid.evaluate.metrics import TargetRanks, coverage, exposure, per_user, popularity_tiers
+from capsid.evaluate.metrics import TargetRanks, coverage, exposure, per_user
 from capsid.ids.trie import ROOT
+from capsid.popularity import TIERS, popularity_tiers
 from capsid.progress import Progress, duration, silent
-
-TIERS = ("head", "torso", "tail")
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,18 +59,6 @@ def per_user(ranks: TargetRanks, ks: tuple[int, ...]) -> dict[str, np.ndarray]:
     return out
 
 
-def popularity_tiers(counts: np.ndarray) -> np.ndarray:
-    """Tier of every item by training count: 0 head (top 20 % of items), 1 torso (next 40 %), 2 tail (methods 6.10).
-
-    Equal counts are told apart by item number, so that tiers have fixed sizes.
-    """
-    order = np.lexsort([np.arange(len(counts)), -counts])
-    tiers = np.empty(len(counts), dtype=np.int64)
-    head, torso = round(0.2 * len(counts)), round(0.6 * len(counts))
-    tiers[order[:head]], tiers[order[head:torso]], tiers[order[torso:]] = 0, 1, 2
-    return tiers
-
-
 def coverage(items_UK: np.ndarray, catalogue: int) -> float:
     """Share of the catalogue that somebody was recommended."""
     return len(np.unique(items_UK[items_UK >= 0])) / max(catalogue, 1)

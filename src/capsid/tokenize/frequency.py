@@ -18,6 +18,7 @@ from capsid.data.item_table import ItemTable
 from capsid.encode.base import require_items
 from capsid.errors import ConfigError, NotFittedError
 from capsid.ids.collisions import running_number
+from capsid.popularity import popularity_order
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
@@ -49,8 +50,7 @@ class Frequency:
         """Count and rank; the seed decides nothing."""
         require_items(table)
         bucket_N = self._buckets(table.counts)
-        names = np.array(list(table.items), dtype=np.str_)
-        order = np.lexsort([names, -table.counts])
+        order = popularity_order(table.counts, table.items)
         rank_N = np.empty(len(order), dtype=np.int64)
         rank_N[order] = running_number(bucket_N[order])
         # Whoever comes later was never taken: one rank behind the last of those, shared by all who come.

@@ -1,0 +1,40 @@
+"""The order of items by how often training took them, and the tiers that results are reported by.
+
+NumPy only: counts in, item numbers out. Where counts come from is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+TIERS = ("head", "torso", "tail")
+# The most popular 20 % of the items are the head, the next 40 % the torso.
+_HEAD, _TORSO = 0.2, 0.6
+
+
+def popularity_order(counts: np.ndarray, ids: Iterable[str] | None = None) -> np.ndarray:
+    """Item numbers, the most popular first; items with equal counts by their id where `ids` are given, else by number.
+
+    Ids make the order independent of the order in which a file lists the items.
+    """
+    ties = np.arange(len(counts)) if ids is None else np.array(list(ids), dtype=np.str_)
+    return np.lexsort([ties, -counts])
+
+
+def popularity_ranks(counts: np.ndarray, ids: Iterable[str] | None = None) -> np.ndarray:
+    """The place of every item in `popularity_order`, 0 for the most popular."""
+    order = popularity_order(counts, ids)
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks
+
+
+def popularity_tiers(counts: np.ndarray) -> np.ndarray:
+    """The tier of every item by training count, as a place in `TIERS`. Tiers have fixed sizes: ties go by number."""
+    order = popularity_order(counts)
+    tiers = np.empty(len(counts), dtype=np.int64)
+    head, torso = round(_HEAD * len(counts)), round(_TORSO * len(counts))
+    tiers[order[:head]], tiers[order[head:torso]], tiers[order[torso:]] = 0, 1, 2
+    return tiers
