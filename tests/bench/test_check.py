@@ -8,9 +8,10 @@ from pathlib import Path
 
 from test_tables import cell
 
-from capsid.bench.check import HIGH, LOW, ndcg_share, run_checks
+from capsid.bench.check import HIGH, LOW, run_checks
 from capsid.bench.results import LINES, Result
 from capsid.bench.tables import Source
+from capsid.evaluate.metrics import ndcg_recall_slope
 
 
 def with_metrics(line: Result, recall5: float, recall10: float, ndcg5: float, ndcg10: float) -> Result:
@@ -36,7 +37,7 @@ def test_the_bounds_are_those_of_ranks_six_and_ten() -> None:
 
     assert LOW < 1 / math.log2(11) < LOW + 0.0002
     assert HIGH - 0.0002 < 1 / math.log2(7) < HIGH
-    assert ndcg_share((0.1, 0.1, 0.05, 0.05)) is None
+    assert ndcg_recall_slope(0.1, 0.1, 0.05, 0.05) is None
 
 
 def test_an_impossible_cell_is_found(tmp_path: Path) -> None:

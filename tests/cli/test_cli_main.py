@@ -14,6 +14,7 @@ from cli_world import capsid
 import capsid.data.sources as capsid_sources
 from capsid import __version__
 from capsid.cli.main import VERBS, Verbs, app
+from capsid.evaluate.metrics import LIST_METRICS, METRICS
 
 GROUPS = {
     "data": ("list", "describe", "check", "import"),
@@ -48,6 +49,12 @@ def test_every_command_has_help_with_examples(command: tuple[str, ...]) -> None:
     assert answer.code == 0
     assert "Examples:" in answer.out
     assert f"capsid {' '.join(command)}" in answer.out.split("Examples:")[1]
+
+
+def test_help_of_evaluate_lists_every_metric() -> None:
+    shown = capsid("evaluate", "--help").out
+    for metric in (*METRICS.values(), *LIST_METRICS.values()):
+        assert any(line.split() == [f"{metric.name}@K", *metric.about.split()] for line in shown.splitlines())
 
 
 def test_help_is_quick() -> None:

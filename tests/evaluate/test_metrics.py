@@ -11,12 +11,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from capsid.evaluate.metrics import (
+    METRICS,
+    Metric,
     TargetRanks,
     coverage,
     expected_gains,
     exposure,
     gains,
     ndcg_recall_slope,
+    of_lists,
     per_user,
 )
 
@@ -31,7 +34,7 @@ def slow_gain(metric: str, ranked: list[int], target: int, k: int) -> float:
     return max((r / (i + 1) for i, r in enumerate(relevant)), default=0.0)
 
 
-@given(rank=st.integers(0, 15), k=st.integers(1, 12), metric=st.sampled_from(["recall", "ndcg", "mrr"]))
+@given(rank=st.integers(0, 15), k=st.integers(1, 12), metric=st.sampled_from(list(METRICS)))
 def test_gains_are_the_definitions(rank: int, k: int, metric: str) -> None:
     ranked = list(range(1, 16))
     assert gains(metric, np.array([rank]), k)[0] == pytest.approx(slow_gain(metric, ranked, rank, k))
@@ -41,7 +44,7 @@ def test_gains_are_the_definitions(rank: int, k: int, metric: str) -> None:
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     place=st.integers(0, 3),
     k=st.integers(1, 9),
-    metric=st.sampled_from(["recall", "ndcg", "mrr"]),
+    metric=st.sampled_from(list(METRICS)),
 )
 def test_expected_is_the_mean_over_all_orders_of_the_bucket(sizes: list[int], place: int, k: int, metric: str) -> None:
     assume(place < len(sizes))
@@ -73,7 +76,7 @@ def test_the_three_readings_are_ordered_and_named() -> None:
 
 @given(ranks=st.lists(st.integers(0, 30), min_size=1, max_size=200))
 def test_ndcg_and_recall_are_bound_to_each_other(ranks: list[int]) -> None:
-    """Ranks 6 to 10 gain between 1 / log2(11) and 1 / log2(7) of NDCG each (methods 6.0, R1)."""
+    """Ranks 6 to 10 gain between 1 / log2(11) and 1 / log2(7) of NDCG each ."""
     array = np.array(ranks)
     mean = {f"{m}{k}": float(gains(m, array, k).mean()) for m in ("recall", "ndcg") for k in (5, 10)}
     slope = ndcg_recall_slope(mean["recall5"], mean["recall10"], mean["ndcg5"], mean["ndcg10"])
@@ -91,9 +94,19 @@ def test_unknown_metrics_are_refused() -> None:
 
 def test_coverage_and_exposure_by_hand() -> None:
     shown = np.array([[0, 1, 2], [0, 1, -1], [0, 4, -1]])
-    tiers = np.array([0, 1, 1, 2, 2])
-    assert coverage(shown, 5) == pytest.approx(4 / 5)
-    assert exposure(shown, tiers) == pytest.approx((3 / 7, 3 / 7, 1 / 7))
+    counts = np.array([9, 8, 7, 1, 1])
+    assert coverage(shown, counts) == pytest.approx(4 / 5)
+    assert exposure(shown, counts) == pytest.approx({"head": 3 / 7, "torso": 3 / 7, "tail": 1 / 7})
     nothing = np.full((2, 2), -1)
-    assert coverage(nothing, 5) == 0.0
-    assert exposure(nothing, tiers) == (0.0, 0.0, 0.0)
+    assert coverage(nothing, counts) == 0.0
+    assert exposure(nothing, counts) == {"head": 0.0, "torso": 0.0, "tail": 0.0}
+    assert of_lists(shown, counts, 1) == {"coverage@1": 1 / 5, "exposure@1": {"head": 1.0, "torso": 0.0, "tail": 0.0}}
+
+
+def test_a_new_metric_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METRICS, "first", Metric("first", "First", "a hit at rank 1 only", lambda ranks: ranks == 1))
+    ranks = TargetRanks(np.array([1, 2]), np.array([1, 1]), np.array([0, 0]), np.array([2, 2]))
+    values = per_user(ranks, (5,))
+    assert values["first@5"].tolist() == [1.0, 0.0]
+    assert values["first@5:expected"].tolist() == [0.5, 0.5]
+    assert values["first@5:optimistic"].tolist() == [1.0, 1.0]

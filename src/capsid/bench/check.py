@@ -11,6 +11,7 @@ from typing import Any
 from capsid.bench.paper import DATASETS, METRICS, paper
 from capsid.bench.results import Result, Results
 from capsid.bench.tables import Source
+from capsid.evaluate.metrics import ndcg_recall_slope
 
 # One target a user: a hit at rank 6 to 10 adds 1 / log2(rank + 1) to NDCG and 1 to recall.
 LOW, HIGH = 0.2890, 0.3563
@@ -34,12 +35,6 @@ def run_checks(source: Source) -> tuple[Check, ...]:
     return (*found, _papers_own(), *_mechanisms(ablation, source.evaluation), *_merging(main), *_robustness(source))
 
 
-def ndcg_share(values: tuple[float, float, float, float]) -> float | None:
-    """(N@10 - N@5) / (R@10 - R@5); None where nothing was found between the ranks."""
-    recall5, recall10, ndcg5, ndcg10 = values
-    return (ndcg10 - ndcg5) / (recall10 - recall5) if recall10 > recall5 else None
-
-
 def _every_cell(cells: Results, evaluation: str) -> Iterator[Check]:
     done = [c for c in cells if evaluation in c.evaluations]
     bad = [c.name for c in done if not _possible(c, evaluation)]
@@ -54,7 +49,7 @@ def _every_cell(cells: Results, evaluation: str) -> Iterator[Check]:
 
 def _possible(cell: Result, evaluation: str) -> bool:
     recall5, recall10, ndcg5, ndcg10 = (cell.metric(m, evaluation) for m in METRICS)
-    share = ndcg_share((recall5, recall10, ndcg5, ndcg10))
+    share = ndcg_recall_slope(recall5, recall10, ndcg5, ndcg10)
     return (share is None or LOW <= share <= HIGH) and ndcg5 <= recall5 + 1e-12
 
 
@@ -70,7 +65,7 @@ def _papers_own() -> Check:
     broken = []
     for method, row in paper()["main"].items():
         for dataset in DATASETS.values():
-            share = ndcg_share(tuple(row[dataset]))
+            share = ndcg_recall_slope(*row[dataset])
             # Four printed digits: the share is known to about one part in thirty.
             if share is not None and not LOW - 0.012 <= share <= HIGH + 0.012:
                 broken.append(f"{method} on {dataset} ({share:.2f})")

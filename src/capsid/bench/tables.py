@@ -15,6 +15,7 @@ from capsid.artifacts import read_json
 from capsid.bench.paper import DATASETS, METRICS, main_value, number, paper
 from capsid.bench.results import Result, Results, load
 from capsid.bench.table import Column, Entry, Row, Table
+from capsid.evaluate.metrics import METRICS as RANKING_METRICS
 from capsid.evaluate.significance import paired_bootstrap
 from capsid.popularity import TIERS
 from capsid.recipe import Recipe
@@ -335,7 +336,8 @@ def _context(label: str) -> bool:
 
 
 def _short(metric: str) -> str:
-    return {"recall": "R", "ndcg": "N"}[metric.split("@")[0]] + "@" + metric.split("@")[1]
+    name, _, k = metric.partition("@")
+    return f"{RANKING_METRICS[name].label[0]}@{k}"
 
 
 def _by_seed(cells: Results, label: str, dataset: str) -> list[Result]:

@@ -10,6 +10,7 @@ import typer
 
 from capsid.cli.output import parse_ks, print_json, print_table
 from capsid.errors import ArtifactError
+from capsid.evaluate.metrics import LIST_METRICS, METRICS
 from capsid.progress import Console, duration
 
 if TYPE_CHECKING:
@@ -19,7 +20,15 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@app.command()
+def _metrics_help() -> str:
+    """One line for every metric."""
+    lines = ["Metrics at every K:", *(f"  {m.name + '@K':<12}{m.about}" for m in METRICS.values())]
+    lines += ["Metrics at the largest K:", *(f"  {m.name + '@K':<12}{m.about}" for m in LIST_METRICS.values())]
+    # \b keeps the lines as they are.
+    return "\b\n" + "\n".join(lines)
+
+
+@app.command(epilog=_metrics_help())
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `capsid fit` wrote.")],
     split: Annotated[str, typer.Option("--split", help="test or valid.")] = "test",
@@ -77,8 +86,8 @@ def _show(result: Evaluation) -> None:
     print(f"{result.split}: {result.users:,} users, {filtered}")
     rows = []
     for k in result.ks:
-        rows.append([k, *(result.metrics[f"{name}@{k}"] for name in ("recall", "ndcg", "mrr"))])
-    print_table(["k", "Recall", "NDCG", "MRR"], rows)
+        rows.append([k, *(result.metrics[f"{name}@{k}"] for name in METRICS)])
+    print_table(["k", *(m.label for m in METRICS.values())], rows)
     top = max(result.ks)
     exposure, by_tier = result.extras[f"exposure@{top}"], result.extras[f"recall@{top}_by_tier"]
     users = result.extras["users_by_tier"]
@@ -86,5 +95,8 @@ def _show(result: Evaluation) -> None:
         ["items", "users whose target is there", f"Recall@{top}", "share of the places"],
         [[tier, users[tier], by_tier[tier], exposure[tier]] for tier in exposure],
     )
-    print(f"coverage@{top}: {result.extras[f'coverage@{top}']:.1%} of the catalogue is recommended to somebody")
+    for name, metric in LIST_METRICS.items():
+        value = result.extras[f"{name}@{top}"]
+        if isinstance(value, float):
+            print(f"{name}@{top}: {value:.1%} ({metric.about})")
     print(f"first code among the best 50: {result.extras['code_recall@50']:.1%}")

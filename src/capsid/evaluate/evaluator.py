@@ -14,7 +14,7 @@ import numpy as np
 from capsid.data.split import Cases
 from capsid.decode.retrieve import RankedItems, Retriever
 from capsid.errors import DataError
-from capsid.evaluate.metrics import TargetRanks, coverage, exposure, per_user
+from capsid.evaluate.metrics import TargetRanks, of_lists, per_user
 from capsid.ids.trie import ROOT
 from capsid.popularity import TIERS, popularity_tiers
 from capsid.progress import Progress, duration, silent
@@ -75,8 +75,7 @@ def evaluate(
     ranks = TargetRanks(*(np.concatenate([getattr(p, n) for p in parts])[back] for n in names))
     values = {**per_user(ranks, ks), "rank": ranks.expanded, "first_code_rank": code_ranks}
     metrics = {name: float(v.mean()) for name, v in values.items() if "@" in name and ":" not in name}
-    tiers = popularity_tiers(counts)
-    extras = _extras(retriever, values, shown, tiers, counts, cases.targets, max(ks))
+    extras = {**_extras(retriever, values, counts, cases.targets, max(ks)), **of_lists(shown, counts, max(ks))}
     seconds = time.monotonic() - began
     return Evaluation(split, len(cases), filter_history, ks, seconds, metrics, values, extras)
 
@@ -123,13 +122,12 @@ def _first_codes(retriever: Retriever) -> tuple[np.ndarray, np.ndarray]:
 def _extras(
     retriever: Retriever,
     values: dict[str, np.ndarray],
-    shown: np.ndarray,
-    tiers: np.ndarray,
     counts: np.ndarray,
     targets: np.ndarray,
     k: int,
 ) -> dict[str, Any]:
     starts = len(np.unique(_first_codes(retriever)[1]))
+    tiers = popularity_tiers(counts)
     by_tier = {name: tiers[targets] == t for t, name in enumerate(TIERS)}
     recall = values[f"recall@{k}"]
     mean = {name: float(v.mean()) for name, v in values.items() if ":" in name}
@@ -138,8 +136,6 @@ def _extras(
         "code_recall@10": float((values["first_code_rank"] <= 10).mean()),
         "code_recall@50": float((values["first_code_rank"] <= 50).mean()),
         "code_chance@50": min(1.0, 50 / max(starts, 1)),
-        f"coverage@{k}": coverage(shown, len(counts)),
-        f"exposure@{k}": dict(zip(TIERS, exposure(shown, tiers))),
         f"recall@{k}_by_tier": {n: float(recall[m].mean()) if m.any() else None for n, m in by_tier.items()},
         "users_by_tier": {n: int(m.sum()) for n, m in by_tier.items()},
     }

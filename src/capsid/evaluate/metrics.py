@@ -1,15 +1,21 @@
-"""Ranking metrics from ranks: arrays in, arrays out, one value a user. NumPy only, no models, no files.
+"""Ranking metrics in two tables: those of each user, and those of all lists together. NumPy only, no models, no files.
+
+`evaluate`, its `--help` and its tables read `METRICS` and `LIST_METRICS`, so a new metric is one entry here.
 
 A rank counts from 1; 0 means that the target was not among the ranked items. With several items on one id there are
-three readings (methods 6.9 and 9.9): `expanded` (bucket in its fixed order; the default), `expected` (mean over all
-orders of the bucket) and `optimistic` (an id match is a hit; never a headline).
+three readings: `expanded` (bucket in its fixed order; the default), `expected` (mean over all orders of the bucket)
+and `optimistic` (an id match is a hit; never a headline).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from capsid.popularity import TIERS, popularity_tiers
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,17 +31,34 @@ class TargetRanks:
         return len(self.expanded)
 
 
+@dataclass(frozen=True)
+class Metric:
+    """A metric per user with one relevant item. `label` heads its column, `about` is one sentence for people.
+
+    `gain` says what a hit at each rank counts. Shape: (users,) to (users,).
+    """
+
+    name: str
+    label: str
+    about: str
+    gain: Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class ListMetric:
+    """A metric of all users' lists together, from the lists (padded with -1) and the items' training counts."""
+
+    name: str
+    about: str
+    value: Callable[[np.ndarray, np.ndarray], float | dict[str, float]]
+
+
 def gains(metric: str, ranks: np.ndarray, k: int) -> np.ndarray:
-    """Recall, NDCG or MRR at k of every user, with one relevant item. Shape: (users,)."""
+    """One of the `METRICS` at k of every user, with one relevant item. Shape: (users,)."""
+    if metric not in METRICS:
+        raise ValueError(f"unknown metric {metric!r}, must be one of: {', '.join(METRICS)}")
     hit = (ranks >= 1) & (ranks <= k)
-    safe = np.where(hit, ranks, 1).astype(np.float64)
-    if metric == "recall":
-        return hit.astype(np.float64)
-    if metric == "ndcg":
-        return np.where(hit, 1.0 / np.log2(safe + 1.0), 0.0)
-    if metric == "mrr":
-        return np.where(hit, 1.0 / safe, 0.0)
-    raise ValueError(f"unknown metric {metric!r}: recall, ndcg or mrr")
+    return np.where(hit, METRICS[metric].gain(np.where(hit, ranks, 1).astype(np.float64)), 0.0)
 
 
 def expected_gains(metric: str, ranks: TargetRanks, k: int) -> np.ndarray:
@@ -51,7 +74,7 @@ def per_user(ranks: TargetRanks, ks: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Every metric at every k: `recall@10`, and `recall@10:expected`, `recall@10:optimistic`."""
     out: dict[str, np.ndarray] = {}
     for k in ks:
-        for metric in ("recall", "ndcg", "mrr"):
+        for metric in METRICS:
             name = f"{metric}@{k}"
             out[name] = gains(metric, ranks.expanded, k)
             out[f"{name}:expected"] = expected_gains(metric, ranks, k)
@@ -59,21 +82,48 @@ def per_user(ranks: TargetRanks, ks: tuple[int, ...]) -> dict[str, np.ndarray]:
     return out
 
 
-def coverage(items_UK: np.ndarray, catalogue: int) -> float:
-    """Share of the catalogue that somebody was recommended."""
-    return len(np.unique(items_UK[items_UK >= 0])) / max(catalogue, 1)
+def of_lists(items_UK: np.ndarray, counts_N: np.ndarray, k: int) -> dict[str, Any]:
+    """Every one of the `LIST_METRICS` at k: `coverage@10` and so on."""
+    return {f"{name}@{k}": metric.value(items_UK[:, :k], counts_N) for name, metric in LIST_METRICS.items()}
 
 
-def exposure(items_UK: np.ndarray, tiers: np.ndarray) -> tuple[float, float, float]:
-    """Share of all recommended places that went to head, torso and tail."""
+def coverage(items_UK: np.ndarray, counts_N: np.ndarray) -> float:
+    """Share of the catalogue that is recommended to somebody."""
+    return len(np.unique(items_UK[items_UK >= 0])) / max(len(counts_N), 1)
+
+
+def exposure(items_UK: np.ndarray, counts_N: np.ndarray) -> dict[str, float]:
+    """Share of all recommended places that go to head, torso and tail."""
     shown = items_UK[items_UK >= 0]
-    counts = np.bincount(tiers[shown], minlength=3)
-    head, torso, tail = (float(c) / max(len(shown), 1) for c in counts)
-    return head, torso, tail
+    places = np.bincount(popularity_tiers(counts_N)[shown], minlength=len(TIERS))
+    return {tier: float(n) / max(len(shown), 1) for tier, n in zip(TIERS, places)}
+
+
+METRICS: dict[str, Metric] = {
+    m.name: m
+    for m in (
+        Metric("recall", "Recall", "share of the users whose target is among the best k", np.ones_like),
+        Metric(
+            "ndcg", "NDCG", "as recall, but a hit at rank r counts 1 / log2(r + 1)", lambda r: 1.0 / np.log2(r + 1.0)
+        ),
+        Metric("mrr", "MRR", "as recall, but a hit at rank r counts 1 / r", lambda r: 1.0 / r),
+    )
+}
+LIST_METRICS: dict[str, ListMetric] = {
+    m.name: m
+    for m in (
+        ListMetric("coverage", "share of the catalogue that is recommended to somebody", coverage),
+        ListMetric("exposure", "share of the recommended places that go to head, torso and tail items", exposure),
+    )
+}
 
 
 def ndcg_recall_slope(recall5: float, recall10: float, ndcg5: float, ndcg10: float) -> float | None:
-    """(N@10 - N@5) / (R@10 - R@5): with one target a user it lies in [0.289, 0.356] (methods 6.0, R1)."""
+    """(N@10 - N@5) / (R@10 - R@5); None where nothing was found between the ranks.
+
+    With one target per user it lies in [0.289, 0.356]: a hit at rank 6 to 10 adds 1 to recall and 1 / log2(rank + 1)
+    to NDCG.
+    """
     if recall10 == recall5:
         return None
     return (ndcg10 - ndcg5) / (recall10 - recall5)
