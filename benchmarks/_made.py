@@ -15,8 +15,8 @@ from capsid.data.planted import planted_codes
 from capsid.errors import ConfigError
 from capsid.generate.generator import TransformerGenerator
 from capsid.ids.collisions import Bucket, Suffix
-from capsid.ids.flatten import TokenBatch, flatten
 from capsid.ids.layout import FIRST
+from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
@@ -37,7 +37,7 @@ class World:
 
     def batch(self) -> TokenBatch:
         """The histories as tokens."""
-        return flatten(self.ids, self.histories, last=self.generator.history)
+        return self.ids.read(self.histories, last=self.generator.history)
 
 
 def made_world(users: int, *, items: int = BEAUTY_ITEMS, seed: int = 0) -> World:

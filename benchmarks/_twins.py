@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from capsid.blocks.layers import Block
 from capsid.errors import ConfigError
 from capsid.generate.network import CausalTransformer
-from capsid.ids.flatten import TokenBatch
+from capsid.ids.reading import TokenBatch
 from capsid.ids.trie import Children, Trie
 from capsid.ragged import Ragged
 

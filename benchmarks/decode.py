@@ -22,7 +22,7 @@ from _twins import DictTrie, OwnCopies, Transformers
 from common import Times, gigabytes, machine, memory_now, side_by_side, write_result
 
 from capsid.decode.beam import BeamSearch, RankedLeaves
-from capsid.ids.flatten import TokenBatch
+from capsid.ids.reading import TokenBatch
 from capsid.ids.trie import Children, Trie
 
 OURS, COPIES, DICTS, THEIRS = "capsid", "own keys and values a beam", "dict trie", "transformers generate"

@@ -22,11 +22,10 @@ import torch
 from torch.nn import functional as F
 
 from capsid.data.planted import planted_codes
-from capsid.generate.fit import predict
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.objective import NextToken
 from capsid.ids.collisions import Suffix
-from capsid.ids.flatten import TokenBatch, flatten
+from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
@@ -41,7 +40,7 @@ OURS, PLAIN, BENT = "capsid", "transformers GPT-2 as it comes", "transformers GP
 ITEMS, USERS, BATCH, DROPOUT = 12_101, 22_363, 64, 0.2
 
 
-def made_batches(count: int, seed: int = 0) -> tuple[SemanticIds, list[TokenBatch]]:
+def made_lessons(count: int, seed: int = 0) -> tuple[SemanticIds, list[Lesson]]:
     rng = np.random.default_rng(seed)
     codes = Ragged.from_dense(np.asarray(planted_codes(ITEMS, (256, 256, 256), seed=seed), dtype=np.int32))
     ids = SemanticIds.assign(Vocabulary(map(str, range(ITEMS))), codes, (256, 256, 256), Suffix())
@@ -49,18 +48,18 @@ def made_batches(count: int, seed: int = 0) -> tuple[SemanticIds, list[TokenBatc
     lengths = np.minimum(3 + rng.geometric(1 / 4.9, size=USERS) - 1, 51)
     rows = Ragged.from_rows([rng.integers(0, ITEMS, n) for n in lengths], np.int64)
     plan = BatchPlan(lengths, BATCH, seed)
-    return ids, [flatten(ids, rows.take(b), last=51) for b in plan.epoch(0)[:count]]
+    return ids, [ids.lesson(rows.take(b), last=51) for b in plan.epoch(0)[:count]]
 
 
-def our_step(ids: SemanticIds) -> Callable[[TokenBatch], None]:
+def our_step(ids: SemanticIds) -> Callable[[Lesson], None]:
     options = Training()
     generator = TransformerGenerator(dropout=DROPOUT, embedding_dropout=DROPOUT, warm_start=False)
     generator.build(ids, np.ones(ITEMS), seed=0)
     network, term = generator.network.train(), NextToken()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
 
-    def step(batch: TokenBatch) -> None:
-        loss = term.loss(network, predict(generator, batch))
+    def step(lesson: Lesson) -> None:
+        loss = term.loss(network, network.predict(lesson))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), options.clip)
@@ -69,7 +68,7 @@ def our_step(ids: SemanticIds) -> Callable[[TokenBatch], None]:
     return step
 
 
-def gpt2_step(ids: SemanticIds, *, bent: bool) -> Callable[[TokenBatch], None]:
+def gpt2_step(ids: SemanticIds, *, bent: bool) -> Callable[[Lesson], None]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -90,9 +89,10 @@ def gpt2_step(ids: SemanticIds, *, bent: bool) -> Callable[[TokenBatch], None]:
     model = GPT2LMHeadModel(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=bent or None)
 
-    def step(batch: TokenBatch) -> None:
+    def step(lesson: Lesson) -> None:
+        batch = lesson.batch
         tokens = torch.from_numpy(batch.tokens_BL)
-        labels = torch.where(torch.from_numpy(batch.places_BL) >= 1, tokens, -100)
+        labels = torch.where(torch.from_numpy(batch.positions_BL) >= 1, tokens, -100)
         mask = torch.arange(tokens.shape[1])[None] < torch.from_numpy(batch.lengths_B)[:, None]
         loss = model(input_ids=tokens, attention_mask=mask.long(), labels=labels).loss
         optimizer.zero_grad(set_to_none=True)
@@ -128,18 +128,19 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     count = 8 if arguments.quick else 60
-    ids, batches = made_batches(count)
+    ids, lessons = made_lessons(count)
     keep_freed_memory()  # for all three alike: the loop calls it, and it helps GPT-2 as much
     steps = {OURS: our_step(ids), PLAIN: gpt2_step(ids, bent=False), BENT: gpt2_step(ids, bent=True)}
     times: dict[str, list[float]] = {name: [] for name in steps}
     gemm = []
-    for number, batch in enumerate([*batches[:3], *batches]):
+    for number, lesson in enumerate([*lessons[:3], *lessons]):
         gemm.append(sgemm_gflops() if number % 10 == 0 else gemm[-1])
         for name, step in steps.items():
             start = time.perf_counter()
-            step(batch)
+            step(lesson)
             if number >= 3:
                 times[name].append(time.perf_counter() - start)
+    batches = [lesson.batch for lesson in lessons]
     tokens = np.array([int(b.lengths_B.sum()) for b in batches])
     padding = 1 - tokens.sum() / sum(b.tokens_BL.size for b in batches)
     speed = {name: float(np.median(tokens / np.array(t))) for name, t in times.items()}

@@ -18,7 +18,7 @@ from capsid.decode.beam import BeamSearch
 from capsid.decode.retrieve import Retriever
 from capsid.generate.generator import TransformerGenerator
 from capsid.ids.collisions import CollisionPolicy
-from capsid.ids.flatten import TokenBatch
+from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged

@@ -17,7 +17,6 @@ from capsid.decode.retrieve import RankedItems, Retriever
 from capsid.errors import ConfigError
 from capsid.generate.generator import PopularityGenerator
 from capsid.ids.collisions import Suffix
-from capsid.ids.flatten import flatten
 from capsid.ids.layout import END
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
@@ -39,7 +38,7 @@ def check_ranking(
 ) -> np.ndarray:
     """Whatever the beam returned is valid, unique, allowed and rightly scored; returns the exact scores."""
     ids = retriever.ids
-    exact = exact_scores(retriever.model, flatten(ids, histories, last=retriever.history), ids.closed).numpy()
+    exact = exact_scores(retriever.model, ids.read(histories, last=retriever.history), ids.closed).numpy()
     for user, (items, scores) in enumerate(zip(found.items_UK, found.scores_UK)):
         kept = items[items >= 0]
         assert len(items) == k
@@ -134,7 +133,7 @@ def test_exact_scoring_is_a_product_of_probabilities() -> None:
         return dict(enumerate(row.tolist()))
 
     model = TableModel(ids.layout.vocabulary, probabilities)
-    batch = flatten(ids, Ragged.from_rows([[0], [1]]), last=5)
+    batch = ids.read(Ragged.from_rows([[0], [1]]), last=5)
     found = exact_scores(model, batch, ids.closed).numpy()
     for user, item in itertools.product(range(2), range(4)):
         path = ids.closed[item].tolist()
@@ -262,7 +261,7 @@ def test_first_scores_are_those_of_the_root() -> None:
     generator = random_generator(ids, 5)
     histories = random_histories(5, len(ids), [2, 4])
     ranked = retriever_of(generator, ids).rank(histories, 3, filter_history=False)
-    _, logits = generator.start(flatten(ids, histories, last=6))
+    _, logits = generator.start(ids.read(histories, last=6))
     np.testing.assert_allclose(ranked.leaves.first_UV, logits.log_softmax(-1).detach().numpy(), atol=1e-5)
 
 

@@ -10,7 +10,6 @@ from capsid.decode.retrieve import Retriever
 from capsid.errors import DataError
 from capsid.evaluate.evaluator import Evaluation, evaluate, target_ranks
 from capsid.evaluate.metrics import ndcg_recall_slope
-from capsid.ids.flatten import flatten
 from capsid.ids.merges import MergeTable
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import ROOT
@@ -36,7 +35,7 @@ def test_ranks_are_those_of_exact_scoring(seed: int, filter_history: bool) -> No
     """Scores of the whole catalogue, sorted: the three readings counted by hand."""
     ids, retriever, cases = world(seed)
     found = evaluate(retriever, cases, COUNTS, filter_history=filter_history, ks=(5, 10))
-    exact = exact_scores(retriever.model, flatten(ids, cases.histories, last=6), ids.closed).numpy()
+    exact = exact_scores(retriever.model, ids.read(cases.histories, last=6), ids.closed).numpy()
     for case, target in enumerate(cases.targets):
         allowed = [i for i in range(ITEMS) if not (filter_history and i in cases.histories[case])]
         # Items of one bucket have one score up to rounding; buckets must not be mixed up by it.

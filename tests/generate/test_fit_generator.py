@@ -18,7 +18,6 @@ from capsid.generate.fit import fit_generator, training_pieces
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.network import Predictions
 from capsid.generate.objective import NextToken
-from capsid.ids.flatten import flatten
 from capsid.ragged import Ragged
 from capsid.train.options import Training
 
@@ -48,8 +47,7 @@ def test_every_next_item_is_a_target_once(sequences: list[list[int]], history: i
 @given(sequences=st.lists(st.lists(st.integers(0, 11), min_size=2, max_size=7), min_size=1, max_size=5))
 def test_predictions_are_the_tokens_from_the_second_item_on(sequences: list[list[int]]) -> None:
     generator = random_generator(IDS, history=6)
-    batch = flatten(IDS, Ragged.from_rows(sequences), last=7)
-    found = generator.network.predict(batch)
+    found = generator.network.predict(IDS.lesson(Ragged.from_rows(sequences), last=7))
     network = generator.network
     targets, hidden = [], []
     for row in sequences:
@@ -67,7 +65,7 @@ def test_predictions_are_the_tokens_from_the_second_item_on(sequences: list[list
 @pytest.mark.parametrize(("temperature", "smoothing"), [(1.0, 0.0), (0.5, 0.1)])
 def test_the_next_token_term_is_cross_entropy(temperature: float, smoothing: float) -> None:
     generator = random_generator(IDS, 1)
-    predictions = generator.network.predict(flatten(IDS, Ragged.from_rows([[0, 1, 2], [3, 4]]), last=7))
+    predictions = generator.network.predict(IDS.lesson(Ragged.from_rows([[0, 1, 2], [3, 4]]), last=7))
     term = NextToken(temperature=temperature, label_smoothing=smoothing)
     logits = generator.network.logits(predictions.hidden_ND, generator.network.token.vectors())
     expected = F.cross_entropy(logits / temperature, predictions.targets_N, label_smoothing=smoothing)
@@ -89,7 +87,7 @@ def test_a_certain_world_is_learnt() -> None:
     generator = small().build(IDS, np.ones(len(IDS)), seed=0)
     options = Training(steps=120, batch_size=12, learning_rate=0.02, validate_every=500, ema=0.0)
     fit_generator(generator, IDS, cycle(12), (NextToken(),), options, seed=0)
-    predictions = generator.network.predict(flatten(IDS, cycle(12), last=6))
+    predictions = generator.network.predict(IDS.lesson(cycle(12), last=6))
     loss = NextToken().loss(generator.network, predictions)
     assert float(loss.detach()) < 0.1 * math.log(IDS.layout.vocabulary)
 

@@ -8,7 +8,6 @@ from worlds import make_ids, random_generator, random_histories, retriever_of
 from capsid.errors import ConfigError, NotFittedError
 from capsid.generate.generator import PopularityGenerator, TransformerGenerator
 from capsid.ids.collisions import Suffix
-from capsid.ids.flatten import flatten
 from capsid.ids.layout import TokenLayout
 
 IDS = make_ids([[0, 0], [0, 1], [1, 0], [1, 2]], (2, 3))
@@ -57,7 +56,7 @@ def test_state_comes_back() -> None:
     generator = random_generator(IDS)
     again = TransformerGenerator(layers=2, heads=2, width=16, feedforward=24, history=6)
     again.load_state(IDS.layout, generator.state())
-    batch = flatten(IDS, random_histories(0, 4, [2, 3]), last=6)
+    batch = IDS.read(random_histories(0, 4, [2, 3]), last=6)
     torch.testing.assert_close(again.start(batch)[1], generator.start(batch)[1], rtol=0, atol=0)
     generator.state()["token.weight"].zero_()
     assert generator.network.token.weight.abs().sum() > 0, "the state is a copy"

@@ -19,7 +19,6 @@ from capsid.generate.generator import MaskedGenerator, TransformerGenerator
 from capsid.generate.masked import MaskedTransformer
 from capsid.generate.network import NetworkShape
 from capsid.generate.objective import NextToken
-from capsid.ids.flatten import flatten
 from capsid.ragged import Ragged
 from capsid.train.options import Training
 
@@ -75,7 +74,7 @@ def test_start_is_torchs_encoder_over_history_and_mask(seed: int) -> None:
     """In a batch of unequal lengths: padding changes nothing."""
     generator = masked(seed)
     histories = random_histories(seed, ITEMS, LENGTHS)
-    _, logits_UV = generator.start(flatten(IDS, histories, last=6))
+    _, logits_UV = generator.start(IDS.read(histories, last=6))
     for user, history in enumerate(histories):
         wanted = slow_logits(generator, history[-6:].tolist())
         torch.testing.assert_close(logits_UV[user], wanted, rtol=1e-3, atol=1e-3)
@@ -85,9 +84,9 @@ def test_start_is_torchs_encoder_over_history_and_mask(seed: int) -> None:
 def test_alone_or_in_company() -> None:
     generator = masked(2)
     histories = random_histories(2, ITEMS, LENGTHS)
-    _, together = generator.start(flatten(IDS, histories, last=6))
+    _, together = generator.start(IDS.read(histories, last=6))
     for user in range(len(histories)):
-        _, alone = generator.start(flatten(IDS, histories.take(np.array([user])), last=6))
+        _, alone = generator.start(IDS.read(histories.take(np.array([user])), last=6))
         torch.testing.assert_close(together[user], alone[0], rtol=1e-4, atol=1e-4)
 
 
@@ -123,11 +122,11 @@ def test_a_block_that_looks_both_ways_does_not_see_padding(seed: int, length: in
 
 def test_at_least_one_item_is_masked_and_only_real_ones() -> None:
     network = network_of(masked(3, history=9, mask=0.0, only_last=0.0)).train()
-    batch = flatten(IDS, random_histories(3, ITEMS, [2, 3, 9, 5]), last=10)
+    lesson = IDS.lesson(random_histories(3, ITEMS, [2, 3, 9, 5]), last=10)
     for _ in range(20):
-        found = network.predict(batch)
+        found = network.predict(lesson)
         assert len(found.targets_N) == 4, "just one of every sequence"
-        assert all(int(t) in row.tolist() for t, row in zip(found.targets_N, batch.tokens_BL))
+        assert all(int(t) in row.tolist() for t, row in zip(found.targets_N, lesson.batch.tokens_BL))
         assert (found.targets_N >= FIRST).all()
 
 
@@ -136,8 +135,7 @@ def test_the_share_that_is_masked(share: float) -> None:
     torch.manual_seed(0)
     network = network_of(masked(3, history=9, mask=share, only_last=0.0)).train()
     rows = Ragged.from_rows([list(range(10))] * 300, np.int64)
-    batch = flatten(IDS, rows, last=10)
-    counts = np.bincount(network.predict(batch).targets_N.numpy() - FIRST, minlength=10)
+    counts = np.bincount(network.predict(IDS.lesson(rows, last=10)).targets_N.numpy() - FIRST, minlength=10)
     # At least one: a sequence with none by chance has one all the same.
     wanted = 300 * (share + (1 - share) ** 10 / 10)
     assert np.abs(counts - wanted).max() < 5 * np.sqrt(wanted)
@@ -159,14 +157,14 @@ def test_what_is_foretold_is_not_seen() -> None:
     """Another item behind the mask gives the same rows, in training too; a seen one does not."""
     network = network_of(masked(4, dropout=0.0, embedding_dropout=0.0))
     rows = [[3, 1, 4, 11], [3, 1, 4, 9], [3, 2, 4, 9]]
-    a, b, c = (network.predict(flatten(IDS, Ragged.from_rows([r]), last=6)) for r in rows)
+    a, b, c = (network.predict(IDS.lesson(Ragged.from_rows([r]), last=6)) for r in rows)
     assert (a.targets_N - FIRST).tolist() == [11]
     torch.testing.assert_close(a.hidden_ND, b.hidden_ND)
     assert (b.hidden_ND - c.hidden_ND).abs().max() > 1e-3
     network.train()
     network.share = 1.0
     network.only_last = 0.0
-    hidden = [network.predict(flatten(IDS, Ragged.from_rows([r]), last=6)).hidden_ND for r in rows]
+    hidden = [network.predict(IDS.lesson(Ragged.from_rows([r]), last=6)).hidden_ND for r in rows]
     torch.testing.assert_close(hidden[0], hidden[2])
 
 
@@ -174,9 +172,9 @@ def test_predicting_the_last_is_what_start_does() -> None:
     generator = masked(5)
     network = network_of(generator)
     sequences = random_histories(5, ITEMS, [2, 4, 7])
-    found = network.predict(flatten(IDS, sequences, last=7))
+    found = network.predict(IDS.lesson(sequences, last=7))
     histories = Ragged.from_rows([row[:-1] for row in sequences], np.int64)
-    _, logits_UV = generator.start(flatten(IDS, histories, last=6))
+    _, logits_UV = generator.start(IDS.read(histories, last=6))
     torch.testing.assert_close(
         network.norm(found.hidden_ND) @ found.vectors.score_VD.T, logits_UV, rtol=1e-4, atol=1e-4
     )
@@ -185,10 +183,10 @@ def test_predicting_the_last_is_what_start_does() -> None:
 
 def test_nudges_reach_what_is_seen_and_not_what_is_hidden() -> None:
     network = network_of(masked(6))
-    batch = flatten(IDS, Ragged.from_rows([[1, 2, 3], [4, 5]]), last=6)
+    lesson = IDS.lesson(Ragged.from_rows([[1, 2, 3], [4, 5]]), last=6)
     nudges = torch.zeros(5, 16, requires_grad=True)
-    found = network.predict(batch, nudges)
-    torch.testing.assert_close(found.hidden_ND, network.predict(batch).hidden_ND)
+    found = network.predict(lesson, nudges)
+    torch.testing.assert_close(found.hidden_ND, network.predict(lesson).hidden_ND)
     (found.hidden_ND**2).sum().backward()
     assert nudges.grad is not None
     assert (nudges.grad.abs().sum(1) > 0).tolist() == [True, True, False, True, False]
@@ -246,7 +244,7 @@ def test_ids_of_more_tokens_are_refused() -> None:
     with pytest.raises(ConfigError, match="one-token ids"):
         MaskedGenerator().build(pairs, np.ones(2), seed=0)
     generator = masked()
-    state, _ = generator.start(flatten(IDS, random_histories(0, ITEMS, [2]), last=6))
+    state, _ = generator.start(IDS.read(random_histories(0, ITEMS, [2]), last=6))
     with pytest.raises(ConfigError, match="one token an item"):
         generator.step(state, torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.long))
 
@@ -262,7 +260,7 @@ def test_a_state_is_read_back_by_its_own_kind_only() -> None:
     generator = masked(5)
     again = MaskedGenerator(layers=2, heads=2, width=16, feedforward=24, history=6)
     again.load_state(IDS.layout, generator.state())
-    batch = flatten(IDS, random_histories(0, ITEMS, [3, 5]), last=6)
+    batch = IDS.read(random_histories(0, ITEMS, [3, 5]), last=6)
     torch.testing.assert_close(again.start(batch)[1], generator.start(batch)[1], rtol=0, atol=0)
     with pytest.raises(ConfigError, match="another network"):
         TransformerGenerator(layers=2, heads=2, width=16, feedforward=24, history=6).load_state(

@@ -14,7 +14,7 @@ from worlds import make_ids, random_codes, random_generator, random_histories
 
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.network import CausalTransformer
-from capsid.ids.flatten import TokenBatch, flatten
+from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 
@@ -24,7 +24,7 @@ LENGTHS = [1, 4, 6, 2, 9]
 
 def full_logits(generator: TransformerGenerator, batch: TokenBatch) -> Tensor:
     """Logits at every position of whole sequences, without any cache."""
-    arrays = (batch.tokens_BL, batch.places_BL, batch.depths_BL)
+    arrays = (batch.tokens_BL, batch.positions_BL, batch.depths_BL)
     network = generator.network
     with torch.no_grad():
         vectors = network.token.vectors()
@@ -33,14 +33,14 @@ def full_logits(generator: TransformerGenerator, batch: TokenBatch) -> Tensor:
 
 def joined(history: np.ndarray, own: list[int], ids: SemanticIds, last: int) -> TokenBatch:
     """A history's tokens and then some tokens of a next item, as one sequence."""
-    batch = flatten(ids, Ragged.from_rows([history]), last=last)
-    place = int(batch.items_B[0])
-    return TokenBatch(
-        np.append(batch.tokens_BL[0], np.array(own, dtype=np.int64))[None],
-        np.append(batch.places_BL[0], np.full(len(own), place))[None],
-        np.append(batch.depths_BL[0], np.arange(len(own)))[None],
-        batch.lengths_B + len(own),
-        batch.items_B,
+    batch = ids.read(Ragged.from_rows([history]), last=last)
+    position = int(batch.positions_B[0])
+    return dataclasses.replace(
+        batch,
+        tokens_BL=np.append(batch.tokens_BL[0], np.array(own, dtype=np.int64))[None],
+        positions_BL=np.append(batch.positions_BL[0], np.full(len(own), position))[None],
+        depths_BL=np.append(batch.depths_BL[0], np.arange(len(own)))[None],
+        lengths_B=batch.lengths_B + len(own),
     )
 
 
@@ -51,7 +51,7 @@ def test_cached_steps_are_the_full_forward(seed: int, layers: int, heads: int) -
     generator = random_generator(IDS, seed, layers=layers, heads=heads)
     rng = np.random.default_rng(seed)
     histories = random_histories(seed, len(IDS), LENGTHS)
-    batch = flatten(IDS, histories, last=6)
+    batch = IDS.read(histories, last=6)
     state, logits = generator.start(batch)
     for user in range(len(histories)):
         alone = full_logits(generator, joined(histories[user], [], IDS, 6))
@@ -71,7 +71,7 @@ def test_cached_steps_are_the_full_forward(seed: int, layers: int, heads: int) -
 def test_a_state_can_be_used_twice() -> None:
     """A step leaves the old state as it was, so one history can serve several searches."""
     generator = random_generator(IDS)
-    state, _ = generator.start(flatten(IDS, random_histories(0, len(IDS), [3, 5]), last=6))
+    state, _ = generator.start(IDS.read(random_histories(0, len(IDS), [3, 5]), last=6))
     first, _ = generator.step(state, torch.zeros(2, 2, dtype=torch.long), torch.tensor([[2, 3], [4, 5]]))
     parents, tokens = torch.tensor([[1, 0], [0, 0]]), torch.tensor([[6, 7], [6, 7]])
     _, once = generator.step(first, parents, tokens)
@@ -83,10 +83,10 @@ def test_a_state_can_be_used_twice() -> None:
 def test_padding_changes_nothing() -> None:
     generator = random_generator(IDS, 1)
     histories = random_histories(1, len(IDS), LENGTHS)
-    together = full_logits(generator, flatten(IDS, histories, last=6))
-    batch = flatten(IDS, histories, last=6)
+    together = full_logits(generator, IDS.read(histories, last=6))
+    batch = IDS.read(histories, last=6)
     for user in range(len(histories)):
-        alone = flatten(IDS, histories.take(np.array([user])), last=6)
+        alone = IDS.read(histories.take(np.array([user])), last=6)
         length = int(batch.lengths_B[user])
         torch.testing.assert_close(
             together[user, :length], full_logits(generator, alone)[0, :length], rtol=1e-4, atol=1e-4
@@ -96,22 +96,20 @@ def test_padding_changes_nothing() -> None:
 @pytest.mark.parametrize("position", [0, 3, 7])
 def test_a_later_token_does_not_change_earlier_scores(position: int) -> None:
     generator = random_generator(IDS, 2)
-    batch = flatten(IDS, random_histories(2, len(IDS), [6]), last=6)
+    batch = IDS.read(random_histories(2, len(IDS), [6]), last=6)
     before = full_logits(generator, batch)
     changed = batch.tokens_BL.copy()
     changed[0, position] = 2 + (changed[0, position] - 1) % (IDS.layout.vocabulary - 2)
-    after = full_logits(
-        generator, TokenBatch(changed, batch.places_BL, batch.depths_BL, batch.lengths_B, batch.items_B)
-    )
+    after = full_logits(generator, dataclasses.replace(batch, tokens_BL=changed))
     torch.testing.assert_close(after[0, :position], before[0, :position], rtol=1e-5, atol=1e-5)
     assert (after[0, position:] - before[0, position:]).abs().amax(1).min() > 1e-3, "it must change all later ones"
 
 
-def test_place_and_depth_matter() -> None:
+def test_position_and_depth_matter() -> None:
     generator = random_generator(IDS, 3)
-    batch = flatten(IDS, random_histories(3, len(IDS), [4]), last=6)
+    batch = IDS.read(random_histories(3, len(IDS), [4]), last=6)
     base = full_logits(generator, batch)
-    for name in ("places_BL", "depths_BL"):
+    for name in ("positions_BL", "depths_BL"):
         other = dataclasses.replace(batch, **{name: (getattr(batch, name) + 1) % 3})
         assert (full_logits(generator, other) - base).abs().max() > 1e-3
 
@@ -148,8 +146,8 @@ def reference(network: CausalTransformer) -> nn.TransformerEncoder:
 def test_parity_with_torchs_encoder(heads: int) -> None:
     generator = random_generator(IDS, 4, layers=3, heads=heads)
     network = generator.network
-    batch = flatten(IDS, random_histories(4, len(IDS), LENGTHS), last=6)
-    tokens, places, depths = (torch.from_numpy(a) for a in (batch.tokens_BL, batch.places_BL, batch.depths_BL))
+    batch = IDS.read(random_histories(4, len(IDS), LENGTHS), last=6)
+    tokens, places, depths = (torch.from_numpy(a) for a in (batch.tokens_BL, batch.positions_BL, batch.depths_BL))
     with torch.no_grad():
         x = network.token(tokens) + network.place(places) + network.depth(depths)
         mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
@@ -162,8 +160,8 @@ def test_gradients_have_parity_too() -> None:
     """The same loss through both: training must see the same slopes."""
     generator = random_generator(IDS, 5, scale=4.0)
     network = generator.network
-    batch = flatten(IDS, random_histories(5, len(IDS), LENGTHS), last=6)
-    tokens, places, depths = (torch.from_numpy(a) for a in (batch.tokens_BL, batch.places_BL, batch.depths_BL))
+    batch = IDS.read(random_histories(5, len(IDS), LENGTHS), last=6)
+    tokens, places, depths = (torch.from_numpy(a) for a in (batch.tokens_BL, batch.positions_BL, batch.depths_BL))
     network.hidden(network.token.vectors(), tokens, places, depths).square().mean().backward()
     own = network.token.weight.grad.clone()
     network.zero_grad()

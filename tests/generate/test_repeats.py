@@ -11,7 +11,6 @@ from capsid.decode.exact import exact_scores
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator
 from capsid.generate.objective import NextToken
-from capsid.ids.flatten import flatten
 from capsid.ragged import Ragged
 from capsid.train.options import Training
 
@@ -44,7 +43,7 @@ def test_the_data_say_whether_people_come_back() -> None:
 @pytest.mark.parametrize("item", range(6))
 def test_the_number_moves_items_of_the_history_and_leaves_the_odds_of_the_others(item: int) -> None:
     generator = random_generator(IDS, kind=TimelineGenerator)
-    history = flatten(IDS, Ragged.from_rows([[3, item, item]]), last=6)
+    history = IDS.read(Ragged.from_rows([[3, item, item]]), last=6)
     scores = []
     for weight in (0.0, -0.5):
         with torch.no_grad():
@@ -61,6 +60,6 @@ def test_the_number_moves_items_of_the_history_and_leaves_the_odds_of_the_others
 def test_without_it_a_history_adds_nothing() -> None:
     generator = random_generator(IDS, kind=TimelineGenerator, repeats=False)
     assert generator.network.repeats is None
-    batch = flatten(IDS, Ragged.from_rows([[0, 1, 2]]), last=6)
-    assert generator.network.predict(batch).added is None
-    assert generator.start(batch)[0].taken is None
+    lesson = IDS.lesson(Ragged.from_rows([[0, 1, 2]]), last=6)
+    assert generator.network.predict(lesson).added is None
+    assert generator.start(lesson.batch)[0].taken is None

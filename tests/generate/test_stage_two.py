@@ -17,7 +17,6 @@ from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.objective import NextToken
 from capsid.generate.stage_two import Companion, RoutingAdapters, code_spans
 from capsid.ids.collisions import Bucket, Suffix
-from capsid.ids.flatten import flatten
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.recipe import Phase
@@ -64,11 +63,11 @@ def test_values_stay_and_gradients_reach_adapters_and_gate(kind: type[Transforme
     network = generator(kind, tokenizer.ids).network
     companion = Companion(RoutingAdapters(rank=2), tokenizer, seed=0)
     items = SEQUENCES.take(np.arange(8))
-    batch = flatten(tokenizer.ids, items, last=7)
+    lesson = tokenizer.ids.lesson(items, last=7)
     nudges, _ = companion(network.token.vectors().enter_VD, items)
-    assert len(nudges) == int(batch.lengths_B.sum())
+    assert len(nudges) == int(lesson.batch.lengths_B.sum())
     assert float(nudges.detach().abs().max()) == 0.0
-    plain, nudged = network.predict(batch), network.predict(batch, nudges)
+    plain, nudged = network.predict(lesson), network.predict(lesson, nudges)
     torch.testing.assert_close(plain.hidden_ND, nudged.hidden_ND, rtol=0, atol=0)
     NextToken().loss(network, nudged).backward()
     assert companion.gate is not None
@@ -82,13 +81,13 @@ def test_values_stay_and_gradients_reach_adapters_and_gate(kind: type[Transforme
 def test_the_generator_learns_the_same_with_and_without_a_companion(kind: type[TransformerGenerator]) -> None:
     tokenizer = fitted()
     batch_items = SEQUENCES.take(np.arange(5))
-    batch = flatten(tokenizer.ids, batch_items, last=7)
+    lesson = tokenizer.ids.lesson(batch_items, last=7)
     grads = []
     for beside in (False, True):
         network = generator(kind, tokenizer.ids).network
         companion = Companion(RoutingAdapters(), fitted(), seed=0)
         nudges = companion(network.token.vectors().enter_VD, batch_items)[0] if beside else None
-        NextToken().loss(network, network.predict(batch, nudges)).backward()
+        NextToken().loss(network, network.predict(lesson, nudges)).backward()
         grads.append(network.token.weight.grad.clone())
     torch.testing.assert_close(grads[0], grads[1], rtol=1e-5, atol=1e-7)
 

@@ -18,7 +18,7 @@ from capsid.decode.exact import exact_scores
 from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.timeline import READINGS
-from capsid.ids.flatten import TokenBatch, flatten
+from capsid.ids.reading import TokenBatch
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 
@@ -80,7 +80,7 @@ def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers:
     histories = random_histories(seed, len(IDS), LENGTHS)
     # Everybody comes back for one item.
     histories = Ragged.from_rows([[*history, history[-1]] for history in histories])
-    state, logits = generator.start(flatten(IDS, histories, last=6))
+    state, logits = generator.start(IDS.read(histories, last=6))
     beams: list[list[list[int]]] = [[[]] for _ in histories]
     seen = logits[:, None]
     for width in (3, 5, 0):
@@ -109,7 +109,7 @@ def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers:
 )
 def test_predictions_are_the_slow_forward_of_every_next_item(sequences: list[list[int]], reads: str) -> None:
     generator = timeline(1, history=6, reads=reads)
-    found = generator.network.predict(flatten(IDS, Ragged.from_rows(sequences), last=7))
+    found = generator.network.predict(IDS.lesson(Ragged.from_rows(sequences), last=7))
     targets, hidden, added = [], [], []
     for row in sequences:
         for place in range(1, len(row)):
@@ -126,7 +126,7 @@ def test_predictions_are_the_slow_forward_of_every_next_item(sequences: list[lis
 def test_a_beam_as_wide_as_the_catalogue_is_exact() -> None:
     generator = timeline(4)
     trie = Trie.build(IDS.closed)
-    batch = flatten(IDS, random_histories(4, len(IDS), LENGTHS), last=6)
+    batch = IDS.read(random_histories(4, len(IDS), LENGTHS), last=6)
     wide = BeamSearch(width=len(IDS)).search(generator, batch, trie, k=5)
     exact_UN = exact_scores(generator, batch, IDS.closed).numpy()
     by_leaf_UF = np.stack([np.sort(np.unique(row.round(4)))[::-1][:5] for row in exact_UN])
@@ -136,7 +136,7 @@ def test_a_beam_as_wide_as_the_catalogue_is_exact() -> None:
 def test_a_later_item_does_not_change_what_is_foretold_of_earlier_ones() -> None:
     generator = timeline(2)
     rows = [[3, 1, 4, 1, 5], [3, 1, 4, 9, 2]]
-    a, b = (generator.network.predict(flatten(IDS, Ragged.from_rows([r]), last=6)).hidden_ND for r in rows)
+    a, b = (generator.network.predict(IDS.lesson(Ragged.from_rows([r]), last=6)).hidden_ND for r in rows)
     same = sum(len(IDS.closed[i]) for i in rows[0][1:3])
     torch.testing.assert_close(a[:same], b[:same], rtol=1e-5, atol=1e-5)
     assert (a[same + 1] - b[same + 1]).abs().max() > 1e-3
@@ -145,7 +145,7 @@ def test_a_later_item_does_not_change_what_is_foretold_of_earlier_ones() -> None
 @pytest.mark.parametrize("reads", list(READINGS))
 def test_the_order_of_the_history_matters(reads: str) -> None:
     generator = timeline(3, reads=reads)
-    forth, back = (flatten(IDS, Ragged.from_rows([r]), last=6) for r in ([1, 2, 3], [2, 1, 3]))
+    forth, back = (IDS.read(Ragged.from_rows([r]), last=6) for r in ([1, 2, 3], [2, 1, 3]))
     assert (generator.start(forth)[1] - generator.start(back)[1]).abs().max() > 1e-3
 
 
@@ -180,7 +180,7 @@ def test_depth_layers_are_asked_for() -> None:
 def test_a_state_is_read_back_by_its_own_kind_only() -> None:
     generator = timeline(5)
     again = TimelineGenerator(layers=2, heads=2, width=16, feedforward=24, history=6)
-    batch: TokenBatch = flatten(IDS, random_histories(0, len(IDS), [3, 5]), last=6)
+    batch: TokenBatch = IDS.read(random_histories(0, len(IDS), [3, 5]), last=6)
     again.load_state(IDS.layout, generator.state())
     torch.testing.assert_close(again.start(batch)[1], generator.start(batch)[1], rtol=0, atol=0)
     flat = TransformerGenerator(**{f.name: getattr(again, f.name) for f in dataclasses.fields(TransformerGenerator)})

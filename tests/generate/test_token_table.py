@@ -13,7 +13,6 @@ from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.objective import NextToken
 from capsid.generate.token_table import TokenTable
-from capsid.ids.flatten import flatten
 from capsid.ids.merges import MergeTable
 
 PLAIN = make_ids(random_codes(3, items=15, sizes=(4, 3, 3), variable=True), (4, 3, 3))
@@ -66,8 +65,9 @@ def test_everything_runs_as_with_these_rows_for_embeddings(kind: type[Transforme
     state["token.weight"] = composed.network.token.vectors().enter_VD.detach()
     twin.load_state(IDS.layout, state)
     assert torch.equal(twin.network.token.vectors().enter_VD, twin.network.token.weight)
-    batch = flatten(IDS, HISTORIES, last=6)
-    losses = [NextToken().loss(g.network, g.network.predict(batch)) for g in (composed, twin)]
+    batch = IDS.read(HISTORIES, last=6)
+    lesson = IDS.lesson(HISTORIES, last=6)
+    losses = [NextToken().loss(g.network, g.network.predict(lesson)) for g in (composed, twin)]
     torch.testing.assert_close(*losses)
     (a, first), (b, again) = composed.start(batch), twin.start(batch)
     torch.testing.assert_close(first, again)
@@ -102,8 +102,8 @@ def test_scores_are_cosines_over_the_temperature(kind: type[TransformerGenerator
     generator = random_generator(IDS, 3, kind=kind, cosine_temperature=0.07)
     if kind is TimelineGenerator:
         generator.network.repeats.start()
-    batch = flatten(IDS, HISTORIES, last=6)
-    found = generator.network.predict(batch)
+    batch = IDS.read(HISTORIES, last=6)
+    found = generator.network.predict(IDS.lesson(HISTORIES, last=6))
     with torch.no_grad():
         generator.network.norm.weight.fill_(1.0)
         generator.network.norm.bias.zero_()

@@ -18,7 +18,7 @@ from torch import Tensor
 from capsid.decode.filters import Filter
 from capsid.decode.protocol import Decodable
 from capsid.errors import ConfigError
-from capsid.ids.flatten import TokenBatch
+from capsid.ids.reading import TokenBatch
 from capsid.ids.trie import ROOT, Trie
 from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from capsid.decode.protocol import Decodable
-from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
+from capsid.ids.reading import TokenBatch
 from capsid.ragged import Ragged
 
 

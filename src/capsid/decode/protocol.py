@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from capsid.ids.flatten import TokenBatch
+from capsid.ids.reading import TokenBatch
 
 
 class Decodable(Protocol):

@@ -13,7 +13,6 @@ from capsid.decode.beam import BeamSearch, RankedLeaves
 from capsid.decode.filters import Filter
 from capsid.decode.protocol import Decodable
 from capsid.errors import DataError
-from capsid.ids.flatten import flatten
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
@@ -59,7 +58,7 @@ class Retriever:
         if filter_history or allow is not None or deny is not None:
             seen = histories if filter_history else None
             only = Filter.build(self.trie, len(histories), seen=seen, allow=allow, deny=deny)
-        tokens = flatten(self.ids, histories, last=self.history)
+        tokens = self.ids.read(histories, last=self.history)
         leaves = self.decoder.search(self.model, tokens, self.trie, k=min(k, len(self.trie)), only=only)
         return _expand(self.trie, leaves, k, only)
 

@@ -13,7 +13,6 @@ import numpy as np
 from capsid.data.split import Cases
 from capsid.decode.exact import exact_scores
 from capsid.decode.retrieve import Retriever
-from capsid.ids.flatten import flatten
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 
@@ -40,7 +39,7 @@ def position_accuracy(
     ranks, choices = [], []
     for start in range(0, len(sample), BATCH):
         part = sample.take(np.arange(start, min(start + BATCH, len(sample))))
-        tokens = flatten(retriever.ids, part.histories, last=retriever.history)
+        tokens = retriever.ids.read(part.histories, last=retriever.history)
         scores_UN = exact_scores(retriever.model, tokens, retriever.ids.closed).numpy().astype(np.float64)
         found = code_ranks(scores_UN, retriever.ids.codes, part.targets)
         ranks.append(found[0])

@@ -19,7 +19,6 @@ from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.objective import Term
 from capsid.generate.stage_two import Companion
-from capsid.ids.flatten import flatten
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
@@ -61,13 +60,13 @@ def fit_generator(
         items = pieces.take(rows)
         if augment is not None:
             items = augment.apply(items, numpy_rng(seed, "augment", step))
-        batch = flatten(ids, items, last=generator.history + 1)
+        lesson = ids.lesson(items, last=generator.history + 1, rng=numpy_rng(seed, "reading", step))
         nudges_RD, beside = (
             (None, torch.zeros(())) if companion is None else companion(network.token.vectors().enter_VD, items)
         )
-        predictions = network.predict(batch, nudges_RD)
+        predictions = network.predict(lesson, nudges_RD)
         total = sum((term.weight * term.loss(network, predictions) for term in terms), beside)
-        return Loss(total, int(batch.lengths_B.sum()) - len(batch))
+        return Loss(total, int(lesson.batch.lengths_B.sum()) - len(lesson.batch))
 
     plan = BatchPlan(lengths, training.batch_size, seed)
     learner = network if companion is None else nn.ModuleDict({"generator": network, "companion": companion})

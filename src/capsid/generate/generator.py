@@ -16,8 +16,8 @@ from capsid.errors import ConfigError, NotFittedError
 from capsid.generate.masked import MaskedTransformer
 from capsid.generate.network import CausalTransformer, NetworkShape, State
 from capsid.generate.timeline import READINGS, TimelineTransformer
-from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import TokenLayout
+from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.rng import child_seed

@@ -15,8 +15,8 @@ from capsid.blocks.layers import Block, reset
 from capsid.errors import ConfigError
 from capsid.generate.network import NetworkShape, Predictions, State, padded
 from capsid.generate.token_table import TokenTable
-from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
+from capsid.ids.reading import Lesson, TokenBatch
 
 
 class MaskedTransformer(nn.Module):
@@ -36,11 +36,12 @@ class MaskedTransformer(nn.Module):
         """Fresh weights."""
         reset(self, self.shape.layers, generator)
 
-    def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
+    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
         """Hidden rows of masked items, and the items (section 3.6, Eq. 8). Outside training the last one is masked."""
+        batch = lesson.batch
         tokens_BL, lengths_B = torch.from_numpy(batch.tokens_BL), torch.from_numpy(batch.lengths_B)
         masked_BL = self._choose(tokens_BL != PAD, lengths_B)
-        extra_BLD = None if nudges_RD is None else padded(batch, nudges_RD)
+        extra_BLD = None if inputs_RD is None else padded(batch, inputs_RD)
         x_BLD = self._read(tokens_BL, masked_BL, lengths_B, extra_BLD)
         return Predictions(x_BLD[masked_BL], tokens_BL[masked_BL], self.token.vectors())
 

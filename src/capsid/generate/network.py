@@ -20,8 +20,8 @@ from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, BlockShape, Cache, Layer, reset
 from capsid.generate.repeats import Taken
 from capsid.generate.token_table import TokenTable, TokenVectors
-from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
+from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import Ragged
 
 
@@ -42,7 +42,7 @@ class State:
 
     caches: tuple[Cache, ...]
     padding_UL: Tensor
-    places_U: Tensor
+    positions_U: Tensor
     vectors: TokenVectors
     depth: int = 0
     taken: Taken | None = None
@@ -67,10 +67,10 @@ class GeneratorNetwork(Protocol):
     token: TokenTable
     norm: nn.LayerNorm
 
-    def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
-        """Read whole sequences; the rows that predict a token of the second item or a later one.
+    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
+        """Read whole sequences; the rows that predict the tokens of the lesson's items, in order.
 
-        `nudges` are added to the inputs, a row for each real token in turn.
+        `inputs_RD` is added to what the network reads, one row for each real token in turn.
         """
 
 
@@ -111,25 +111,30 @@ class CausalTransformer(TokenNetwork):
         self.place = nn.Embedding(shape.history + 1, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
 
-    def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
-        """Hidden rows for every token of every item but the first (methods 6.8, N4)."""
-        tokens, places, depths = (torch.from_numpy(a) for a in (batch.tokens_BL, batch.places_BL, batch.depths_BL))
-        extra_BLD = None if nudges_RD is None else padded(batch, nudges_RD)[:, :-1]
+    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
+        """Hidden rows of the tokens before those that are predicted."""
+        batch = lesson.batch
+        arrays = (batch.tokens_BL, batch.positions_BL, batch.depths_BL)
+        tokens, positions, depths = (torch.from_numpy(a) for a in arrays)
+        extra_BLD = None if inputs_RD is None else padded(batch, inputs_RD)[:, :-1]
         vectors = self.token.vectors()
-        hidden_BLD = self.hidden(vectors, tokens[:, :-1], places[:, :-1], depths[:, :-1], extra_BLD)
-        index = torch.from_numpy(np.flatnonzero((batch.places_BL[:, 1:] >= 1).ravel()))
-        return Predictions(hidden_BLD.flatten(0, 1)[index], tokens[:, 1:].flatten()[index], vectors)
+        hidden_BLD = self.hidden(vectors, tokens[:, :-1], positions[:, :-1], depths[:, :-1], extra_BLD)
+        # The first token of item m is predicted from the column before it; the last column is never read.
+        first_M = lesson.row_M * hidden_BLD.shape[1] + lesson.column_M - 1
+        index_N = torch.from_numpy(np.repeat(first_M, lesson.tokens.lengths) + lesson.tokens.positions)
+        targets_N = torch.from_numpy(lesson.tokens.values.astype(np.int64))
+        return Predictions(hidden_BLD.flatten(0, 1)[index_N], targets_N, vectors)
 
     def hidden(
         self,
         vectors: TokenVectors,
         tokens_BL: Tensor,
-        places_BL: Tensor,
+        positions_BL: Tensor,
         depths_BL: Tensor,
         extra_BLD: Tensor | None = None,
     ) -> Tensor:
         """Last hidden rows of whole sequences, before the last norm. Padding stands at the end of a row."""
-        x = self._embed(vectors, tokens_BL, places_BL, depths_BL)
+        x = self._embed(vectors, tokens_BL, positions_BL, depths_BL)
         x = x if extra_BLD is None else x + extra_BLD
         for block in self.blocks:
             x, _ = block(x)
@@ -137,27 +142,27 @@ class CausalTransformer(TokenNetwork):
 
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
         """Read histories once; the state for beams, and the scores of the next item's first token (U, V)."""
-        arrays = (histories.tokens_BL, histories.places_BL, histories.depths_BL, histories.lengths_B)
-        tokens_UL, places_UL, depths_UL, lengths_U = (torch.from_numpy(a) for a in arrays)
+        arrays = (histories.tokens_BL, histories.positions_BL, histories.depths_BL, histories.lengths_B)
+        tokens_UL, positions_UL, depths_UL, lengths_U = (torch.from_numpy(a) for a in arrays)
         vectors = self.token.vectors()
-        x = self._embed(vectors, tokens_UL, places_UL, depths_UL)
+        x = self._embed(vectors, tokens_UL, positions_UL, depths_UL)
         caches = []
         for block in self.blocks:
             x, cache = block(x)
             caches.append(cache)
         users = torch.arange(len(lengths_U))
         padding = torch.arange(tokens_UL.shape[1])[None, :] >= lengths_U[:, None]
-        places = places_UL[users, lengths_U - 1] + 1
-        return State(tuple(caches), padding, places, vectors), self.logits(x[users, lengths_U - 1], vectors)
+        positions = positions_UL[users, lengths_U - 1] + 1
+        return State(tuple(caches), padding, positions, vectors), self.logits(x[users, lengths_U - 1], vectors)
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """One more token for every beam: the new state, and the scores of what follows (U, W, V)."""
-        places = state.places_U[:, None].expand_as(tokens_UW)
-        x = self._embed(state.vectors, tokens_UW, places, torch.full_like(tokens_UW, state.depth))
+        positions = state.positions_U[:, None].expand_as(tokens_UW)
+        x = self._embed(state.vectors, tokens_UW, positions, torch.full_like(tokens_UW, state.depth))
         return self._stepped(self.blocks, x, state, parents_UW)
 
-    def _embed(self, vectors: TokenVectors, tokens: Tensor, places: Tensor, depths: Tensor) -> Tensor:
-        x = F.embedding(tokens, vectors.enter_VD) + self.place(places) + self.depth(depths)
+    def _embed(self, vectors: TokenVectors, tokens: Tensor, positions: Tensor, depths: Tensor) -> Tensor:
+        x = F.embedding(tokens, vectors.enter_VD) + self.place(positions) + self.depth(depths)
         return dropout(x, self.shape.embedding_dropout, self.training)
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from capsid.blocks.cross_entropy import Added
-from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
-from capsid.ragged import Ragged, offsets_of
+from capsid.ids.reading import Lesson, TokenBatch
+from capsid.ragged import Ragged
 
 # The number may have to go far, and an optimiser's steps are small: it is this many times its parameter.
 REACH = 10.0
@@ -72,42 +72,34 @@ class Taken:
 
 def taken(histories: TokenBatch, value: Tensor) -> Taken:
     """Before the first token: every item of the history is open."""
-    items_MT, lengths_M, user_M, place_M = _items(histories)
-    users, places = len(histories), int(histories.items_B.max())
-    tokens_UPT = torch.full((users, places, items_MT.shape[1]), PAD, dtype=torch.int64)
-    tokens_UPT[user_M, place_M] = torch.from_numpy(items_MT)
-    lengths_UP = torch.zeros(users, places, dtype=torch.int64)
-    lengths_UP[user_M, place_M] = torch.from_numpy(lengths_M)
+    items_MT, lengths_M = histories.own.dense(PAD).astype(np.int64), histories.own.lengths
+    items = histories.items
+    users, most = len(histories), int(items.lengths.max())
+    tokens_UPT = torch.full((users, most, items_MT.shape[1]), PAD, dtype=torch.int64)
+    tokens_UPT[items.row_numbers, items.positions] = torch.from_numpy(items_MT)
+    lengths_UP = torch.zeros(users, most, dtype=torch.int64)
+    lengths_UP[items.row_numbers, items.positions] = torch.from_numpy(lengths_M)
     return Taken(tokens_UPT, lengths_UP, (lengths_UP > 0)[:, None], value)
 
 
-def completions(batch: TokenBatch, value: Tensor) -> Added:
-    """For every token of every item but the first: which tokens in its stead would complete an item that came before.
+def completions(lesson: Lesson, value: Tensor) -> Added:
+    """For every token that is predicted: which tokens in its place would complete an item that came before.
 
-    Rows are counted as `predict` has them: tokens of second and later items, in order.
+    Rows are counted as `predict` has them: the tokens of the lesson's items, in order.
     """
-    items_MT, lengths_M, _, place_M = _items(batch)
-    back = Ragged.ranges(0, place_M)
+    own, before_M = lesson.batch.own, lesson.before_M
+    items_IT, lengths_I = own.dense(PAD).astype(np.int64), own.lengths
+    # A pair for each predicted item and each item of its history, the latest first.
+    back = Ragged.ranges(0, before_M)
     later_P = back.row_numbers
-    earlier_P = later_P - 1 - back.values
-    last_P = lengths_M[earlier_P] - 1
-    same_PT = items_MT[earlier_P] == items_MT[later_P]
-    open_P = (same_PT | (np.arange(items_MT.shape[1]) >= last_P[:, None])).all(1)
+    own_M = lesson.batch.items.offsets[lesson.row_M] + before_M
+    earlier_P = own_M[later_P] - 1 - back.values
+    last_P = lengths_I[earlier_P] - 1
+    same_PT = items_IT[earlier_P] == items_IT[own_M[later_P]]
+    open_P = (same_PT | (np.arange(items_IT.shape[1]) >= last_P[:, None])).all(1)
     later_P, earlier_P, last_P = later_P[open_P], earlier_P[open_P], last_P[open_P]
-    sizes_M = np.where(place_M >= 1, lengths_M, 0)
-    row_P = offsets_of(sizes_M)[later_P] + last_P
+    row_P = lesson.tokens.offsets[:-1][later_P] + last_P
     # In order of rows, and an item that came twice counts once.
-    vocabulary = int(items_MT.max()) + 1
-    row_E, token_E = np.divmod(np.unique(row_P * vocabulary + items_MT[earlier_P, last_P]), vocabulary)
+    vocabulary = int(items_IT.max()) + 1
+    row_E, token_E = np.divmod(np.unique(row_P * vocabulary + items_IT[earlier_P, last_P]), vocabulary)
     return Added(torch.from_numpy(row_E), torch.from_numpy(token_E), value)
-
-
-def _items(batch: TokenBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens, length, user and place of every item of a batch, in order."""
-    user_R, column_R = np.nonzero(batch.tokens_BL != PAD)
-    depth_R = batch.depths_BL[user_R, column_R]
-    first_M = np.flatnonzero(depth_R == 0)
-    lengths_M = np.diff(np.append(first_M, len(depth_R)))
-    items_MT = np.full((len(first_M), int(lengths_M.max())), PAD, dtype=np.int64)
-    items_MT[np.repeat(np.arange(len(first_M)), lengths_M), depth_R] = batch.tokens_BL[user_R, column_R]
-    return items_MT, lengths_M, user_R[first_M], batch.places_BL[user_R[first_M], column_R[first_M]]

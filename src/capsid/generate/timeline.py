@@ -22,8 +22,8 @@ from capsid.blocks.reading import Distances, MixingBlock, NearBlock
 from capsid.generate.network import NetworkShape, Predictions, State, TokenNetwork
 from capsid.generate.repeats import Repeats, completions, taken
 from capsid.generate.token_table import TokenVectors
-from capsid.ids.flatten import TokenBatch
 from capsid.ids.layout import PAD
+from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import Ragged
 
 READINGS: dict[str, type[Layer]] = {"places": Block, "distances": NearBlock, "mixing": MixingBlock}
@@ -52,18 +52,17 @@ class TimelineTransformer(TokenNetwork):
             if isinstance(module, Distances | Repeats):
                 module.start()
 
-    def predict(self, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Predictions:
-        """Hidden rows for every token of every item but the first (methods 6.8, N4)."""
+    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
+        """Hidden rows for every token of every item of the lesson."""
         vectors = self.token.vectors()
-        read_BPD = self._read(vectors, batch, nudges_RD)[:, :-1]
-        user_R, column_R = np.nonzero((batch.tokens_BL != PAD) & (batch.places_BL >= 1))
-        place_R, depth_R = batch.places_BL[user_R, column_R], batch.depths_BL[user_R, column_R]
-        tokens_R = torch.from_numpy(batch.tokens_BL[user_R, column_R])
-        last_R = torch.from_numpy(user_R * read_BPD.shape[1] + place_R - 1)
-        first_R = torch.from_numpy(depth_R == 0)
+        read_BPD = self._read(vectors, lesson.batch, inputs_RD)[:, :-1]
+        depth_R = lesson.tokens.positions
+        tokens_R = torch.from_numpy(lesson.tokens.values.astype(np.int64))
+        # An item is predicted from what the timeline made of the position before it.
+        last_M = lesson.row_M * read_BPD.shape[1] + lesson.position_M - 1
         rows_RD = torch.where(
-            first_R[:, None],
-            read_BPD.flatten(0, 1)[last_R],
+            torch.from_numpy(depth_R == 0)[:, None],
+            read_BPD.flatten(0, 1)[torch.from_numpy(np.repeat(last_M, lesson.tokens.lengths))],
             # Never read where a row is its item's first.
             self._taken(vectors, tokens_R.roll(1), torch.from_numpy(np.maximum(depth_R - 1, 0))),
         )
@@ -73,21 +72,21 @@ class TimelineTransformer(TokenNetwork):
         for block in self.depth_blocks:
             assert isinstance(block, Block)
             rows_RD = block.ragged(rows_RD, slots_R, width)
-        added = None if self.repeats is None else completions(batch, self.repeats.value())
+        added = None if self.repeats is None else completions(lesson, self.repeats.value())
         return Predictions(rows_RD, tokens_R, vectors, added)
 
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
         """Read histories once; of each only the last position goes on (U, V)."""
         vectors = self.token.vectors()
         read_UPD = self._read(vectors, histories)
-        x = read_UPD[torch.arange(len(histories)), torch.from_numpy(histories.items_B) - 1][:, None]
+        x = read_UPD[torch.arange(len(histories)), torch.from_numpy(histories.positions_B) - 1][:, None]
         caches = []
         for block in self.depth_blocks:
             x, cache = block(x)
             caches.append(cache)
         padding_U1 = torch.zeros(len(histories), 1, dtype=torch.bool)
         own = None if self.repeats is None else taken(histories, self.repeats.value())
-        state = State(tuple(caches), padding_U1, torch.from_numpy(histories.items_B), vectors, taken=own)
+        state = State(tuple(caches), padding_U1, torch.from_numpy(histories.positions_B), vectors, taken=own)
         logits_U1V = self.logits(x, vectors)
         return state, (logits_U1V if own is None else own.added_to(logits_U1V, 0))[:, 0]
 
@@ -100,18 +99,18 @@ class TimelineTransformer(TokenNetwork):
         own = state.taken.on(parents_UW, tokens_UW, state.depth)
         return replace(stepped, taken=own), own.added_to(logits_UWV, stepped.depth)
 
-    def _read(self, vectors: TokenVectors, batch: TokenBatch, nudges_RD: Tensor | None = None) -> Tensor:
+    def _read(self, vectors: TokenVectors, batch: TokenBatch, inputs_RD: Tensor | None = None) -> Tensor:
         """What the timeline makes of every prefix of the histories. Shape: (B, P, D)."""
-        places = int(batch.items_B.max())
+        positions = int(batch.positions_B.max())
         user_R, column_R = np.nonzero(batch.tokens_BL != PAD)
         tokens_R = torch.from_numpy(batch.tokens_BL[user_R, column_R])
-        slots_R = torch.from_numpy(user_R * places + batch.places_BL[user_R, column_R])
+        slots_R = torch.from_numpy(user_R * positions + batch.positions_BL[user_R, column_R])
         parts_RD = F.embedding(tokens_R, vectors.enter_VD)
-        parts_RD = parts_RD if nudges_RD is None else parts_RD + nudges_RD
-        items = torch.zeros(len(batch) * places, self.shape.width).index_add(0, slots_R, parts_RD)
-        x_BPD = items.view(len(batch), places, -1)
+        parts_RD = parts_RD if inputs_RD is None else parts_RD + inputs_RD
+        items = torch.zeros(len(batch) * positions, self.shape.width).index_add(0, slots_R, parts_RD)
+        x_BPD = items.view(len(batch), positions, -1)
         if self.place is not None:
-            x_BPD = x_BPD + self.place.weight[:places]
+            x_BPD = x_BPD + self.place.weight[:positions]
         x_BPD = dropout(x_BPD, self.shape.embedding_dropout, self.training)
         for block in self.blocks:
             x_BPD, _ = block(x_BPD)

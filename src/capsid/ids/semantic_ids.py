@@ -7,7 +7,7 @@ know how codes were found nor what is done with the tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from capsid.ids.collisions import Bucket, CollisionPolicy, running_number
 from capsid.ids.layout import END, TokenLayout
 from capsid.ids.merges import MergeTable
 from capsid.ids.order import group_numbers, proper_prefixes
+from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
 
@@ -44,12 +45,16 @@ class IdStatistics:
 
 @dataclass(frozen=True, eq=False)
 class SemanticIds:
-    """Ids of a catalogue. `codes` row i belongs to `items[i]`; `suffixes` is None without a suffix policy."""
+    """Ids of a catalogue. `codes` row i belongs to `items[i]`; `suffixes` is None without a suffix policy.
+
+    `reading` says how histories of these items are segmented.
+    """
 
     items: Vocabulary
     codes: Ragged
     layout: TokenLayout
     suffixes: np.ndarray | None = None
+    reading: Reading = field(default_factory=ItemByItem)
 
     @classmethod
     def assign(
@@ -104,6 +109,14 @@ class SemanticIds:
             return self.tokens
         return self.tokens.push(END, open_rows)
 
+    def read(self, histories: Ragged, *, last: int, rng: np.random.Generator | None = None) -> TokenBatch:
+        """What a network reads of the last `last` items of every history (rows of item numbers)."""
+        return self.reading.read(self.closed, histories, last=last, rng=rng)
+
+    def lesson(self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
+        """What a network reads of pieces of training sequences, and the items it is to predict in them."""
+        return self.reading.lesson(self.closed, pieces, last=last, rng=rng)
+
     @cached_property
     def _buckets(self) -> dict[tuple[int, ...], list[int]]:
         out: dict[tuple[int, ...], list[int]] = {}
@@ -121,7 +134,7 @@ class SemanticIds:
         every = self.codes.append(codes)
         # Suffixes are counted in row order, so old rows keep their numbers.
         suffixes = None if self.suffixes is None else running_number(group_numbers(every))
-        grown = SemanticIds(Vocabulary([*self.items, *items]), every, self.layout, suffixes)
+        grown = replace(self, items=Vocabulary([*self.items, *items]), codes=every, suffixes=suffixes)
         grown.tokens  # noqa: B018  (raises now if a code or suffix is out of range)
         return grown
 

@@ -1,0 +1,98 @@
+"""What a network reads of histories, and what it is asked to predict: two things, made together.
+
+`ItemByItem` writes the tokens of one item after the other. A method that segments histories in context (ActionPiece)
+brings another `Reading`; networks see batches and lessons only. NumPy only, no scores. Shapes: B histories, L longest
+row in tokens, M predicted items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from capsid.ids.layout import PAD
+from capsid.ragged import Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class TokenBatch:
+    """Padded token sequences, padding at the end.
+
+    A token stands at a position of its row (item by item: the item's index in the history) and at a depth of that
+    position. `positions_B` counts the positions of a row. `items` are the numbers of the history's items and `own`
+    their tokens, one row per item in turn, however the history was segmented.
+    """
+
+    tokens_BL: np.ndarray
+    positions_BL: np.ndarray
+    depths_BL: np.ndarray
+    lengths_B: np.ndarray
+    positions_B: np.ndarray
+    items: Ragged
+    own: Ragged
+
+    def __len__(self) -> int:
+        return len(self.lengths_B)
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """A batch and the items to predict in it, ordered by row and position.
+
+    Item m of row `row_M` comes after `before_M` items of the history, which fill `position_M` positions. Its tokens
+    stand in the batch from column `column_M` on, so that a network can read each of them before it predicts the next.
+    """
+
+    batch: TokenBatch
+    row_M: np.ndarray
+    item_M: np.ndarray
+    before_M: np.ndarray
+    position_M: np.ndarray
+    column_M: np.ndarray
+    tokens: Ragged
+
+
+class Reading(Protocol):
+    """How histories become token sequences. `tokens` holds the prefix-free tokens of every item of the catalogue."""
+
+    def read(
+        self, tokens: Ragged, histories: Ragged, *, last: int, rng: np.random.Generator | None = None
+    ) -> TokenBatch:
+        """The last `last` items of every history (rows of item numbers)."""
+
+    def lesson(self, tokens: Ragged, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
+        """The same for pieces of training sequences, with the items to predict."""
+
+
+@dataclass(frozen=True)
+class ItemByItem:
+    """Tokens of one item after the other, one position per item; every item but the first is predicted."""
+
+    def read(
+        self, tokens: Ragged, histories: Ragged, *, last: int, rng: np.random.Generator | None = None
+    ) -> TokenBatch:
+        """See `Reading`."""
+        items = histories.last(last)
+        own = tokens.take(items.values)
+        lengths = items.sums(own.lengths)
+        width = max(int(lengths.max()) if len(lengths) else 0, 1)
+        there = np.arange(width)[None, :] < lengths[:, None]
+        tokens_BL, positions_BL, depths_BL = (np.full(there.shape, PAD, dtype=np.int64) for _ in range(3))
+        tokens_BL[there] = own.values
+        positions_BL[there] = np.repeat(items.positions, own.lengths)
+        depths_BL[there] = own.positions
+        return TokenBatch(tokens_BL, positions_BL, depths_BL, lengths, items.lengths, items, own)
+
+    def lesson(self, tokens: Ragged, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
+        """See `Reading`."""
+        batch = self.read(tokens, pieces, last=last)
+        items, own = batch.items, batch.own
+        row, before = items.row_numbers, items.positions
+        # Where an item's tokens begin in its row: tokens before it, less those of earlier rows.
+        column = own.offsets[:-1] - own.offsets[items.offsets[row]]
+        later = np.flatnonzero(before >= 1)
+        return Lesson(
+            batch, row[later], items.values[later], before[later], before[later], column[later], own.take(later)
+        )
