@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import TableModel, make_ids, ragged_codes, random_codes, random_generator, retriever_of
 
-from capsid.decode.filters import Filter
+from capsid.decode.filters import Filter, places_of
 from capsid.errors import DataError
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
@@ -19,11 +19,12 @@ def test_a_node_is_open_while_an_allowed_item_is_below(codes: list[list[int]], d
     ids = make_ids(codes, (3, 3, 3))
     trie, n = Trie.build(ids.closed), len(codes)
     numbers = st.lists(st.integers(0, n - 1), max_size=n)
-    allow, deny = data.draw(st.none() | numbers), data.draw(st.none() | numbers)
+    allow, deny, closed = (data.draw(st.none() | numbers) for _ in range(3))
     seen = data.draw(st.none() | st.lists(numbers, min_size=2, max_size=2))
     everywhere = set(range(n)) if allow is None else set(allow)
-    everywhere -= set(deny or [])
+    everywhere -= {*(deny or []), *(closed or [])}
     options = {"allow": None if allow is None else np.array(allow), "deny": None if deny is None else np.array(deny)}
+    options["closed"] = None if closed is None else places_of(trie, np.array(closed))
     rows = None if seen is None else Ragged.from_rows(seen, np.int64)
     if not everywhere:
         with pytest.raises(DataError, match="leave no item"):
