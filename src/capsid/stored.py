@@ -115,7 +115,9 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
     except SafetensorError as error:
         raise ArtifactError(f"{folder / 'generator.safetensors'} cannot be read: {error}") from None
     generator = dataclasses.replace(recipe.generator).load_state(tokenizer.ids.layout, state)
-    fitted = Fitted(tokenizer, Trie.load(folder / "trie"), generator, tuple(read_json(folder / "log.json")))
+    # Mapped: processes that serve one run share its pages. A folder is renamed away, never cut, so they stay valid.
+    trie = Trie.load(folder / "trie", memory_map=True)
+    fitted = Fitted(tokenizer, trie, generator, tuple(read_json(folder / "log.json")))
     frame = pl.read_parquet(folder / "items.parquet")
     arrays = load_arrays(folder / "split.npz")
     catalogue = Catalogue(

@@ -167,11 +167,23 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path, memory_map: bool) -> None:
     trie.save(tmp_path / "trie")
     loaded = Trie.load(tmp_path / "trie", memory_map=memory_map)
     same_trie(loaded, trie)
-    assert isinstance(loaded.token, np.memmap) == memory_map
+    for name in (*ARRAYS, "positions"):
+        array = getattr(loaded, name)
+        assert type(array) is np.ndarray
+        assert isinstance(array.base, np.memmap) == memory_map, name
+    np.testing.assert_array_equal(loaded.positions, trie.positions)
     assert loaded.nbytes == trie.nbytes
     assert loaded.rows() == trie.rows()
     bigger = Ragged.from_rows(closed_rows([*codes, [1, 1], [0, 1, 2, 3]]))
     same_trie(loaded.extend(tail(bigger, len(codes))), Trie.build(bigger))
+
+
+def test_a_folder_without_positions(tmp_path: Path) -> None:
+    """As older versions wrote it."""
+    trie = build(closed_rows([[0], [0, 1], [3], [2], [0, 1]]))
+    trie.save(tmp_path)
+    (tmp_path / "positions.npy").unlink()
+    np.testing.assert_array_equal(Trie.load(tmp_path, memory_map=True).positions, trie.positions)
 
 
 @given(seed=st.integers(0, 99), base=st.sampled_from([2, 40_000, 70_000, 2_000_000_000]), depths=st.integers(1, 6))

@@ -66,6 +66,9 @@ def test_saved_and_loaded(recommender: Recommender, tmp_path: Path) -> None:
     history = ["n0", *world().items.ids(world().sequences[0][:4])]
     assert loaded.recommend(history, 9) == recommender.recommend(history, 9)
     assert loaded.evaluate().metrics == recommender.evaluate().metrics
+    assert isinstance(loaded.fitted.trie.token.base, np.memmap)
+    loaded.save_pretrained(tmp_path / "run")
+    assert loaded.recommend(history, 9) == recommender.recommend(history, 9), "its mapped folder was replaced"
 
 
 def test_what_cannot_be_added(recommender: Recommender) -> None:

@@ -22,6 +22,7 @@ from capsid.ragged import Ragged
 
 ROOT = 0
 _ARRAYS = ("first_child", "token", "low", "high", "items")
+_POSITIONS = "positions"
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +111,7 @@ class Trie:
 
     @cached_property
     def positions(self) -> np.ndarray:
-        """Place of every item in lexicographic order (the inverse of `items`)."""
+        """Place of every item in lexicographic order (the inverse of `items`); stored, so that it can be mapped."""
         out = np.empty(len(self.items), dtype=self.items.dtype)
         out[self.items] = np.arange(len(self.items), dtype=self.items.dtype)
         return out
@@ -195,16 +196,25 @@ class Trie:
         return _grown(self, order, _growth(self, new, order))
 
     def save(self, folder: Path) -> None:
-        """One npy file an array, so that each can be mapped into memory."""
+        """One npy file for each array, so that all can be mapped into memory."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name in _ARRAYS:
+        for name in (*_ARRAYS, _POSITIONS):
             np.save(folder / f"{name}.npy", getattr(self, name), allow_pickle=False)
 
     @classmethod
     def load(cls, folder: Path, *, memory_map: bool = False) -> Trie:
-        """Read what `save` wrote; mapped arrays are paged in as the search touches them."""
-        files = [folder / f"{name}.npy" for name in _ARRAYS]
-        return cls(*(np.load(f, mmap_mode="r" if memory_map else None, allow_pickle=False) for f in files))
+        """Read what `save` wrote; mapped arrays are paged in as the search touches them, and processes share them."""
+
+        def read(name: str) -> np.ndarray:
+            array = np.load(folder / f"{name}.npy", mmap_mode="r" if memory_map else None, allow_pickle=False)
+            # A plain array over the mapped memory: NumPy's own class for it makes every small look-up slower.
+            return array.view(np.ndarray)
+
+        trie = cls(*map(read, _ARRAYS))
+        # Older folders have no positions; they are then computed when they are first asked for.
+        if (folder / f"{_POSITIONS}.npy").exists():
+            trie.__dict__[_POSITIONS] = read(_POSITIONS)
+        return trie
 
 
 def _joined(levels: list[np.ndarray]) -> np.ndarray:
