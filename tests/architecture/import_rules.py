@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("recipe",),
     ("recipes", "stored"),
     ("fitting",),
-    ("recommender",),
+    ("recommender", "inspection"),
     ("report",),
     ("bench", "scale", "serve"),
     ("cli",),

@@ -196,14 +196,14 @@ def test_a_capsule_is_known_by_those_who_carry_it_most_firmly(tokenizer: Capsule
     words = TitleWords([f"facet{'abcdefgh'[code]} thing" for code in dense[:, 0]])
     mass = tokenizer.trace_vectors(VECTORS).mass
     wanted = [(0, 3), (1, 2), (0, 3)]
-    found = capsules(tokenizer, VECTORS, dense, words, wanted)
+    found = capsules(tokenizer, VECTORS, ids.codes, words, wanted)
     assert set(found) == set(wanted)
     for depth, code in found:
         members = [n for n in range(len(ITEMS)) if dense[n, depth] == code]
         firmest = sorted(members, key=lambda n, depth=depth: (-mass[n, depth], n))
         assert found[depth, code].items == len(members)
         assert found[depth, code].nearest == tuple(firmest[:3])
-        left_out = capsules(tokenizer, VECTORS, dense, words, [(depth, code)], without=firmest[0])
+        left_out = capsules(tokenizer, VECTORS, ids.codes, words, [(depth, code)], without=firmest[0])
         assert left_out[depth, code].nearest == tuple(firmest[1:4])
     assert found[0, 3].words == ("facetd",)
 

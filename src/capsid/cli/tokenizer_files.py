@@ -1,199 +1,25 @@
-"""A tokenizer opened from its own folder or from a run, and what the verbs ask of it, with the user's own item ids.
-
-Loads no torch; a tokenizer that routes loads it when it is asked how.
-"""
+"""Folders of `capsid tokenizer`: open a tokenizer's own or a run's, write one, add items to either."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from capsid.artifacts import folder_kind, new_folder, open_folder, read_json, write_json
-from capsid.cli.tokenizer_merges import merges_of, subwords_of
 from capsid.config import fingerprint
 from capsid.data.dataset import item_title
-from capsid.errors import ConfigError
-from capsid.evaluate.capsule_meaning import Capsule, TitleWords, capsules, two_facets
-from capsid.evaluate.capsule_report import Drift, Routing, drift, routes
-from capsid.evaluate.tokenizer_quality import TokenizerQuality, tokenizer_quality, use_of_codes
+from capsid.inspection.items import OpenTokenizer
 from capsid.tokenize.item_tokenizer import KIND, ItemTokenizer
-from capsid.tokenize.stopping import CAUSES
 from capsid.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import polars as pl
 
     from capsid.data.dataset import Dataset
-    from capsid.tokenize.capsules.encoding import Trace
+    from capsid.evaluate.capsule_report import Drift
 
 TITLES = "titles.json"
-EXAMPLES = 5
-STRONGEST = 5
-
-
-@dataclass(frozen=True, eq=False)
-class OpenTokenizer:
-    """`titles` has a text for every item that it was fitted on."""
-
-    tokenizer: ItemTokenizer
-    titles: list[str]
-
-    @property
-    def items(self) -> Vocabulary:
-        """All items that have an id."""
-        return self.tokenizer.ids.items
-
-    def title(self, number: int) -> str:
-        """What to show a person."""
-        return self.titles[number] if number < len(self.titles) else self.items[number]
-
-    @property
-    def routing(self) -> tuple[Routing, np.ndarray] | None:
-        """The tokenizer and the items' vectors, if it can tell how it routes them."""
-        tokenizer, vectors = self.tokenizer.tokenizer_, self.tokenizer.vectors_
-        return (tokenizer, vectors) if routes(tokenizer) and vectors is not None else None
-
-    def lines(self, items: Iterable[str]) -> list[dict[str, Any]]:
-        """Items as `export` writes them."""
-        ids = self.tokenizer.ids
-        rows = [ids.items.number(item) for item in items]
-        confidence_RL = None
-        if self.routing is not None:
-            tokenizer, vectors = self.routing
-            confidence_RL = tokenizer.trace_vectors(vectors if len(rows) == len(ids) else vectors[rows]).confidence
-            confidence_RL = confidence_RL[rows] if len(rows) == len(ids) else confidence_RL
-        out = []
-        for i, row in enumerate(rows):
-            codes = ids.codes[row].tolist()
-            sure = None if confidence_RL is None else _plain(confidence_RL[i, : len(codes)])
-            line = {"item": ids.items[row], "codes": codes, "tokens": ids.tokens[row].tolist(), "confidences": sure}
-            out.append(line)
-        return out
-
-    def inspect(self, item: str) -> dict[str, Any]:
-        """An item's line, its title, who shares its first codes, and how it was routed where it was."""
-        ids = self.tokenizer.ids
-        row = ids.items.number(item)
-        codes_ND = ids.codes.dense()
-        levels, same_N = [], np.ones(len(ids), dtype=bool)
-        for depth, code in enumerate(ids.codes[row]):
-            same_N &= codes_ND[:, depth] == code
-            others = [int(n) for n in np.flatnonzero(same_N) if n != row]
-            levels.append(
-                {
-                    "codes": ids.codes[row][: depth + 1].tolist(),
-                    "items": len(others) + 1,
-                    "examples": [{"item": ids.items[n], "title": self.title(n)} for n in others[:EXAMPLES]],
-                }
-            )
-        about = {**self.lines([item])[0], "title": self.title(row), "prefixes": levels}
-        about |= subwords_of(self.tokenizer, row)
-        return about if self.routing is None else {**about, **self._routed(row, codes_ND, *self.routing)}
-
-    def facets(self, *, depth: int, count: int) -> dict[str, Any]:
-        """Items whose weight at a depth (from 1) lies on two capsules, and what those stand for."""
-        if self.routing is None:
-            raise ConfigError(
-                f"the tokenizer {self.tokenizer.tokenizer_.kind!r} does not route items to several codes",
-                hint="facets are for tokenizers with capsules and stored vectors, such as the recipe capsid",
-            )
-        ids = self.tokenizer.ids
-        if not 1 <= depth <= len(ids.layout.sizes):
-            raise ConfigError(f"--depth is {depth}", hint=f"allowed: 1 to {len(ids.layout.sizes)}")
-        tokenizer, vectors = self.routing
-        found = two_facets(
-            tokenizer.trace_vectors(vectors, strongest=2), ids.codes.lengths, depth=depth - 1, count=count
-        )
-        wanted = [(depth - 1, code) for facet in found for code in facet.codes]
-        known = capsules(tokenizer, vectors, ids.codes.dense(), TitleWords(self.titles), wanted)
-        items = [
-            {
-                "item": ids.items[facet.row],
-                "title": self.title(facet.row),
-                "codes": ids.codes[facet.row].tolist(),
-                "facets": [self._shown(known[depth - 1, c], w) for c, w in zip(facet.codes, facet.weights)],
-            }
-            for facet in found
-        ]
-        return {"depth": depth, "items": items}
-
-    def quality(self) -> TokenizerQuality:
-        """Diagnostics, with the vectors the ids were made from where there are any."""
-        tokenizer = self.tokenizer
-        fitted = tokenizer.tokenizer_
-        return tokenizer_quality(tokenizer.ids, tokenizer.vectors_, fitted.decode, fitted, tokenizer.merges_)
-
-    def merges(self, *, top: int) -> dict[str, Any]:
-        """The most used merged tokens."""
-        return merges_of(self.tokenizer, self.title, top=top)
-
-    def use(self) -> tuple[np.ndarray, ...]:
-        """How many ids use each code, by depth."""
-        return use_of_codes(self.tokenizer.ids)
-
-    def drift(self, items: Sequence[str]) -> Drift | None:
-        """How these items look beside those of the fit."""
-        if self.routing is None or not items:
-            return None
-        tokenizer, vectors = self.routing
-        return drift(tokenizer.reference_, tokenizer.trace_vectors(vectors[[self.items.number(i) for i in items]]))
-
-    def _routed(self, row: int, codes_NL: np.ndarray, tokenizer: Routing, vectors_NI: np.ndarray) -> dict[str, Any]:
-        """Depth by depth: token, confidence, the strongest capsules and what they stand for; then why the id ends."""
-        ids = self.tokenizer.ids
-        seen = tokenizer.trace_vectors(vectors_NI[row : row + 1], strongest=STRONGEST)
-        length = len(ids.codes[row])
-        strongest = [list(zip(seen.strongest[0, d].tolist(), seen.strongest_weight[0, d])) for d in range(length)]
-        wanted = [(d, code) for d, pairs in enumerate(strongest) for code, _ in pairs]
-        known = capsules(tokenizer, vectors_NI, codes_NL, TitleWords(self.titles), wanted, without=row)
-        depths = [
-            {
-                "depth": d + 1,
-                "code": int(ids.codes[row][d]),
-                "token": int(ids.unmerged[row][d]),
-                "confidence": _plain(seen.confidence[0, d]),
-                "winner_mass": _plain(seen.mass[0, d]),
-                "residual": {"soft": _plain(seen.soft[0, d]), "hard": _plain(seen.hard[0, d])},
-                "capsules": [self._shown(known[d, code], weight) for code, weight in strongest[d]],
-            }
-            for d in range(length)
-        ]
-        return {"depths": depths, "stopped": _why(tokenizer, seen)}
-
-    def _shown(self, capsule: Capsule, weight: float) -> dict[str, Any]:
-        return {
-            "code": capsule.code,
-            "weight": _plain(weight),
-            "items": capsule.items,
-            "words": list(capsule.words),
-            "nearest": [{"item": self.items[n], "title": self.title(n)} for n in capsule.nearest],
-        }
-
-
-def _why(tokenizer: Any, seen: Trace) -> dict[str, Any]:
-    """Why the only id of a trace ends where it does."""
-    stops, rules = tokenizer.stop(seen), tokenizer.rules
-    depth = int(stops.lengths[0])
-    cause = CAUSES[int(stops.causes[0])]
-    kind = tokenizer.residual_of
-    residual = getattr(seen, kind)[0, depth - 1]
-    because = {
-        "confidence": f"the confidence {seen.confidence[0, depth - 1]:.3f} is at least {rules.confidence:g}",
-        "residual": f"the {kind} residual {residual:.3f} is at most {rules.residual:g}",
-        "cap": f"the longest id has {depth} codes, and no rule ended it before",
-        "prefix": f"a rule would have ended it before, but there its prefix stood for more than {rules.crowd}"
-        f" full {'code' if rules.crowd == 1 else 'codes'} of the fit",
-    }
-    return {"cause": cause, "depth": depth, "because": because[cause], "rules": asdict(rules)}
-
-
-def _plain(value: Any) -> Any:
-    """Numbers of a network with the digits that they are good for."""
-    return np.round(np.asarray(value, dtype=np.float64), 6).tolist()
 
 
 def open_tokenizer(path: Path) -> OpenTokenizer:

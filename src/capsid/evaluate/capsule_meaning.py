@@ -16,6 +16,8 @@ import numpy as np
 
 from capsid.errors import ConfigError
 from capsid.evaluate.capsule_report import Routing
+from capsid.ids.order import column
+from capsid.ragged import Ragged
 
 if TYPE_CHECKING:
     from capsid.tokenize.capsules.encoding import Trace
@@ -79,17 +81,18 @@ class TwoFacets:
 def capsules(
     tokenizer: Routing,
     vectors_NI: np.ndarray,
-    codes_NL: np.ndarray,
+    codes: Ragged,
     words: TitleWords,
     wanted: Sequence[tuple[int, int]],
     *,
     without: int = -1,
 ) -> dict[tuple[int, int], Capsule]:
-    """The capsules (depth, code) that are asked for. `codes_NL` are the ids, -1 behind their ends.
+    """The capsules (depth, code) that are asked for; `codes` are the ids.
 
     `without` is a row that is not shown as an example: the item that somebody looks at.
     """
-    holders = {pair: np.flatnonzero(codes_NL[:, pair[0]] == pair[1]) for pair in dict.fromkeys(wanted)}
+    columns = {depth: column(codes, depth) for depth, _ in wanted}
+    holders = {pair: np.flatnonzero(columns[pair[0]] == pair[1]) for pair in dict.fromkeys(wanted)}
     rows = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *holders.values()]))
     # Only the items that carry one of these tokens are routed again.
     mass_RL = tokenizer.trace_vectors(np.asarray(vectors_NI[rows])).mass
