@@ -47,10 +47,12 @@ def random_codes(
     return rows
 
 
-def ragged_codes(*, depths: int = 4, size: int = 4, most: int = 25) -> st.SearchStrategy[list[list[int]]]:
-    """Rows of one to `depths` codes, with repeats and prefixes of each other."""
-    row = st.lists(st.integers(0, size - 1), min_size=1, max_size=depths)
-    return st.lists(row, min_size=1, max_size=most)
+def ragged_codes(
+    *, depths: int = 4, size: int = 4, most: int = 25, absent: bool = False
+) -> st.SearchStrategy[list[list[int]]]:
+    """Rows of one to `depths` codes, with repeats and prefixes of each other; with `absent` some are -1."""
+    row = st.lists(st.integers(-1 if absent else 0, size - 1), min_size=1, max_size=depths)
+    return st.lists(row.map(lambda r: [*r[:-1], max(r[-1], 0)]), min_size=1, max_size=most)
 
 
 def crowded_prefixes(codes: Sequence[Sequence[int]], crowd: int, of: str = "codes") -> set[tuple[int, ...]]:

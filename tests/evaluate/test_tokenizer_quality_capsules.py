@@ -17,7 +17,7 @@ from capsid.data.planted import planted_vectors
 from capsid.errors import ArtifactError, ConfigError
 from capsid.evaluate.capsule_meaning import TitleWords, capsules, two_facets
 from capsid.evaluate.capsule_report import Drift, Shift, drift, ks_distance, routing_convergence, routing_quality
-from capsid.evaluate.tokenizer_quality import tokenizer_quality, use_of_codes
+from capsid.evaluate.tokenizer_quality import tokenizer_quality
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.train.options import Training
@@ -80,7 +80,7 @@ def test_without_the_tokenizer_routing_is_unknown(tokenizer: CapsuleTokenizer) -
     # As before, the hard error is then in the space of the vectors as they are.
     left = np.linalg.norm(VECTORS - tokenizer.decode(ids.codes), axis=1).mean()
     assert found.reconstruction.hard[-1] == pytest.approx(left, abs=1e-5)
-    for depth, counts in enumerate(use_of_codes(ids)):
+    for depth, counts in enumerate(ids.use_of_codes()):
         have = [row[depth] for row in ids.codes if len(row) > depth]
         assert counts.tolist() == [have.count(code) for code in range(tokenizer.codebooks[depth])]
 

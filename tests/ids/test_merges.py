@@ -60,7 +60,7 @@ def slow_apply(table: MergeTable, row: list[int]) -> list[int]:
     return row
 
 
-@given(codes=ragged_codes(), seed=SEEDS, suffix=st.integers(0, 2), passes=st.integers(1, 3))
+@given(codes=ragged_codes(absent=True), seed=SEEDS, suffix=st.integers(0, 2), passes=st.integers(1, 3))
 def test_apply_is_the_walk_item_by_item_and_undo_takes_it_back(
     codes: list[list[int]], seed: int, suffix: int, passes: int
 ) -> None:
@@ -165,7 +165,7 @@ def test_an_empty_table_changes_nothing(codes: list[list[int]], seed: int) -> No
     assert random_table(seed).undo(empty) == empty
 
 
-@given(codes=ragged_codes(), more=ragged_codes(), seed=SEEDS, suffix=st.booleans())
+@given(codes=ragged_codes(absent=True), more=ragged_codes(absent=True), seed=SEEDS, suffix=st.booleans())
 def test_ids_with_merges(codes: list[list[int]], more: list[list[int]], seed: int, suffix: bool) -> None:
     plain = make_ids(codes, SIZES, Suffix(capacity=64) if suffix else Bucket())
     ids = plain.with_merges(random_table(seed, suffix=64 if suffix else 0))
@@ -178,7 +178,7 @@ def test_ids_with_merges(codes: list[list[int]], more: list[list[int]], seed: in
     grown = ids.extend([f"n{i}" for i in range(len(more))], Ragged.from_rows(more))
     assert grown.tokens.take(np.arange(len(codes))) == ids.tokens
     assert grown.layout == ids.layout
-    assert Trie.build(ids.closed).extend(grown.closed).rows() == grown.closed
+    assert Trie.build(ids.closed).extend(grown.closed.take(np.arange(len(ids), len(grown)))).rows() == grown.closed
     for item in grown.items:
         assert item in grown.lookup(grown[item])
 

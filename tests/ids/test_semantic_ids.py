@@ -21,7 +21,7 @@ SIZES = (4, 4, 4, 4)
 POLICIES = st.sampled_from([Suffix(), Bucket()])
 
 
-@given(codes=ragged_codes(), policy=POLICIES)
+@given(codes=ragged_codes(absent=True), policy=POLICIES)
 def test_closed_ids_are_prefix_free_and_end_only_where_needed(codes: list[list[int]], policy: CollisionPolicy) -> None:
     ids = make_ids(codes, SIZES, policy)
     tokens, closed = ([tuple(r.tolist()) for r in rows] for rows in (ids.tokens, ids.closed))
@@ -31,7 +31,7 @@ def test_closed_ids_are_prefix_free_and_end_only_where_needed(codes: list[list[i
     assert not any(a != b and b[: len(a)] == a for a in closed for b in closed)
 
 
-@given(codes=ragged_codes(size=3, depths=3), policy=POLICIES)
+@given(codes=ragged_codes(size=3, depths=3, absent=True), policy=POLICIES)
 def test_lookup_both_ways(codes: list[list[int]], policy: CollisionPolicy) -> None:
     ids = make_ids(codes, SIZES, policy)
     for item in ids.items:
@@ -44,7 +44,9 @@ def test_lookup_both_ways(codes: list[list[int]], policy: CollisionPolicy) -> No
     assert ids.lookup([0]) == ids.lookup([]) == []
 
 
-@given(old=ragged_codes(size=2, depths=3), new=ragged_codes(size=2, depths=3), policy=POLICIES)
+@given(
+    old=ragged_codes(size=2, depths=3, absent=True), new=ragged_codes(size=2, depths=3, absent=True), policy=POLICIES
+)
 def test_extending_keeps_old_tokens_and_the_vocabulary(
     old: list[list[int]], new: list[list[int]], policy: CollisionPolicy
 ) -> None:
@@ -57,7 +59,7 @@ def test_extending_keeps_old_tokens_and_the_vocabulary(
     assert list(grown.items) == [*ids.items, *names]
     whole = SemanticIds.assign(Vocabulary([*ids.items, *names]), Ragged.from_rows(old + new), SIZES, policy)
     assert grown == whole
-    trie = Trie.build(ids.closed).extend(grown.closed)
+    trie = Trie.build(ids.closed).extend(grown.closed.take(np.arange(len(old), len(grown))))
     assert trie.rows() == grown.closed
 
 
@@ -112,6 +114,18 @@ def test_statistics_by_hand() -> None:
     assert found.length_histogram == {1: 1, 2: 5}
 
 
+def test_absent_codes_are_no_tokens_and_are_not_counted() -> None:
+    ids = make_ids([[0, -1, 3], [-1, 2], [0, -1, 3, -1], [1]], (2, 4, 4), Bucket())
+    assert [row.tolist() for row in ids.tokens] == [[2, 11], [6], [2, 11], [3]]
+    assert ids.codes == Ragged.from_rows([[0, -1, 3], [-1, 2], [0, -1, 3], [1]]), "absent codes at the end are dropped"
+    assert ids.layout.codes(ids.tokens) == ids.codes
+    found = ids.statistics()
+    assert [counts.tolist() for counts in ids.use_of_codes()] == [[2, 1], [0, 0, 1, 0], [0, 0, 0, 2]]
+    assert found.collision_rate == pytest.approx(1 / 4)
+    assert (found.mean_length, found.mean_tokens) == (1.5, 1.5)
+    assert found.length_histogram == {1: 2, 2: 2}
+
+
 def test_a_policy_changes_the_final_rate_only() -> None:
     codes = [[0, 0], [0, 0], [0, 0], [0, 1]]
     found = make_ids(codes, (2, 4), Suffix()).statistics()
@@ -132,6 +146,8 @@ def test_what_cannot_be_ids() -> None:
         SemanticIds.assign(Vocabulary(["a", "b"]), Ragged.from_rows([[1]]), SIZES)
     with pytest.raises(DataError, match="at least one code"):
         make_ids([[1], []], SIZES)
+    with pytest.raises(DataError, match="at least one code"):
+        make_ids([[1], [-1, -1]], SIZES)
     with pytest.raises(DataError, match="unknown id 'zz'"):
         make_ids([[1]], SIZES)["zz"]
     with pytest.raises(DataError, match="outside the codebook"):

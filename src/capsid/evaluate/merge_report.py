@@ -112,7 +112,6 @@ def merge_uses(ids: SemanticIds, merges: SemanticBPE) -> tuple[MergeUse, ...]:
     tier_N[: len(merges.counts_)] = popularity_tiers(merges.counts_)
     row_of = {int(m): row for row, m in enumerate(pairs.merge) if m >= 0}
     before_N, after_N = ids.unmerged.lengths, ids.tokens.lengths
-    codes = layout.codes(Ragged.from_rows([[table.first + i] for i in range(len(table))]))
     out = []
     for i in range(len(table)):
         token, rows = table.first + i, carriers[table.first + i]
@@ -122,7 +121,7 @@ def merge_uses(ids: SemanticIds, merges: SemanticBPE) -> tuple[MergeUse, ...]:
             MergeUse(
                 token=token,
                 depth=int(layout.depth_of[token]),
-                codes=tuple(int(c) for c in codes[i]),
+                codes=layout.codes_of(token),
                 strength=table.strength[i],
                 count=int(pairs.count[row_of[i]]),
                 cosine=float(pairs.cosine[row_of[i]]),

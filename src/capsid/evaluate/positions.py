@@ -58,8 +58,12 @@ def code_ranks(scores_UN: np.ndarray, codes: Ragged, targets: np.ndarray) -> tup
     for user, target in enumerate(targets):
         alike = np.arange(len(dense_NL))
         for depth in range(int(codes.lengths[target])):
+            own = dense_NL[target, depth]
+            if own < 0:  # no token at this depth: nothing to predict
+                alike = alike[dense_NL[alike, depth] < 0]
+                continue
             alike = alike[dense_NL[alike, depth] >= 0]
-            here, own = dense_NL[alike, depth], dense_NL[target, depth]
+            here = dense_NL[alike, depth]
             values, place = np.unique(here, return_inverse=True)
             weights = np.bincount(place, weights=np.exp(scores_UN[user, alike] - scores_UN[user, alike].max()))
             mine = weights[np.searchsorted(values, own)]

@@ -112,12 +112,6 @@ def _of_routing(routing: RoutingQuality | None) -> dict[str, Any]:
     return {name: None if routing is None else getattr(routing, name) for name in names}
 
 
-def use_of_codes(ids: SemanticIds) -> tuple[np.ndarray, ...]:
-    """How many ids use each code, by depth. Shapes: (K_l,)."""
-    depth = ids.codes.positions
-    return tuple(np.bincount(ids.codes.values[depth == d], minlength=k) for d, k in enumerate(ids.layout.sizes))
-
-
 def intra_code_similarity(vectors_ND: np.ndarray, codes_N: np.ndarray) -> float | None:
     """Mean cosine over all pairs of items with the same code, pair-weighted; None if no two items share one.
 

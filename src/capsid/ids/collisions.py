@@ -1,18 +1,50 @@
 """What to do when several items get the same codes. Each policy is a value; a recipe names one.
 
-`suffix` is TIGER's answer (Rajput et al. 2023, section 3.1): one more token that counts inside the group.
-`bucket` lets items share an id; the ranking expands the bucket (methods 6.9). Neither looks at vectors.
+`suffix` is TIGER's answer (Rajput et al. 2023, section 3.1): one more token that counts inside the group. `bucket` lets
+items share an id; the ranking expands the bucket. `reassign` gives colliding items other last codes, as LC-Rec does
+(Zheng et al. 2023, arXiv 2311.09049). A policy is asked once for a catalogue and again for items that are added; ids
+that are settled do not change. Looks at no vector: costs of last codes are handed in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
+from capsid.errors import ConfigError
 from capsid.ids.order import group_numbers
+from capsid.ids.reassign import Costs, cheapest_last_codes
 from capsid.ragged import Ragged
+from capsid.settings import check_settings, setting
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """Codes as a policy leaves them, each row as long as it came, and the suffix of every row if it gives one."""
+
+    codes: Ragged
+    suffixes: np.ndarray | None = None
+
+
+class CollisionPolicy(Protocol):
+    """May change last codes, add a suffix, or leave items with equal codes in one bucket."""
+
+    kind: ClassVar[str]
+
+    def settle(
+        self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
+    ) -> Settled:
+        """What becomes of these rows. `old` rows stand before them and stay as they are.
+
+        `sizes` are the codebook sizes. `costs` gives the costs of every last code for rows of `codes`; None where the
+        tokenizer has none.
+        """
+
+    def width(self, suffixes: np.ndarray | None) -> int:
+        """How many suffix tokens the layout reserves."""
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -20,15 +52,22 @@ class Suffix:
     """A last token that counts inside the group of items with equal codes; 0 for an item alone."""
 
     kind: ClassVar[str] = "suffix"
-    capacity: int = 0
-    """Number of suffix tokens; 0 takes twice what the catalogue needs, so that new items find room."""
+    capacity: int = setting(
+        0, "Number of suffix tokens; 0 takes twice what the catalogue needs, so that new items find room.", least=0
+    )
 
-    def suffixes(self, codes: Ragged) -> np.ndarray | None:
-        """Running number of every row inside its group, in row order. Old rows keep theirs when rows are appended."""
-        return running_number(group_numbers(codes))
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def settle(
+        self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
+    ) -> Settled:
+        """The codes as they are, and the running number of every row inside its group, in row order."""
+        every = codes if old is None else old.codes.append(codes)
+        return Settled(codes, running_number(group_numbers(every))[len(every) - len(codes) :])
 
     def width(self, suffixes: np.ndarray | None) -> int:
-        """How many suffix tokens the layout reserves."""
+        """The capacity, or room for twice the largest group, rounded up to a power of two."""
         if self.capacity:
             return self.capacity
         need = 1 if suffixes is None or not len(suffixes) else int(suffixes.max()) + 1
@@ -41,17 +80,52 @@ class Bucket:
 
     kind: ClassVar[str] = "bucket"
 
-    def suffixes(self, codes: Ragged) -> np.ndarray | None:
-        """None: nothing is added."""
-        return None
+    def settle(
+        self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
+    ) -> Settled:
+        """The codes as they are."""
+        return Settled(codes)
 
     def width(self, suffixes: np.ndarray | None) -> int:
         """No suffix tokens."""
         return 0
 
 
-CollisionPolicy = Suffix | Bucket
-COLLISIONS: dict[str, type] = {c.kind: c for c in (Suffix, Bucket)}
+@dataclass(kw_only=True, frozen=True)
+class Reassign:
+    """Colliding items get other last codes; what finds no free code under its prefix shares a bucket.
+
+    `cheapest` solves the assignment exactly under every prefix, so one round suffices and ids are unique wherever a
+    prefix has at most as many items as codes.
+    """
+
+    kind: ClassVar[str] = "reassign"
+    how: Literal["cheapest"] = setting("cheapest", "How last codes are chosen: at least total cost under every prefix.")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def settle(
+        self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
+    ) -> Settled:
+        """Other last codes for rows that collide with each other or with an old row."""
+        if costs is None:
+            raise ConfigError(
+                "the collision policy 'reassign' needs a tokenizer that gives the costs of last codes",
+                hint="use collisions=suffix or collisions=bucket, or a tokenizer with last_costs",
+            )
+        if old is None:
+            return Settled(cheapest_last_codes(codes, sizes, costs))
+        fixed = len(old.codes)
+        every = cheapest_last_codes(old.codes.append(codes), sizes, costs, fixed=fixed)
+        return Settled(every.take(np.arange(fixed, len(every))))
+
+    def width(self, suffixes: np.ndarray | None) -> int:
+        """No suffix tokens."""
+        return 0
+
+
+COLLISIONS: dict[str, type] = {c.kind: c for c in (Suffix, Bucket, Reassign)}
 
 
 def running_number(groups: np.ndarray) -> np.ndarray:

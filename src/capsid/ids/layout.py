@@ -1,7 +1,8 @@
 """Which global token stands for which code at which depth. A token knows its depth; a position does not.
 
-Tokens 0 and 1 are padding and end-of-item; then one block of tokens a depth; then the suffix block that TIGER's
-collision policy uses; then one token for every merge of neighbours. Knows nothing of items.
+Tokens 0 and 1 are padding and end-of-item; then one block of tokens per depth; then the suffix block that TIGER's
+collision policy uses; then one token for every merge of neighbours. The position of a code in its row is its depth;
+code -1 means that the item has no token at that depth. Knows nothing of items.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from capsid.errors import DataError
 from capsid.ids.merges import MergeTable
 from capsid.ragged import Ragged, offsets_of
 
+ABSENT = -1
 PAD = 0
 END = 1
 FIRST = 2
@@ -86,6 +88,13 @@ class TokenLayout:
     def _first_members(self) -> np.ndarray:
         return self.merges.members.values[self.merges.members.offsets[:-1]]
 
+    @cached_property
+    def spans(self) -> np.ndarray:
+        """How many codes every token stands for. Shape: (vocabulary,)."""
+        out = ((self.depth_of >= 0) & (self.depth_of < len(self.sizes))).astype(np.int64)
+        out[self._unmerged :] = self.merges.members.lengths
+        return out
+
     def tokens(self, codes: Ragged, suffixes: np.ndarray | None = None) -> Ragged:
         """Global tokens of codes, neighbours merged by the table, with each row's suffix token at its end."""
         return self.merges.apply(self._separate(codes, suffixes))
@@ -95,12 +104,15 @@ class TokenLayout:
         if len(codes.values) and int(depth.max()) >= len(self.sizes):
             raise DataError(f"a code has more than {len(self.sizes)} depths")
         sizes = np.asarray(self.sizes, dtype=np.int64)
-        wrong = (codes.values < 0) | (codes.values >= sizes[depth])
+        wrong = (codes.values < ABSENT) | (codes.values >= sizes[depth])
         if wrong.any():
             raise DataError(f"code {codes.values[wrong][0]} is outside the codebook of its depth")
-        values = (codes.values + self.bases[depth]).astype(np.int32)
+        rows = Ragged((codes.values + self.bases[depth]).astype(np.int32), codes.offsets)
+        absent = codes.values == ABSENT
+        if absent.any():
+            rows = rows.keep(~absent)
         if not self.suffix:
-            return Ragged(values, codes.offsets)
+            return rows
         if suffixes is None or len(suffixes) != len(codes):
             raise DataError("this layout needs a suffix for every item")
         if len(suffixes) and int(suffixes.max()) >= self.suffix:
@@ -108,11 +120,36 @@ class TokenLayout:
                 f"{int(suffixes.max()) + 1} items share one code, but there are only {self.suffix} suffix tokens",
                 hint="raise collisions.capacity, or use the shared bucket",
             )
-        return Ragged(values, codes.offsets).push((suffixes + self.bases[-1]).astype(np.int32))
+        return rows.push((suffixes + self.bases[-1]).astype(np.int32))
 
     def codes(self, tokens: Ragged) -> Ragged:
-        """The codes again: merges undone, suffix and end tokens dropped."""
+        """The codes again: merges undone, suffix and end tokens dropped, -1 at depths without a token."""
         tokens = self.merges.undo(tokens)
         depth = self.depth_of[tokens.values]
         keep = (depth >= 0) & (depth < len(self.sizes))
-        return Ragged((tokens.values - self.bases[depth]).astype(np.int32), tokens.offsets).keep(keep)
+        found, depth = (
+            Ragged((tokens.values - self.bases[depth]).astype(np.int32), tokens.offsets).keep(keep),
+            depth[keep],
+        )
+        if np.array_equal(depth, found.positions):
+            return found
+        lengths = np.zeros(len(tokens), dtype=np.int64)
+        np.maximum.at(lengths, found.row_numbers, depth + 1)
+        out = Ragged.from_lengths(np.full(int(lengths.sum()), ABSENT, dtype=np.int32), lengths)
+        # A code's place is the beginning of its row plus its depth, whatever lies between.
+        out.values[out.offsets[found.row_numbers] + depth] = found.values
+        return out
+
+    def codes_of(self, token: int) -> tuple[int, ...]:
+        """The codes that one token stands for, at `depth_of` and the depths after it; none for a suffix or special."""
+        return tuple(int(c) for c in self.codes(Ragged.from_rows([[token]]))[0] if c != ABSENT)
+
+
+def ending_present(codes: Ragged) -> Ragged:
+    """Rows without absent codes at their ends, so that an id is written in one way only."""
+    present = codes.values != ABSENT
+    if present.all():
+        return codes
+    lengths = np.zeros(len(codes), dtype=np.int64)
+    np.maximum.at(lengths, codes.row_numbers[present], codes.positions[present] + 1)
+    return codes.slices(0, lengths)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from capsid.ids.layout import END
+from capsid.ids.layout import ABSENT, END
 from capsid.ragged import Ragged
-
-ABSENT = -1
 
 
 class Columns:

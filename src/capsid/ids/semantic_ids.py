@@ -1,7 +1,8 @@
 """Semantic IDs as data: item to tokens and back, ragged, NumPy only.
 
-Holds the codes as the tokenizer gave them, the suffix that a collision policy added, and the token layout. Does not
-know how codes were found nor what is done with the tokens.
+Holds the codes as a collision policy settled them, the suffix that it added, and the token layout. Settled codes are
+state: an item's id is read here and never computed again. Does not know how codes were found nor what is done with
+the tokens.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import numpy as np
 
 from capsid.artifacts import load_arrays, read_json, save_arrays, write_json
 from capsid.errors import ArtifactError, DataError
-from capsid.ids.collisions import Bucket, CollisionPolicy, running_number
-from capsid.ids.layout import END, TokenLayout
+from capsid.ids.collisions import Bucket, CollisionPolicy, Settled, Suffix
+from capsid.ids.layout import ABSENT, END, TokenLayout, ending_present
 from capsid.ids.merges import MergeTable
 from capsid.ids.order import group_numbers, proper_prefixes
 from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch
+from capsid.ids.reassign import Costs
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
 
@@ -48,6 +50,7 @@ class SemanticIds:
     """Ids of a catalogue. `codes` row i belongs to `items[i]`; `suffixes` is None without a suffix policy.
 
     `reading` says how histories of these items are segmented.
+    `unsettled` holds the codes as the tokenizer gave them, where the policy changed any; None: it changed none.
     """
 
     items: Vocabulary
@@ -55,6 +58,7 @@ class SemanticIds:
     layout: TokenLayout
     suffixes: np.ndarray | None = None
     reading: Reading = field(default_factory=ItemByItem)
+    unsettled: Ragged | None = None
 
     @classmethod
     def assign(
@@ -63,17 +67,27 @@ class SemanticIds:
         codes: Ragged,
         sizes: Sequence[int],
         collisions: CollisionPolicy | None = None,
+        costs: Costs | None = None,
     ) -> SemanticIds:
-        """Ids from codes under a collision policy (default: shared bucket)."""
+        """Ids from codes under a collision policy (default: shared bucket).
+
+        A code of -1 says that the item has no token at that depth. `costs` are those of last codes, for policies that
+        change them.
+        """
         if len(codes) != len(items):
             raise DataError(f"{len(codes)} codes for {len(items)} items")
-        if len(codes) and codes.lengths.min() < 1:
-            raise DataError("an item has an empty code", hint="every item needs at least one code")
+        codes = _checked(codes)
         policy = collisions or Bucket()
-        suffixes = policy.suffixes(codes)
-        ids = cls(items, codes, TokenLayout(tuple(int(s) for s in sizes), policy.width(suffixes)), suffixes)
+        settled = policy.settle(codes, sizes, costs=costs)
+        layout = TokenLayout(tuple(int(s) for s in sizes), policy.width(settled.suffixes))
+        ids = cls(items, settled.codes, layout, settled.suffixes, unsettled=_if_other(codes, settled.codes))
         ids.tokens  # noqa: B018  (raises now, not after saving, if a code or suffix is out of range)
         return ids
+
+    @property
+    def encoded(self) -> Ragged:
+        """The codes as the tokenizer gave them, before any policy."""
+        return self.codes if self.unsettled is None else self.unsettled
 
     def __len__(self) -> int:
         return len(self.items)
@@ -129,12 +143,28 @@ class SemanticIds:
         key = tuple(int(t) for t in tokens if int(t) != END)
         return self.items.ids(self._buckets.get(key, []))
 
-    def extend(self, items: Sequence[str], codes: Ragged) -> SemanticIds:
-        """More items; the tokens of the old ones do not change, and neither does the vocabulary."""
-        every = self.codes.append(codes)
-        # Suffixes are counted in row order, so old rows keep their numbers.
-        suffixes = None if self.suffixes is None else running_number(group_numbers(every))
-        grown = replace(self, items=Vocabulary([*self.items, *items]), codes=every, suffixes=suffixes)
+    def extend(
+        self,
+        items: Sequence[str],
+        codes: Ragged,
+        collisions: CollisionPolicy | None = None,
+        costs: Costs | None = None,
+    ) -> SemanticIds:
+        """More items; the tokens of the old ones do not change, and neither does the vocabulary.
+
+        The policy is asked again, for the new rows only (default: a suffix where the old ids have one, else a shared
+        bucket).
+        """
+        codes = _checked(codes)
+        policy = collisions or (Bucket() if self.suffixes is None else Suffix())
+        settled = policy.settle(codes, self.layout.sizes, old=Settled(self.codes, self.suffixes), costs=costs)
+        suffixes = None
+        if self.suffixes is not None and settled.suffixes is not None:
+            suffixes = np.concatenate([self.suffixes, settled.suffixes])
+        every = self.codes.append(settled.codes)
+        unsettled = _if_other(self.encoded.append(codes), every)
+        names = Vocabulary([*self.items, *items])
+        grown = replace(self, items=names, codes=every, suffixes=suffixes, unsettled=unsettled)
         grown.tokens  # noqa: B018  (raises now if a code or suffix is out of range)
         return grown
 
@@ -143,14 +173,14 @@ class SemanticIds:
         return replace(self, layout=replace(self.layout, merges=merges))
 
     def statistics(self) -> IdStatistics:
-        """Collisions, use of the codebooks, lengths (definitions: methods 6.9 and 6.10)."""
+        """Collisions, use of the codebooks, lengths."""
         final = np.bincount(group_numbers(self.tokens))
-        usage = self._usage()
-        lengths = self.codes.lengths
+        usage = self.use_of_codes()
+        lengths = self.codes.keep(self.codes.values != ABSENT).lengths
         n = max(len(self), 1)
         return IdStatistics(
             items=len(self),
-            collision_rate=1.0 - len(np.unique(group_numbers(self.codes))) / n,
+            collision_rate=1.0 - len(np.unique(group_numbers(self.encoded))) / n,
             collision_rate_final=1.0 - len(final) / n,
             items_sharing_an_id=int(final[final > 1].sum()),
             largest_bucket=int(final.max()) if len(final) else 0,
@@ -161,15 +191,20 @@ class SemanticIds:
             mean_tokens=float(self.tokens.lengths.mean()) if len(lengths) else 0.0,
         )
 
-    def _usage(self) -> list[np.ndarray]:
-        depth = self.codes.positions
-        return [np.bincount(self.codes.values[depth == d], minlength=size) for d, size in enumerate(self.layout.sizes)]
+    def use_of_codes(self) -> tuple[np.ndarray, ...]:
+        """How many ids use each code, by depth. Shapes: (K_l,)."""
+        depth = np.where(self.codes.values == ABSENT, ABSENT, self.codes.positions)
+        return tuple(
+            np.bincount(self.codes.values[depth == d], minlength=size) for d, size in enumerate(self.layout.sizes)
+        )
 
     def save(self, folder: Path) -> None:
         """Write into an open artifact folder."""
         arrays = {"codes": self.codes.values, "offsets": self.codes.offsets}
         if self.suffixes is not None:
             arrays["suffixes"] = self.suffixes
+        if self.unsettled is not None:
+            arrays["unsettled"] = self.unsettled.values
         if len(self.layout.merges):
             arrays |= {f"merges/{name}": array for name, array in self.layout.merges.state().items()}
         save_arrays(folder / "ids.npz", arrays)
@@ -189,7 +224,23 @@ class SemanticIds:
         codes = Ragged(arrays["codes"], arrays["offsets"])
         if len(codes) != len(about["items"]):
             raise ArtifactError(f"{folder}: {len(codes)} codes for {len(about['items'])} items")
-        return cls(Vocabulary(about["items"]), codes, layout, arrays.get("suffixes"))
+        # A policy changes no length, so both kinds of codes have the same offsets.
+        unsettled = Ragged(arrays["unsettled"], codes.offsets) if "unsettled" in arrays else None
+        return cls(Vocabulary(about["items"]), codes, layout, arrays.get("suffixes"), unsettled=unsettled)
+
+
+def _checked(codes: Ragged) -> Ragged:
+    codes = ending_present(codes)
+    if len(codes) and codes.lengths.min() < 1:
+        raise DataError("an item has an empty code", hint="every item needs at least one code")
+    return codes
+
+
+def _if_other(before: Ragged, after: Ragged) -> Ragged | None:
+    """The first, if the policy changed any of it."""
+    if not np.array_equal(before.offsets, after.offsets):
+        raise DataError("a collision policy changed the length of an id", hint="it may change last codes only")
+    return None if before == after else before
 
 
 def gini(counts: np.ndarray) -> float:

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from capsid.errors import DataError
-from capsid.ids.layout import END, PAD
-from capsid.ids.order import ABSENT, Columns, lexicographic_order
+from capsid.ids.layout import ABSENT, END, PAD
+from capsid.ids.order import Columns, lexicographic_order
 from capsid.ragged import Ragged
 
 ROOT = 0

@@ -15,7 +15,7 @@ import numpy as np
 from capsid.errors import ConfigError
 from capsid.evaluate.capsule_meaning import Capsule, TitleWords, capsules, two_facets
 from capsid.evaluate.capsule_report import Drift, Routing, drift, routes
-from capsid.evaluate.tokenizer_quality import TokenizerQuality, tokenizer_quality, use_of_codes
+from capsid.evaluate.tokenizer_quality import TokenizerQuality, tokenizer_quality
 from capsid.inspection.merges import merges_of, subwords_of
 from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -125,7 +125,7 @@ class OpenTokenizer:
 
     def use(self) -> tuple[np.ndarray, ...]:
         """How many ids use each code, by depth."""
-        return use_of_codes(self.tokenizer.ids)
+        return self.tokenizer.ids.use_of_codes()
 
     def drift(self, items: Sequence[str]) -> Drift | None:
         """How these items look beside those of the fit."""

@@ -10,7 +10,6 @@ import numpy as np
 from capsid.errors import ConfigError
 from capsid.evaluate.merge_report import MergeUse, merge_uses, token_carriers
 from capsid.popularity import TIERS
-from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 
 EXAMPLES = 3
@@ -42,12 +41,11 @@ def subwords_of(tokenizer: ItemTokenizer, row: int) -> dict[str, Any]:
     counts_N[: len(merges.counts_)] = merges.counts_
     subwords = []
     for token in ids.tokens[row].tolist():
-        codes = ids.layout.codes(Ragged.from_rows([[token]]))[0].tolist()
         subwords.append(
             {
                 "token": token,
                 "depth": int(ids.layout.depth_of[token]) + 1,
-                "codes": codes,
+                "codes": list(ids.layout.codes_of(token)),
                 "merged": bool(len(ids.layout.merges)) and token >= ids.layout.merges.first,
                 "items": len(carriers[token]),
                 "taken": int(counts_N[carriers[token]].sum()),

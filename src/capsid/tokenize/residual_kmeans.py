@@ -69,7 +69,8 @@ class ResidualKMeans:
         out = np.zeros((len(codes), self._fitted()[0].shape[1]), dtype=np.float32)
         for row, values in enumerate(codes):
             for depth, code in enumerate(values):
-                out[row] += self.centres_[depth][code]
+                if code >= 0:
+                    out[row] += self.centres_[depth][code]
         return out
 
     def centres(self) -> tuple[np.ndarray, ...]:

@@ -128,12 +128,13 @@ def with_cosines(pairs: Candidates, profiles_VD: np.ndarray) -> Candidates:
 
 
 def _neighbours(tokens: Ragged, layout: TokenLayout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, left and right token of all neighbours in one row that stand for codes."""
+    """Row, left and right token of all neighbours in one row that stand for codes of neighbouring depths."""
     values = tokens.values.astype(np.int64)
     row = tokens.row_numbers
-    depth = layout.depth_of[values]
-    code = (depth >= 0) & (depth < len(layout.sizes))
-    place = np.flatnonzero(code[:-1] & code[1:] & (row[:-1] == row[1:])) if len(values) else np.zeros(0, dtype=np.int64)
+    depth, spans = layout.depth_of[values], layout.spans[values]
+    # A merged token reaches over several depths; an absent code keeps its neighbours apart.
+    follows = (depth[:-1] + spans[:-1] == depth[1:]) & (row[:-1] == row[1:])
+    place = np.flatnonzero(follows & (spans[:-1] > 0) & (spans[1:] > 0))
     return row[place], values[place], values[place + 1]
 
 
