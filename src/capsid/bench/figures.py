@@ -13,7 +13,8 @@ import numpy as np
 
 from capsid.bench.paper import DATASETS, number
 from capsid.bench.results import Result, Results
-from capsid.bench.tables import CONTEXT, OURS, Source
+from capsid.bench.rows import BASELINE, FULL, has_ids, in_order
+from capsid.bench.tables import Source
 from capsid.errors import ConfigError
 from capsid.popularity import TIERS
 from capsid.ragged import Ragged
@@ -114,7 +115,7 @@ def _convergence(figure: Any, cells: Results, source: Source) -> None:
         raise _nothing("the plan sensitivity, or capsid of the main plan")
     if recall:
         left.plot([n for n, _ in recall], [r for _, r in recall], "o-", color=COLOURS[0])
-    left.set(xlabel="rounds T", ylabel="Recall@10", title="capsid-bpe, Beauty")
+    left.set(xlabel="rounds T", ylabel="Recall@10", title=f"{FULL}, Beauty")
     if routing:
         mass = np.array(routing["winner_mass"], dtype=float)
         for depth in range(mass.shape[1]):
@@ -130,12 +131,14 @@ def _pareto(figure: Any, cells: Results, source: Source) -> None:
     found = [
         (label, _first(cells, label, BEAUTY))
         for label in dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY))
-        if label in costs and "tiger" in costs
+        if label in costs and BASELINE in costs
     ]
-    for place, (label, cell) in enumerate(_needed(found, "decode costs with tiger among them")):
+    for place, (label, cell) in enumerate(_needed(found, f"decode costs with {BASELINE} among them")):
         recall = cell.metric("recall@10", source.evaluation)
-        _named_dot(axes, label, costs[label] / costs["tiger"], recall, place)
-    axes.set(xlabel="cost of a recommendation, tiger = 1", ylabel="Recall@10", title="Accuracy against cost, Beauty")
+        _named_dot(axes, label, costs[label] / costs[BASELINE], recall, place)
+    axes.set(
+        xlabel=f"cost of a recommendation, {BASELINE} = 1", ylabel="Recall@10", title="Accuracy against cost, Beauty"
+    )
 
 
 def _usage(figure: Any, cells: Results, source: Source) -> None:
@@ -153,13 +156,14 @@ def _usage(figure: Any, cells: Results, source: Source) -> None:
     left.set(xlabel=f"the {TOP} most used codes", ylabel="depth", title="Use of codes, log10 share")
     left.set_yticks(range(len(rows)), [str(d + 1) for d in range(len(rows))])
     figure.colorbar(image, ax=left)
-    for place, label in enumerate(("tiger", *OURS)):
+    measured = [c.label for c in cells.select(dataset=BEAUTY) if "positions" in c.evaluations]
+    for place, label in enumerate(in_order(measured)):
         own = _first(cells, label, BEAUTY)
         seen = None if own is None else own.evaluations.get("positions")
         if seen:
             x = range(1, len(seen["top5"]) + 1)
-            right.plot(x, seen["top5"], "o-", color=COLOURS[place], label=f"{label}, top 5")
-            right.plot(x, seen["top1"], "s--", color=COLOURS[place], label=f"{label}, top 1")
+            right.plot(x, seen["top5"], "o-", color=_colour(place), label=f"{label}, top 5")
+            right.plot(x, seen["top1"], "s--", color=_colour(place), label=f"{label}, top 1")
     right.set(xlabel="position", ylabel="accuracy", title="Accuracy of the codes")
     if right.lines:
         right.legend(frameon=False, fontsize=7)
@@ -191,7 +195,7 @@ def _first(cells: Results, label: str, dataset: str) -> Result | None:
 
 def _tokenized(cells: Results) -> list[tuple[str, Result | None]]:
     labels = dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY) if c.ids.get("utilization_by_depth"))
-    return [(label, _first(cells, label, BEAUTY)) for label in labels if label not in CONTEXT]
+    return [(label, _first(cells, label, BEAUTY)) for label in labels if has_ids(label)]
 
 
 def _needed(found: Sequence[tuple[str, Result | None]], what: str) -> list[tuple[str, Result]]:

@@ -13,7 +13,9 @@ from typing import Any
 
 from capsid.artifacts import read_json
 from capsid.bench.paper import DATASETS, METRICS, main_value, number, paper
+from capsid.bench.plans import read_plan
 from capsid.bench.results import Result, Results, load
+from capsid.bench.rows import BASELINE, FULL, comparable, in_order, main_rows, planned
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.evaluate.metrics import METRICS as RANKING_METRICS
 from capsid.evaluate.significance import paired_bootstrap
@@ -21,11 +23,6 @@ from capsid.popularity import TIERS
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 
-CONTEXT = ("popularity", "sasrec", "atomic", "bert4rec")
-RIVALS = ("tiger", "lc-rec", "letter", "etegrec", "ada-sid", "actionpiece", "diger", "sa2crq", "resid")
-PATCHED = ("cobra", "unirec-coa")
-OURS = ("capsid", "capsid-bpe")
-METHODS = (*CONTEXT, "frequency", "kmeans-flat", "rq-kmeans", *RIVALS, *PATCHED, *OURS)
 COLD = 5
 COSTS = "decode_cost.json"
 
@@ -52,19 +49,18 @@ def main_table(source: Source) -> Table:
     cells = source.plan("main")
     datasets = [d for d in DATASETS if d == "amazon-beauty" or len(cells.select(dataset=d))]
     columns = tuple(Column(f"{DATASETS[d]} {_short(m)}") for d in datasets for m in METRICS)
-    labels = [*METHODS, *dict.fromkeys(c.label for c in cells if c.label not in METHODS)]
     rows = []
-    for label in labels:
+    for label in dict.fromkeys((*main_rows(), *(c.label for c in cells))):
         entries = tuple(
             Entry(_metric(cells, label, d, m, source.evaluation), main_value(label, d, m))
             for d in datasets
             for m in METRICS
         )
-        mark = " †" if label in PATCHED else ""
-        rows.append(Row(label, entries, mark, context=_context(label)))
+        mark = " †" if label in paper()["beside-ids"]["methods"] else ""
+        rows.append(Row(label, entries, mark, context=not comparable(label)))
     notes = [
         f"Evaluation: {source.evaluation}; whole catalogue ranked; mean and deviation where there are several seeds.",
-        "Context (popularity, SASRec, BERT4Rec, atomic) and rows on other input or budget: no bold and no underline.",
+        "Methods without ids and rows on other input or budget: no bold and no underline.",
         "atomic: one token an item, with the generator that ids have.",
         "† uses dense vectors or attributes beside ids.",
     ]
@@ -72,14 +68,14 @@ def main_table(source: Source) -> Table:
 
 
 def significance_table(source: Source) -> Table:
-    """`capsid-bpe` against every other method, Recall@10: bootstrap over users and seeds, and the paper's t-test."""
+    """The full system against every other method, Recall@10: bootstrap over users and seeds, and the paper's t-test."""
     cells = source.plan("main")
     rows = []
     for dataset in DATASETS:
-        ours = _by_seed(cells, "capsid-bpe", dataset)
+        ours = _by_seed(cells, FULL, dataset)
         for label in dict.fromkeys(c.label for c in cells.select(dataset=dataset)):
             other = _by_seed(cells, label, dataset)
-            if label != "capsid-bpe" and ours and other:
+            if label != FULL and ours and other:
                 rows.append(Row(f"{DATASETS[dataset]}: {label}", _compared(cells, ours, other, source.evaluation)))
     columns = (
         Column("difference", None, 4),
@@ -88,32 +84,22 @@ def significance_table(source: Source) -> Table:
         Column("t-test p", None, 4),
     )
     notes = (
-        "capsid-bpe minus the row, Recall@10; users and the seeds of each row are drawn with replacement.",
+        f"{FULL} minus the row, Recall@10; users and the seeds of each row are drawn with replacement.",
         "A row of one seed: what another training of it would have given is in no interval.",
         "The t-test is the paper's: paired over seeds; it needs two seeds or more of both and says little with three.",
     )
-    return Table("significance", "Is capsid-bpe better?", columns, tuple(rows), "against", notes)
+    return Table("significance", f"Is {FULL} better?", columns, tuple(rows), "against", notes)
 
 
 def ablation_table(source: Source) -> Table:
     """The full system, one mechanism taken away at a time."""
     cells = source.plan("ablation")
-    keys = {
-        "full": "full",
-        "hard winner": "hard-winner",
-        "T=1": "rounds-1",
-        "fixed L=4": "fixed-4",
-        "fixed L=2": "fixed-2",
-        "no spread": "no-spread",
-        "no merges": "no-merges",
-        "frequency-only merges": "frequency-only",
-    }
     full = Entry(_metric(cells, "full", "amazon-beauty", "recall@10", source.evaluation)).mean
     unchanged = _by_seed(cells, "full", "amazon-beauty")
     whole = number("ablation", "full")
     rows = []
-    for label, key in keys.items():
-        theirs = number("ablation", key)
+    for label in _plan_labels("ablation"):
+        theirs = number("ablation", label)
         own = Entry(_metric(cells, label, "amazon-beauty", "recall@10", source.evaluation), theirs)
         drop = (own.mean / full - 1,) if own.mean is not None and full and label != "full" else ()
         paper_drop = theirs / whole - 1 if theirs is not None and whole and label != "full" else None
@@ -137,16 +123,13 @@ def ablation_table(source: Source) -> Table:
 def sensitivity_table(source: Source) -> Table:
     """Other rounds, depths, thresholds and weights."""
     cells = source.plan("sensitivity")
-    keys = {"T": "rounds", "L_max": "depths", "tau": "confidence", "alpha": "alpha"}
     rows = []
     for label in dict.fromkeys((*_plan_labels("sensitivity"), *(c.label for c in cells))):
-        name, _, value = label.partition("=")
-        key = f"{keys.get(name, name)}-{value}"
         recall = _metric(cells, label, "amazon-beauty", "recall@10", source.evaluation)
         length = _ids(cells, label, "amazon-beauty", "mean_length")
         entries = (
-            Entry(recall, number("sensitivity", key, 0)),
-            Entry(length, number("sensitivity", key, 1)),
+            Entry(recall, number("sensitivity", label, 0)),
+            Entry(length, number("sensitivity", label, 1)),
             Entry(_ids(cells, label, "amazon-beauty", "collision_rate")),
         )
         rows.append(Row(label, entries))
@@ -157,9 +140,8 @@ def sensitivity_table(source: Source) -> Table:
 def quality_table(source: Source) -> Table:
     """Ids before and after a generator learnt them, Beauty."""
     cells = source.plan("main")
-    labels = ["frequency", "kmeans-flat", "rq-kmeans", "actionpiece", "ada-sid", "tiger", *OURS]
     rows = []
-    for label in labels:
+    for label in in_order((*paper()["tokenizer-quality"], *(m for m in planned() if comparable(m)))):
         found = _by_seed(cells, label, "amazon-beauty")
         ids = {
             name: tuple(float(c.ids[name]) for c in found if c.ids.get(name) is not None)
@@ -216,9 +198,8 @@ def tiers_table(source: Source) -> Table:
     for label in dict.fromkeys(c.label for c in cells.select(dataset="amazon-beauty")):
         found = [c.evaluations.get(source.evaluation, {}) for c in _by_seed(cells, label, "amazon-beauty")]
         tiers = [tuple(float(e["recall@10_by_tier"][t]) for e in found if "recall@10_by_tier" in e) for t in TIERS]
-        tail = {"tiger": "tiger-tail", "capsid-bpe": "capsid-tail"}.get(label)
-        theirs = (None, None, paper()["tiers"][tail] if tail else None)
-        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(tiers, theirs)), context=_context(label)))
+        theirs = (None, None, paper()["tail"].get(label))
+        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(tiers, theirs)), context=not comparable(label)))
     columns = tuple(Column(t) for t in TIERS)
     notes = ("Head: the most taken 20 % of the items; torso: the next 40 %; tail: the rest (docs/protocol.md).",)
     return Table("tiers", "Recall@10 by popularity on Beauty", columns, tuple(rows), notes=notes)
@@ -228,7 +209,7 @@ def cold_start_table(source: Source) -> Table:
     """Users whose next item had fewer than five training interactions, Beauty."""
     cells = source.plan("main")
     rows = []
-    for label in dict.fromkeys(("tiger", "ada-sid", "cobra", *OURS, *(c.label for c in cells))):
+    for label in dict.fromkeys((*paper()["cold-start"], *(c.label for c in cells))):
         whole, cold = [], []
         for cell in _by_seed(cells, label, "amazon-beauty"):
             values = cells.values(cell, source.evaluation, "recall@10")
@@ -238,7 +219,7 @@ def cold_start_table(source: Source) -> Table:
         kept = tuple(c / w for c, w in zip(cold, whole) if w)
         entries = (tuple(whole), tuple(cold), kept)
         theirs = [number("cold-start", label, place) for place in range(3)]
-        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(entries, theirs)), context=_context(label)))
+        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(entries, theirs)), context=not comparable(label)))
     columns = (Column("Recall@10"), Column("cold Recall@10"), Column("kept", "high", 1, 100, "%"))
     return Table("cold-start", "Cold items on Beauty", columns, tuple(rows))
 
@@ -249,7 +230,7 @@ def positions_table(source: Source) -> Table:
     rows = []
     most = 6
     seen = [c.label for c in cells if "positions" in c.evaluations]
-    for label in dict.fromkeys(("tiger", "ada-sid", *OURS, *seen)):
+    for label in dict.fromkeys((*paper()["per-position"], *seen)):
         found = [c.evaluations.get("positions") for c in _by_seed(cells, label, "amazon-beauty")]
         theirs = paper()["per-position"].get(label, [])
         entries = []
@@ -275,7 +256,7 @@ def design_space_table(source: Source) -> Table:
 
 def hyperparameters_table(source: Source) -> Table:
     """The full system's settings beside the paper's."""
-    recipe = RECIPES["capsid-bpe"]
+    recipe = RECIPES[FULL]
     t: Any = recipe.tokenizer
     m: Any = recipe.merges
     pairs = [
@@ -296,18 +277,18 @@ def hyperparameters_table(source: Source) -> Table:
     ]
     rows = tuple(Row(name, (Entry(text=str(ours)), Entry(text=f"[{theirs}]"))) for name, ours, theirs in pairs)
     notes = ("The right column is the paper's.",)
-    columns = (Column("capsid-bpe", None), Column("paper", None))
+    columns = (Column(FULL, None), Column("paper", None))
     return Table("hyperparameters", "Settings of the full system", columns, rows, "setting", notes)
 
 
 def patching_table(source: Source) -> Table:
-    """Dense patches against better ids, with the cost of a recommendation relative to `tiger`."""
+    """Dense patches against better ids, with the cost of a recommendation relative to the baseline."""
     cells = source.plan("main")
     costs = source.costs()
     rows = []
-    for label in ("tiger", "tiger-dense", "unirec-coa", "capsid", "capsid-dense", "capsid-bpe"):
+    for label in paper()["patching"]:
         found = [_metric(cells, label, "amazon-beauty", m, source.evaluation) for m in ("recall@10", "ndcg@10")]
-        cost = (costs[label] / costs["tiger"],) if label in costs and "tiger" in costs else ()
+        cost = (costs[label] / costs[BASELINE],) if label in costs and BASELINE in costs else ()
         theirs = [number("patching", label, place) for place in range(3)]
         rows.append(Row(label, tuple(Entry(v, p) for v, p in zip((*found, cost), theirs))))
     columns = (Column("Recall@10"), Column("NDCG@10"), Column("cost", "low", 2, 1, "x"))
@@ -328,11 +309,6 @@ TABLES: dict[str, Callable[[Source], Table]] = {
     "cold-start": cold_start_table,
     "tiers": tiers_table,
 }
-
-
-def _context(label: str) -> bool:
-    """Shown, but not ranked: what has no ids, and rows on other input or another budget."""
-    return label in CONTEXT or label not in METHODS
 
 
 def _short(metric: str) -> str:
@@ -367,8 +343,6 @@ def _compared(cells: Results, ours: Sequence[Result], other: Sequence[Result], e
 
 
 def _plan_labels(name: str) -> list[str]:
-    from capsid.bench.plans import read_plan
-
     return list(dict.fromkeys(c.label for c in read_plan(name).cells))
 
 

@@ -1,4 +1,7 @@
-"""The methods there are. One small file each, values only; this table is how a name finds its recipe."""
+"""The methods there are. One small file each, values only; this table is how a name finds its recipe.
+
+Lists and tables keep its order: methods without ids, simple ids, other people's methods, our own.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,17 @@ from capsid.recipes.tiger_text import TIGER_TEXT
 RECIPES: dict[str, Recipe] = {
     r.name: r
     for r in (
+        POPULARITY,
+        SASREC,
+        BERT4REC,
+        FREQUENCY,
+        KMEANS_FLAT,
+        RQ_KMEANS,
+        TIGER,
+        TIGER_TEXT,
         CAPSID,
         CAPSID_BPE,
         CAPSID_LITERAL,
-        TIGER,
-        TIGER_TEXT,
-        RQ_KMEANS,
-        KMEANS_FLAT,
-        FREQUENCY,
-        SASREC,
-        BERT4REC,
-        POPULARITY,
     )
 }
 

@@ -1,0 +1,75 @@
+"""Which rows the tables show, in which order, and which of them may be compared.
+
+Read from the recipes, the plan and the paper's tables, so that a new recipe needs no entry here. Knows no results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from capsid.bench.paper import paper
+from capsid.bench.plans import read_plan
+from capsid.encode.defaults import default_encoder
+from capsid.recipe import Recipe
+from capsid.recipes import RECIPES
+from capsid.recipes.capsid_bpe import CAPSID_BPE
+from capsid.tokenize.atomic import Atomic
+
+# The full system, which the tables compare with everything else; and the method that costs are relative to.
+FULL = CAPSID_BPE.name
+BASELINE = "tiger"
+
+
+@cache
+def planned() -> dict[str, tuple[str, Recipe]]:
+    """The method and the recipe behind every label of the plan `main`; methods that are no recipe yet are left out."""
+    cells = [c for c in read_plan("main").cells if c.method in RECIPES]
+    return {c.label: (c.method, RECIPES[c.method].with_settings(c.settings)) for c in cells}
+
+
+def recipe_of(label: str) -> Recipe | None:
+    """The recipe behind a label; None for a method of the paper that is not a recipe."""
+    return planned()[label][1] if label in planned() else RECIPES.get(label)
+
+
+def has_ids(label: str) -> bool:
+    """Whether ids have meaning, unlike one token per item."""
+    recipe = recipe_of(label)
+    return recipe is None or not isinstance(recipe.tokenizer, Atomic)
+
+
+def comparable(label: str) -> bool:
+    """Whether a row may be the best of its column: it has ids, and the input and the budget that all rows share."""
+    recipe = recipe_of(label)
+    if recipe is None:
+        return label in paper()["main"]
+    method = planned()[label][0] if label in planned() else label
+    shared_input = recipe.encoder is None or recipe.encoder == default_encoder()
+    return has_ids(label) and shared_input and recipe.schedule == RECIPES[method].schedule
+
+
+def in_order(labels: Iterable[str]) -> list[str]:
+    """The labels once each, in the order of all tables; those that neither plan nor paper knows come last."""
+    known = {label: place for place, label in enumerate(_order())}
+    return sorted(dict.fromkeys(labels), key=lambda label: known.get(label, len(known)))
+
+
+def main_rows() -> list[str]:
+    """The rows of the main table whether they were run or not: methods without ids, and all that may be compared."""
+    labels = {**planned(), **paper()["main"]}
+    return in_order(label for label in labels if comparable(label) or not has_ids(label))
+
+
+@cache
+def _order() -> tuple[str, ...]:
+    """Recipes in their own order, each followed by the plan's variants of it; the paper's other methods stand before
+    the recipe that its table has next."""
+    out: dict[str, None] = {}
+    theirs = list(paper()["main"])
+    for name in RECIPES:
+        if name in theirs:
+            out |= dict.fromkeys(label for label in theirs[: theirs.index(name)] if label not in RECIPES)
+        out[name] = None
+        out |= dict.fromkeys(label for label, (method, _) in planned().items() if method == name)
+    return (*out, *(label for label in theirs if label not in out))

@@ -1,0 +1,61 @@
+"""Rows of the tables follow from recipes, plan and paper."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from capsid.bench import rows
+from capsid.bench.paper import paper
+from capsid.bench.rows import comparable, has_ids, in_order, main_rows
+from capsid.recipes import RECIPES
+
+
+def test_every_planned_recipe_and_every_method_of_the_paper_has_its_row() -> None:
+    found = main_rows()
+    assert len(found) == len(set(found))
+    assert set(paper()["main"]) <= set(found)
+    assert {"popularity", "sasrec", "atomic", "bert4rec", "rq-kmeans"} <= set(found)
+    assert not {"tiger-text", "rq-kmeans, 3 x steps", "capsid-literal"} & set(found)
+
+
+def test_methods_without_ids_come_first_and_the_paper_fills_in_what_is_no_recipe() -> None:
+    found = main_rows()
+    without = [label for label in found if not has_ids(label)]
+    assert found[: len(without)] == without
+    assert found[found.index("sasrec") + 1] == "atomic", "a variant follows its method"
+    assert [label for label in found if label in paper()["main"]] == list(paper()["main"])
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("tiger", True),
+        ("frequency", True),
+        ("letter", True),
+        ("sasrec", False),
+        ("atomic", False),
+        ("tiger-text", False),
+        ("rq-kmeans, 3 x steps", False),
+        ("never heard of", False),
+    ],
+)
+def test_only_rows_with_ids_on_the_shared_input_and_budget_compare(label: str, expected: bool) -> None:
+    assert comparable(label) is expected
+
+
+def test_a_new_recipe_finds_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method that so far only the paper has: nothing but the table of recipes changes."""
+    letter = dataclasses.replace(RECIPES["tiger"], name="letter")
+    before, names = main_rows(), list(RECIPES)
+    behind = names.index("tiger-text") + 1
+    order = [*names[:behind], "letter", *names[behind:]]
+    monkeypatch.setattr(rows, "RECIPES", {n: letter if n == "letter" else RECIPES[n] for n in order})
+    rows._order.cache_clear()
+    try:
+        assert main_rows() == before
+        assert comparable("letter")
+        assert in_order(["capsid", "x", "letter", "tiger"]) == ["tiger", "letter", "capsid", "x"]
+    finally:
+        rows._order.cache_clear()
