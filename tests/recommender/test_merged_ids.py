@@ -28,7 +28,7 @@ def test_settings() -> None:
     assert off.merges is None
     texts = {n: getattr(off, n) for n in ("name", "about", "paper", "deviations")}
     assert off == dataclasses.replace(RECIPES["capsid"], **texts)
-    with pytest.raises(ConfigError, match=r"merges\.size is 0"):
+    with pytest.raises(ConfigError, match=r"merges\.size must be at least 1, got 0"):
         recipe.with_settings(["merges.size=0"])
     with pytest.raises(ConfigError, match="no part 'yes' for this place"):
         recipe.with_settings(["merges=yes"])

@@ -95,5 +95,5 @@ def test_progress_and_seed() -> None:
     ("field", "value"), [("codebook", 1), ("growth", 1.0), ("growth", float("nan")), ("growth", float("inf"))]
 )
 def test_impossible_settings(field: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"tokenizer.{field}"):
+    with pytest.raises(ConfigError, match=f"frequency.{field} must be"):
         dataclasses.replace(Frequency(), **{field: value})

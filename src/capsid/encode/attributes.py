@@ -21,6 +21,7 @@ from capsid.encode.linalg import truncated_svd
 from capsid.errors import ConfigError, DataError, nearest
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.settings import check_settings, setting
 
 # A column of strings is taken for an attribute when its values repeat: titles and descriptions hardly do.
 DISTINCT_SHARE = 0.5
@@ -28,7 +29,7 @@ DISTINCT_SHARE = 0.5
 
 @dataclass(kw_only=True)
 class AttributeEncoder:
-    """Multi-hot values of `columns` (empty: every list column and every string column whose values repeat).
+    """Multi-hot values of columns, idf-weighted and reduced to their principal axes.
 
     Works on new items; one whose values were all unknown at `fit`, or that has none, gets zeros.
     """
@@ -36,13 +37,14 @@ class AttributeEncoder:
     kind: ClassVar[str] = "attributes"
     version: ClassVar[int] = 1
 
-    columns: tuple[str, ...] = ()
-    dim: int = 64
-    min_items: int = 2
+    columns: tuple[str, ...] = setting(
+        (), "Columns to read; empty: every list column and every text column whose values repeat."
+    )
+    dim: int = setting(64, "Width of the vectors.", least=1)
+    min_items: int = setting(2, "Values of fewer items are left out.", least=1)
 
     def __post_init__(self) -> None:
-        if self.dim < 1 or self.min_items < 1:
-            raise ConfigError("dim and min_items must be at least 1")
+        check_settings(self)
         self.columns_: tuple[str, ...] = ()
         self.values_: dict[str, int] | None = None
         self.idf_: np.ndarray | None = None

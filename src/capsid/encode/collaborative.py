@@ -15,9 +15,10 @@ from capsid.config import fingerprint
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import RemembersVectors, content_hash, fitted, require_items
 from capsid.encode.linalg import truncated_svd
-from capsid.errors import ConfigError, DataError
+from capsid.errors import DataError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.settings import check_settings, setting
 from capsid.vocabulary import Vocabulary
 
 
@@ -28,20 +29,19 @@ class CollaborativeEncoder(RemembersVectors):
     kind: ClassVar[str] = "collaborative"
     version: ClassVar[int] = 1
 
-    dim: int = 64
-    window: int = 5
-    decay: Literal["harmonic", "none"] = "harmonic"
-    smoothing: float = 0.75
-    shift: float = 1.0
-    power: float = 0.5
+    dim: int = setting(64, "Width of the vectors.", least=1)
+    window: int = setting(5, "Items of a sequence that are at most this far apart count as taken together.", least=1)
+    decay: Literal["harmonic", "none"] = setting(
+        "harmonic", "Whether pairs count less the further apart they are: 1 over the distance, or all the same."
+    )
+    smoothing: float = setting(
+        0.75, "Exponent of the context counts; below 1 it lowers the PMI of rare items.", least=0
+    )
+    shift: float = setting(1.0, "The PMI is lowered by the logarithm of this; 1: not at all.", above=0)
+    power: float = setting(0.5, "Exponent of the singular values that scale the vectors.", least=0)
 
     def __post_init__(self) -> None:
-        if self.dim < 1 or self.window < 1:
-            raise ConfigError("dim and window must be at least 1")
-        if self.decay not in ("harmonic", "none"):
-            raise ConfigError(f"decay {self.decay!r} does not exist", hint="allowed: harmonic, none")
-        if self.shift <= 0:
-            raise ConfigError("shift must be positive: PMI is lowered by its logarithm", hint="1 means no shift")
+        check_settings(self)
         self.items_: Vocabulary | None = None
         self.vectors_: np.ndarray | None = None
 

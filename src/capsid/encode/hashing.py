@@ -21,6 +21,7 @@ from capsid.encode.text import item_texts, refuse_blank_catalogue, resolve_field
 from capsid.errors import ConfigError
 from capsid.progress import Progress, silent
 from capsid.rng import numpy_rng
+from capsid.settings import check_settings, setting
 
 _WORD = re.compile(r"\w+")
 
@@ -29,22 +30,21 @@ _WORD = re.compile(r"\w+")
 class HashingEncoder:
     """Word and letter n-grams hashed to buckets, idf-weighted, then a random projection with signs.
 
-    `salt` draws another projection; the seed of `fit` does not matter. An item without any text gets zeros.
+    The seed of `fit` does not matter. An item without any text gets zeros.
     """
 
     kind: ClassVar[str] = "hashing"
     version: ClassVar[int] = 1
 
-    dim: int = 64
-    fields: tuple[str, ...] = ()
-    words: int = 2
-    letters: tuple[int, ...] = (3, 4)
-    buckets: int = 1 << 15
-    salt: int = 0
+    dim: int = setting(64, "Width of the vectors.", least=1)
+    fields: tuple[str, ...] = setting((), "Columns that make an item's text; empty: the dataset's usual ones.")
+    words: int = setting(2, "Longest word n-gram; 0: no words.", least=0)
+    letters: tuple[int, ...] = setting((3, 4), "Lengths of letter n-grams; empty: no letters.", least=1)
+    buckets: int = setting(1 << 15, "How many buckets n-grams are hashed to.", least=1)
+    salt: int = setting(0, "Another number draws another projection.")
 
     def __post_init__(self) -> None:
-        if self.dim < 1 or self.buckets < 1 or self.words < 0 or any(n < 1 for n in self.letters):
-            raise ConfigError("dim, buckets and letter n-grams must be at least 1, words at least 0")
+        check_settings(self)
         if not self.words and not self.letters:
             raise ConfigError("hashing needs words or letters", hint="set words=2 or letters=3,4")
         self.fields_: tuple[str, ...] | None = None

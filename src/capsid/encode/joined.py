@@ -17,38 +17,35 @@ from capsid.encode.base import ItemEncoder, fitted, fresh, has_evidence, l2_norm
 from capsid.encode.linalg import principal_axes
 from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent
+from capsid.settings import check_settings, setting
 
 
 @dataclass(kw_only=True)
 class JoinedEncoder:
-    """Parts side by side. All projections are learnt on the catalogue, so that new items land in the same space.
-
-    `missing`: an item of which a part has no evidence gets what a ridge regression foretells of that block from the
-    others ("predict"), or zeros, so that the other blocks alone make its vector ("zero").
-    """
+    """Parts side by side. All projections are learnt on the catalogue, so that new items land in the same space."""
 
     kind: ClassVar[str] = "joined"
     version: ClassVar[int] = 1
 
-    parts: tuple[ItemEncoder, ...]
-    weights: tuple[float, ...] = ()
-    block_dim: int = 64
-    dim: int = 128
-    whiten: bool = False
-    missing: Literal["predict", "zero"] = "predict"
-    ridge: float = 1.0
+    parts: tuple[ItemEncoder, ...] = setting(
+        about="The encoders to join, for example text and collaborative.", count=(1, None)
+    )
+    weights: tuple[float, ...] = setting(
+        (), "Weight of each part's block; empty: all the same. Leave a part out instead of giving it 0.", above=0
+    )
+    block_dim: int = setting(64, "Width that each part is reduced to first; 0: blocks stay as they are.", least=0)
+    dim: int = setting(128, "Width of the joined vectors.", least=1)
+    whiten: bool = setting(False, "Whether the joined axes get equal variance.")
+    missing: Literal["predict", "zero"] = setting(
+        "predict",
+        "What stands for a block that an item has no evidence for: a ridge regression on its other blocks, or zeros.",
+    )
+    ridge: float = setting(1.0, "Strength of that regression's ridge.", above=0)
 
     def __post_init__(self) -> None:
-        if not self.parts:
-            raise ConfigError("a joined encoder needs parts", hint="for example text and collaborative")
+        check_settings(self)
         if self.weights and len(self.weights) != len(self.parts):
             raise ConfigError(f"{len(self.weights)} weights for {len(self.parts)} parts", hint="one weight a part")
-        if any(not w > 0 for w in self.weights):
-            raise ConfigError("weights must be positive", hint="leave a part out instead of giving it weight 0")
-        if self.dim < 1 or self.block_dim < 0 or self.ridge <= 0:
-            raise ConfigError("dim must be at least 1, block_dim at least 0 (0 keeps blocks whole), ridge above 0")
-        if self.missing not in ("zero", "predict"):
-            raise ConfigError(f"missing={self.missing!r} does not exist", hint="allowed: zero, predict")
         self.parts_: tuple[ItemEncoder, ...] | None = None
         self.rotation_: np.ndarray | None = None
         self.blocks_: list[dict[str, np.ndarray]] = []

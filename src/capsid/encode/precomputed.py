@@ -24,27 +24,26 @@ from capsid.encode.base import (
     require_items,
 )
 from capsid.encode.matrix_files import ids_file, read_matrix
-from capsid.errors import ConfigError, DataError
+from capsid.errors import DataError
 from capsid.progress import Progress, silent
+from capsid.settings import check_settings, setting
 from capsid.vocabulary import Vocabulary
 
 
 @dataclass(kw_only=True)
 class PrecomputedEncoder(RemembersVectors):
-    """Vectors from a .npy, .npz, .parquet or .safetensors file.
-
-    `missing` says what an item without a vector (no row, or a row of zeros) is: an error, or an item without evidence.
-    """
+    """Vectors from a .npy, .npz, .parquet or .safetensors file."""
 
     kind: ClassVar[str] = "precomputed"
     version: ClassVar[int] = 1
 
-    path: str
-    missing: Literal["error", "zero"] = "error"
+    path: str = setting(about="The file of vectors.", count=(1, None))
+    missing: Literal["error", "zero"] = setting(
+        "error", "Whether an item without a vector (no row, or a row of zeros) is an error or gets zeros."
+    )
 
     def __post_init__(self) -> None:
-        if self.missing not in ("error", "zero"):
-            raise ConfigError(f"missing={self.missing!r} does not exist", hint="allowed: error, zero")
+        check_settings(self)
         self.items_: Vocabulary | None = None
         self.vectors_: np.ndarray | None = None
 

@@ -30,6 +30,7 @@ from capsid.encode.base import (
 )
 from capsid.errors import ConfigError, DataError, nearest
 from capsid.progress import Progress, duration, silent
+from capsid.settings import check_settings, setting
 
 MINILM = "minilm"
 # A few items without text are a fact of life; more than this share means that the wrong fields were chosen.
@@ -44,14 +45,13 @@ class TextEncoder:
     kind: ClassVar[str] = "text"
     version: ClassVar[int] = 1
 
-    model: str = MINILM
-    fields: tuple[str, ...] = ()
-    max_tokens: int = 64
-    batch_size: int = 64
+    model: str = setting(MINILM, "Name or folder of the sentence-transformers model.", count=(1, None))
+    fields: tuple[str, ...] = setting((), "Columns that make an item's text; empty: the dataset's usual ones.")
+    max_tokens: int = setting(64, "Longer texts are cut to this many tokens.", least=3)
+    batch_size: int = setting(64, "Texts per forward pass.", least=1)
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 3 or self.batch_size < 1:
-            raise ConfigError("max_tokens must be at least 3 and batch_size at least 1")
+        check_settings(self)
         self.fields_: tuple[str, ...] | None = None
 
     def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:

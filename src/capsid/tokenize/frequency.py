@@ -16,11 +16,12 @@ import numpy as np
 
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import require_items
-from capsid.errors import ConfigError, NotFittedError
+from capsid.errors import NotFittedError
 from capsid.ids.collisions import running_number
 from capsid.popularity import popularity_order
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.settings import check_settings, setting
 from capsid.vocabulary import Vocabulary
 
 
@@ -29,14 +30,11 @@ class Frequency:
     """Buckets hold counts that differ by less than a factor of `growth`; ranks are written to base `codebook`."""
 
     kind: ClassVar[str] = "frequency"
-    codebook: int = 256
-    growth: float = 2.0
+    codebook: int = setting(256, "Number of codes per depth: the base in which ranks are written.", least=2)
+    growth: float = setting(2.0, "Counts in one bucket differ by less than this factor.", above=1)
 
     def __post_init__(self) -> None:
-        if self.codebook < 2:
-            raise ConfigError(f"tokenizer.codebook is {self.codebook}, but must be at least 2")
-        if not self.growth > 1 or not math.isfinite(self.growth):
-            raise ConfigError(f"tokenizer.growth is {self.growth}, but must be above 1")
+        check_settings(self)
 
     @property
     def sizes(self) -> tuple[int, ...]:

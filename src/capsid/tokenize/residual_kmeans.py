@@ -14,21 +14,27 @@ import numpy as np
 
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, require_items
-from capsid.errors import ConfigError, NotFittedError
+from capsid.errors import NotFittedError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.rng import child_seed
+from capsid.settings import check_settings, setting
 
 
 @dataclass(kw_only=True)
 class ResidualKMeans:
-    """`codebooks[d]` centres at depth d, fewer where the catalogue has fewer items."""
+    """Centres by depth, each depth fitted to what the depths before it leave."""
 
     kind: ClassVar[str] = "residual-kmeans"
-    codebooks: tuple[int, ...] = (256, 256, 256)
-    iterations: int = 25
-    restarts: int = 3
-    block: str = "item"
+    codebooks: tuple[int, ...] = setting(
+        (256, 256, 256), "Number of centres at each depth, fewer where there are fewer items.", least=1, count=(1, None)
+    )
+    iterations: int = setting(25, "Iterations of k-means.", least=1)
+    restarts: int = setting(3, "Starts of k-means, of which the best is kept.", least=1)
+    block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -39,8 +45,6 @@ class ResidualKMeans:
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: Path | None = None
     ) -> ResidualKMeans:
         """k-means on the vectors, then on the residuals, depth by depth."""
-        if not self.codebooks or min(self.codebooks) < 1:
-            raise ConfigError(f"tokenizer.codebooks is {self.codebooks}", hint="give one positive size a depth")
         require_items(table)
         learnt: list[np.ndarray] = []
         residual = self._vectors(table, None)

@@ -217,7 +217,7 @@ def test_the_twin_notices(mistake: Callable[[CapsuleLayer], None]) -> None:
     layers = plain(world.network)
     for layer in world.network.depths:
         mistake(layer)
-    endless = dataclasses.replace(world.settings, confidence=2.0, residual=-1.0)
+    endless = dataclasses.replace(world.settings, confidence=1.0, residual=0.0)
     answers = [algorithm_one(x_D, layers, endless) for x_D in array(world.unit_ND)]
     depths = world.run()
     with pytest.raises(AssertionError):

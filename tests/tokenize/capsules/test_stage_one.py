@@ -240,10 +240,10 @@ def test_every_variant_is_a_setting(name: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"winner": "medium"}, "tokenizer.winner is 'medium'"),
-        ({"codebooks": ()}, "tokenizer.codebooks"),
-        ({"rounds": 0}, "tokenizer.rounds is 0, but must be at least 1"),
-        ({"winner_mass": (0.5, 1.0)}, "tokenizer.winner_mass"),
+        ({"winner": "medium"}, "capsules.winner must be one of soft, hard, got 'medium'"),
+        ({"codebooks": ()}, "capsules.codebooks must be 1 or more whole numbers, each at least 1"),
+        ({"rounds": 0}, "capsules.rounds must be at least 1, got 0"),
+        ({"winner_mass": (0.5, 1.0)}, "capsules.winner_mass must be finite numbers, each above 0 and below 1"),
         ({"shared_poses": True}, "codebooks of one size"),
     ],
 )

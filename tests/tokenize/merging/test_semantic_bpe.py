@@ -179,7 +179,7 @@ def test_nothing_to_merge() -> None:
     ],
 )
 def test_bad_fields(fields: dict) -> None:
-    with pytest.raises(ConfigError, match=f"merges.{next(iter(fields))}"):
+    with pytest.raises(ConfigError, match=f"semantic-bpe.{next(iter(fields))} must be"):
         SemanticBPE(**fields)
 
 

@@ -260,7 +260,7 @@ def test_the_best_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     [("codebooks", ()), ("codebooks", (4, 0)), ("hidden", (8, 0)), ("latent", 0), ("sample", 0), ("commitment", -1.0)],
 )
 def test_impossible_settings(field: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"tokenizer.{field}"):
+    with pytest.raises(ConfigError, match=f"rq-vae.{field} must be"):
         RQVAE(**{field: value})
 
 

@@ -6,7 +6,7 @@ The network itself, and torch with it, is loaded when it is needed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,6 +17,7 @@ from capsid.encode.base import check_vectors, require_items
 from capsid.errors import ConfigError, NotFittedError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.settings import check_settings, setting
 from capsid.tokenize.stopping import Crowded, StopRules, Stops, stop
 from capsid.train.options import Training
 
@@ -25,15 +26,6 @@ if TYPE_CHECKING:
 
     from capsid.tokenize.capsules.encoding import Trace
     from capsid.tokenize.capsules.network import CapsuleNetwork
-
-CHOICES = {
-    "readout": ("post", "pre"),
-    "agreement": ("cosine", "dot"),
-    "winner": ("soft", "hard"),
-    "start": ("data", "random"),
-    "residual_of": ("hard", "soft"),
-    "rivals": ("strongest", "mean", "sum"),
-}
 
 
 def stage_one_training() -> Training:
@@ -53,54 +45,73 @@ def stage_one_training() -> Training:
 class CapsuleTokenizer:
     """Fields in the order of Algorithm 1: routing, what is subtracted, when to stop, how to learn.
 
-    `dim` 0: votes are as wide as the vectors; `rank` 0: full poses; `projection` 0: no trained projection; an empty
-    `winner_mass`: no temperature; `crowd` 0: prefixes are not counted, which is the paper's rule for stopping.
     Fixed length L: L codebooks, confidence 1, residual 0.
     """
 
     kind: ClassVar[str] = "capsules"
-    codebooks: tuple[int, ...] = (256, 256, 256, 256)
-    dim: int = 0
-    rank: int = 4
-    rounds: int = 3
-    readout: str = "post"
-    agreement: str = "cosine"
-    on_direction: bool = True
-    shared_poses: bool = False
-    projection: int = 0
-    winner_mass: tuple[float, ...] = (0.45, 0.65, 0.82, 0.88, 0.92, 0.95)
-    winner: str = "soft"
-    leak: tuple[float, float] = (0.0, 0.0)
-    confidence: float = 0.0
-    residual: float = 0.0
-    residual_of: str = "hard"
-    crowd: int = 1
-    shortest: int = 1
-    start: str = "data"
-    soft_weight: float = 1.0
-    hard_weight: float = 1.0
-    spread_weight: float = 0.1
-    rivals: str = "strongest"
-    margin: tuple[float, float] = (0.2, 0.9)
-    length_weight: float = 0.05
-    tie_weight: float = 0.25
-    balance_weight: float = 0.2
-    reseed: bool = True
-    training: Training = field(default_factory=stage_one_training)
-    sample: int = 65_536
-    block: str = "item"
+    codebooks: tuple[int, ...] = setting(
+        (256, 256, 256, 256),
+        "Number of capsules at each depth; an id has at most one code per depth.",
+        least=1,
+        count=(1, None),
+    )
+    dim: int = setting(0, "Width of the capsules' votes; 0: as wide as the vectors.", least=0)
+    rank: int = setting(4, "Rank of the pose matrices that make votes; 0: full matrices.", least=0)
+    rounds: int = setting(3, "Rounds of routing by agreement.", least=1)
+    readout: str = setting(
+        "post", "Whether the code is read after the last update of the routing or before it.", choices=("post", "pre")
+    )
+    agreement: str = setting(
+        "cosine", "How the agreement of a vote with the consensus is measured.", choices=("cosine", "dot")
+    )
+    on_direction: bool = setting(True, "Whether routing sees the residual's direction only, not its length.")
+    shared_poses: bool = setting(
+        False, "Whether all depths share their pose matrices; their codebooks must have one size."
+    )
+    projection: int = setting(0, "Width of a trained projection of the vectors; 0: no projection.", least=0)
+    winner_mass: tuple[float, ...] = setting(
+        (0.45, 0.65, 0.82, 0.88, 0.92, 0.95),
+        "Routing weight of the winner that each depth's temperature is set to reach; empty: no temperature.",
+        above=0,
+        below=1,
+    )
+    winner: str = setting(
+        "soft", "Whether the routed mixture or the winner alone is subtracted.", choices=("soft", "hard")
+    )
+    leak: tuple[float, float] = setting(
+        (0.0, 0.0),
+        "Share of the input-dependent output in what is subtracted, at the start and at the end of training.",
+        least=0,
+        most=1,
+        count=2,
+    )
+    confidence: float = setting(0.0, "An id may end where its confidence reaches this; 1: never.", least=0, most=1)
+    residual: float = setting(0.0, "An id may end where its residual's norm is no larger than this; 0: never.", least=0)
+    residual_of: str = setting("hard", "Which residual that norm is taken of.", choices=("hard", "soft"))
+    crowd: int = setting(
+        1, "An id ends only where at most this many codes begin with its prefix; 0: prefixes are not counted.", least=0
+    )
+    shortest: int = setting(1, "Fewest codes in an id.", least=1)
+    start: str = setting("data", "Whether capsules start from the data or at random.", choices=("data", "random"))
+    soft_weight: float = setting(1.0, "Weight of the reconstruction loss of routed mixtures.", least=0)
+    hard_weight: float = setting(1.0, "Weight of the reconstruction loss of the codes' centres.", least=0)
+    spread_weight: float = setting(0.1, "Weight of the spread loss between the winner and its rivals.", least=0)
+    rivals: str = setting(
+        "strongest", "Which rivals the spread loss compares the winner with.", choices=("strongest", "mean", "sum")
+    )
+    margin: tuple[float, float] = setting(
+        (0.2, 0.9), "Margin of the spread loss, at the start and at the end of training.", least=0, most=1, count=2
+    )
+    length_weight: float = setting(0.05, "Weight of the loss on the expected length of ids.", least=0)
+    tie_weight: float = setting(0.25, "Weight of the loss that ties outputs to centres.", least=0)
+    balance_weight: float = setting(0.2, "Weight of the loss that balances the use of capsules.", least=0)
+    reseed: bool = setting(True, "Whether capsules that win no item start anew from the data.")
+    training: Training = setting(factory=stage_one_training, about="How stage 1 trains.")
+    sample: int = setting(65_536, "How many items the start and the validation look at, at most.", least=1)
+    block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise ConfigError(f"tokenizer.{name} is {getattr(self, name)!r}", hint=f"one of {', '.join(allowed)}")
-        if not self.codebooks or min(self.codebooks) < 1:
-            raise ConfigError(f"tokenizer.codebooks is {self.codebooks}", hint="give one positive size a depth")
-        for name, least in {"dim": 0, "rank": 0, "rounds": 1, "projection": 0, "crowd": 0, "shortest": 1}.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"tokenizer.{name} is {getattr(self, name)}, but must be at least {least}")
-        if any(not 0 < m < 1 for m in self.winner_mass):
-            raise ConfigError(f"tokenizer.winner_mass is {self.winner_mass}", hint="shares between 0 and 1, or none")
+        check_settings(self)
         if self.shared_poses and len(set(self.codebooks)) > 1:
             raise ConfigError("shared poses need codebooks of one size", hint="set tokenizer.shared_poses=false")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.rng import child_seed
+from capsid.settings import check_settings, setting
 from capsid.tokenize.merging.candidates import (
     Candidates,
     centre_profiles,
@@ -30,7 +31,6 @@ from capsid.tokenize.merging.candidates import (
 )
 from capsid.train.options import Training
 
-CHOICES = {"count": ("interactions", "users"), "frequency": ("log", "share"), "profile": ("items", "centres")}
 # Weight and threshold move over the first half of training; then the gate learns what it will be asked for.
 ANNEALED = 0.5
 # A pair is merged where merging is more likely than not.
@@ -51,39 +51,42 @@ def gate_training() -> Training:
 
 @dataclass(kw_only=True)
 class SemanticBPE:
-    """`size` merges at most, over all `passes` together: each pass may use an equal share of what is left.
+    """Pairs of neighbouring tokens, scored by frequency and by meaning, and a gate that learns which ones to merge.
 
-    `alpha` and `theta` go from their first value to their second. `bias` is added to the gate's logit at inference.
+    Each pass may use an equal share of the merges that are left.
     """
 
     kind: ClassVar[str] = "semantic-bpe"
-    size: int = 256
-    passes: int = 1
-    min_count: int = 20
-    count: str = "interactions"
-    alpha: tuple[float, float] = (1.0, 0.6)
-    theta: tuple[float, float] = (0.90, 0.55)
-    frequency: str = "log"
-    profile: str = "items"
-    hidden: int = 64
-    gumbel: float = 1.0
-    sparsity: float = 0.01
-    bias: float = 0.0
-    training: Training = field(default_factory=gate_training)
+    size: int = setting(256, "How many merges are learnt over all passes, at most.", least=1)
+    passes: int = setting(1, "Passes over the ids; each one may merge what the passes before it made.", least=1)
+    min_count: int = setting(20, "Pairs that occur less often are no candidates.", least=1)
+    count: str = setting(
+        "interactions", "What an occurrence of a pair is counted in.", choices=("interactions", "users")
+    )
+    alpha: tuple[float, float] = setting(
+        (1.0, 0.6),
+        "Weight of frequency against meaning in a pair's score, at the start and at the end.",
+        least=0,
+        most=1,
+        count=2,
+    )
+    theta: tuple[float, float] = setting(
+        (0.90, 0.55),
+        "Score above which the gate learns to merge a pair, at the start and at the end.",
+        least=-1,
+        most=1,
+        count=2,
+    )
+    frequency: str = setting("log", "How counts become scores from 0 to 1.", choices=("log", "share"))
+    profile: str = setting("items", "Which vectors a token's meaning is taken from.", choices=("items", "centres"))
+    hidden: int = setting(64, "Width of the gate's hidden layer.", least=1)
+    gumbel: float = setting(1.0, "Temperature of the gate's Gumbel noise in training.", above=0)
+    sparsity: float = setting(0.01, "Weight of the loss on the share of pairs that are merged.", least=0)
+    bias: float = setting(0.0, "Added to the gate's logits when ids are merged; above 0: more merges.")
+    training: Training = setting(factory=gate_training, about="How the gate trains.")
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise ConfigError(f"merges.{name} is {getattr(self, name)!r}", hint=f"one of {', '.join(allowed)}")
-        for name in ("size", "passes", "min_count", "hidden"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"merges.{name} is {getattr(self, name)}, but must be at least 1")
-        for name, (low, high) in {"alpha": (0, 1), "theta": (-1, 1)}.items():
-            given = getattr(self, name)
-            if len(given) != 2 or not all(low <= v <= high for v in given):
-                raise ConfigError(f"merges.{name} is {given}", hint=f"two numbers from {low} to {high}: start, end")
-        if not self.gumbel > 0 or not self.sparsity >= 0 or not np.isfinite(self.bias):
-            raise ConfigError("merges.gumbel must be above 0, merges.sparsity at least 0, merges.bias a finite number")
+        check_settings(self)
 
     @property
     def frequency_only(self) -> bool:

@@ -6,7 +6,7 @@ torch with it, is loaded when it is needed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,9 +14,10 @@ import numpy as np
 
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, require_items
-from capsid.errors import ConfigError, NotFittedError
+from capsid.errors import NotFittedError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.settings import check_settings, setting
 from capsid.train.options import Training
 
 if TYPE_CHECKING:
@@ -38,30 +39,27 @@ def rqvae_training() -> Training:
 
 @dataclass(kw_only=True)
 class RQVAE:
-    """`hidden` layers with ReLU to a `latent`, mirrored in the decoder; `codebooks[d]` codes at depth d, fewer where
-    the catalogue has fewer different items. `commitment` is the weight that keeps latents near their codes; `revive`
-    gives codes that no item takes a new beginning between epochs."""
+    """An encoder with ReLU layers to a latent vector, residual codebooks there, and a mirrored decoder."""
 
     kind: ClassVar[str] = "rq-vae"
-    codebooks: tuple[int, ...] = (256, 256, 256)
-    hidden: tuple[int, ...] = (512, 256, 128)
-    latent: int = 32
-    commitment: float = 0.25
-    revive: bool = True
-    training: Training = field(default_factory=rqvae_training)
-    sample: int = 65_536
-    block: str = "item"
+    codebooks: tuple[int, ...] = setting(
+        (256, 256, 256),
+        "Number of codes at each depth, fewer where there are fewer different items.",
+        least=1,
+        count=(1, None),
+    )
+    hidden: tuple[int, ...] = setting(
+        (512, 256, 128), "Widths of the encoder's layers, mirrored in the decoder.", least=1
+    )
+    latent: int = setting(32, "Width of the latent vectors that are quantised.", least=1)
+    commitment: float = setting(0.25, "Weight of the loss that keeps latent vectors near their codes.", least=0)
+    revive: bool = setting(True, "Whether codes that no item takes start anew between epochs.")
+    training: Training = setting(factory=rqvae_training, about="How encoder, codebooks and decoder train.")
+    sample: int = setting(65_536, "How many items the start and the validation look at, at most.", least=1)
+    block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
 
     def __post_init__(self) -> None:
-        if not self.codebooks or min(self.codebooks) < 1:
-            raise ConfigError(f"tokenizer.codebooks is {self.codebooks}", hint="give one positive size a depth")
-        if self.hidden and min(self.hidden) < 1:
-            raise ConfigError(f"tokenizer.hidden is {self.hidden}", hint="give one positive width a layer")
-        for name in ("latent", "sample"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"tokenizer.{name} is {getattr(self, name)}, but must be at least 1")
-        if not self.commitment >= 0:
-            raise ConfigError(f"tokenizer.commitment is {self.commitment}, but must be at least 0")
+        check_settings(self)
 
     @property
     def sizes(self) -> tuple[int, ...]:
