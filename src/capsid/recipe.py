@@ -7,7 +7,7 @@ part, not to add a branch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from capsid.config import Kinds, from_dict, override, to_dict
@@ -63,20 +63,23 @@ class Phase:
 
 @dataclass(kw_only=True, frozen=True)
 class Recipe:
-    """`terms` of a phase replace `objective` where given. An empty schedule: nothing to train; no merges: None."""
+    """The parts of a method; `terms` of a phase replace `objective` where given."""
 
-    name: str
-    about: str
-    paper: str = ""
-    deviations: tuple[str, ...] = ()
-    encoder: Any | None = None
-    tokenizer: Any
-    collisions: Any = field(default_factory=Bucket)
-    merges: Any | None = None
-    generator: Any
-    objective: tuple[Any, ...] = ()
-    decoder: BeamSearch = field(default_factory=BeamSearch)
-    schedule: tuple[Phase, ...] = ()
+    name: str = setting(about="What the recipe is called.", count=(1, None))
+    about: str = setting(about="What it is, in one sentence.")
+    paper: str = setting("", "Where the method comes from.")
+    deviations: tuple[str, ...] = setting((), "In what it differs from the paper.")
+    encoder: Any | None = setting(None, "Makes item vectors; none: the tokenizer needs no vectors.")
+    tokenizer: Any = setting(about="Makes codes from item vectors.")
+    collisions: Any = setting(factory=Bucket, about="What happens to items with equal codes.")
+    merges: Any | None = setting(None, "Learns which neighbouring tokens to merge; none: no merges.")
+    generator: Any = setting(about="Scores the next token after a history.")
+    objective: tuple[Any, ...] = setting((), "Loss terms that the generator is trained with.")
+    decoder: BeamSearch = setting(factory=BeamSearch, about="Ranks items by the generator's scores.")
+    schedule: tuple[Phase, ...] = setting((), "Phases of training, in order; empty: nothing to train.")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def with_settings(self, settings: Iterable[str]) -> Recipe:
         """A copy with `part.field=value` settings applied."""

@@ -136,7 +136,8 @@ class Rule:
             return _NOUNS[self.base][self.many]
         if self.base is None:
             return "parts" if self.many else ""
-        return f"{self.base.__name__} parts" if self.many else f"a {self.base.__name__}"
+        kind = getattr(self.base, "kind", self.base.__name__)
+        return f"parts of kind {kind}" if self.many else f"a part of kind {kind}"
 
     def _number(self, noun: str) -> str:
         fewest, most = self.bounds.count or (0, None)
