@@ -1,7 +1,9 @@
 """Folders that are either whole or not there: temporary sibling, fsync, manifest of hashes last, rename.
 
-Loading checks every hash, so that a changed byte or a half-written folder is noticed. Contents are JSON,
-safetensors, npz/npy and Parquet; nothing is ever unpickled. Does not know what an artifact means.
+Opening one checks that every file is listed, regular and unchanged, so a changed byte, a file that somebody added and a
+half-written folder are noticed. A folder is replaced only by one of its own kind, and one process at a time writes to
+a place. Symlinks to an output are followed: the target is written and the link stays. Nothing is ever unpickled. Does
+not know what an artifact means.
 """
 
 from __future__ import annotations
@@ -10,20 +12,26 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
+import re
 import shutil
+import stat
 import tempfile
-import zipfile
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
 from capsid.errors import ArtifactError
+from capsid.locks import held, holder, lock_file, lock_handle
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
+WRITE_AGAIN = "write the artifact again"
+# A rename into place takes another process a moment; who holds a place for longer has reserved it.
+PATIENCE_SECONDS = 5.0
+# Places that this process has reserved, and the thread that did it.
+_reserved: dict[Path, int] = {}
 
 
 def cache_home() -> Path:
@@ -32,21 +40,35 @@ def cache_home() -> Path:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all; only a new or a regular file, never a device or a pipe."""
     path = Path(path)
     with _told(path):
+        path = _followed(path)
+        check_file_place(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Opened by name, not by mkstemp: the file gets the rights that the user's umask gives.
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        try:
-            with open(temporary, "xb") as file:
+        # The same name every time: what a killed process left is used again. Locked, so that writers take turns.
+        temporary = path.with_name(f".{path.name}.partial")
+        handle = lock_file(temporary)
+        assert handle is not None, "we wait until it is ours"
+        with open(handle, "wb") as file:
+            try:
+                file.truncate()
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+                os.fsync(handle)
+                os.replace(temporary, path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
         _sync_folder(path.parent)
+
+
+def check_file_place(path: Path) -> None:
+    """Refuse to write a file where something else than a regular file stands."""
+    if path.is_dir():
+        raise ArtifactError(f"{path} is a folder", hint="name a file")
+    if path.exists() and not path.is_file():
+        raise ArtifactError(f"{path} is not a regular file", hint="choose another file")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -59,47 +81,88 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ArtifactError(f"{path} is missing") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{path} is not valid JSON: {error}") from None
+        raise ArtifactError(f"{path} is missing", hint=WRITE_AGAIN) from None
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}", hint=WRITE_AGAIN) from None
+    except (ValueError, RecursionError) as error:  # broken JSON or UTF-8, numbers of 5,000 digits, deep nesting
+        raise ArtifactError(f"{path} is not valid JSON: {error}", hint=WRITE_AGAIN) from None
 
 
 @contextlib.contextmanager
 def new_folder(path: Path, *, kind: str) -> Iterator[Path]:
     """Yield an empty temporary sibling; on success it gets its manifest and takes `path`'s place.
 
-    An earlier folder at `path` stays untouched until the new one is complete on disk.
+    An earlier folder of the same kind at `path` stays untouched until the new one is complete on disk.
     """
     path = Path(path)
-    check_place(path)
     with _told(path):
+        path = _followed(path)
+        check_place(path, kind=kind, replace=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+        # Locked as long as we write, so that nobody takes it for a leftover.
+        handle = os.open(temporary, os.O_RDONLY)
+        lock_handle(handle)
         try:
             yield temporary
             _seal(temporary, kind)
-            _replace_folder(temporary, path)
+            with _sole(path, patience=PATIENCE_SECONDS):
+                check_place(path, kind=kind, replace=True)
+                _replace_folder(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+            os.close(handle)
 
 
-def check_place(path: Path) -> None:
-    """Refuse a place where `new_folder` could not write: said before hours of work, not after them."""
+@contextlib.contextmanager
+def reserved(path: Path, *, kind: str, replace: bool = False) -> Iterator[Path]:
+    """Hold the place of an artifact to come until it is written; yields where that is once symlinks are followed.
+
+    What an earlier process left half done is removed or restored first. Without `replace`, an artifact that stands
+    there already is an error: said before hours of work, not after them.
+    """
     path = Path(path)
+    with _told(path):
+        path = _followed(path)
+        check_place(path, kind=kind, replace=True)
+    inside = enclosing_artifact(path)
+    if inside is not None:
+        raise ArtifactError(f"{path} lies in {inside}, which is finished", hint="choose an --out outside of it")
+    with _sole(path, patience=0.0):
+        check_place(path, kind=kind, replace=replace)
+        yield path
+
+
+def check_place(path: Path, *, kind: str, replace: bool) -> None:
+    """Refuse a place where a new folder of this kind cannot or must not be written."""
     if path.exists() and not path.is_dir():
         raise ArtifactError(f"{path} exists and is not a folder", hint="choose another --out")
-    if path.exists() and any(path.iterdir()) and not (path / MANIFEST).exists():
-        raise ArtifactError(
-            f"{path} holds files that capsid did not write", hint="choose another --out, or empty that folder"
-        )
+    if path.exists() and any(path.iterdir()):
+        standing = _kind_if_readable(path)
+        if standing is None:
+            raise ArtifactError(
+                f"{path} holds files that capsid did not write", hint="choose another --out, or empty that folder"
+            )
+        if standing != kind:
+            raise ArtifactError(f"{path} holds a {standing}, not a {kind}", hint="choose another --out")
+        if not replace:
+            raise ArtifactError(
+                f"{path} holds a finished {kind} already", hint="choose another --out, or replace it with --force"
+            )
     with _told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(path.parent, os.W_OK):
         raise ArtifactError(f"{path.parent} is not writable", hint="choose another --out")
 
 
-def open_folder(path: Path, *, kind: str) -> Path:
-    """Check that `path` is a whole artifact of this kind with unchanged bytes, and return it."""
+def open_folder(path: Path, *, kind: str, hint: str = WRITE_AGAIN) -> Path:
+    """Check that `path` is a whole artifact of this kind with unchanged bytes, and return it.
+
+    `hint` says what to do where something was changed. A folder below that has a manifest of its own is an artifact
+    of its own and is checked when it is opened itself.
+    """
     path = Path(path)
+    if not path.exists():
+        _restore(path)
     if not path.is_dir():
         raise ArtifactError(f"there is no folder {path}")
     if not (path / MANIFEST).exists():
@@ -107,19 +170,18 @@ def open_folder(path: Path, *, kind: str) -> Path:
             f"{path} is not a finished capsid folder: it has no {MANIFEST}",
             hint="the run that wrote it may have been stopped; run it again to resume it",
         )
-    manifest = read_json(path / MANIFEST)
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        raise ArtifactError(f"{path / MANIFEST} is not a manifest", hint="write the artifact again")
-    if manifest.get("format") != FORMAT_VERSION:
-        raise ArtifactError(f"{path} has format {manifest.get('format')}, this capsid reads {FORMAT_VERSION}")
-    if manifest.get("kind") != kind:
-        raise ArtifactError(f"{path} holds a {manifest.get('kind')}, not a {kind}")
-    for name, expected in manifest["files"].items():
-        file = path / name
-        if not file.is_file():
-            raise ArtifactError(f"{file} is missing, though the manifest lists it")
-        if file_hash(file) != expected:
-            raise ArtifactError(f"{file} was changed after it was written", hint="write the artifact again")
+    listed = _listed_files(path, kind, hint)
+    found = _regular_files(path, hint)
+    for name in listed:
+        if name not in found:
+            raise ArtifactError(f"{path / name} is missing, though the manifest lists it", hint=hint)
+    for name in sorted(found):
+        if name not in listed:
+            raise ArtifactError(
+                f"{path / name} is not listed in the manifest", hint=f"remove that file if it is yours, or {hint}"
+            )
+        if file_hash(path / name) != listed[name]:
+            raise ArtifactError(f"{path / name} was changed after it was written", hint=hint)
     return path
 
 
@@ -127,7 +189,13 @@ def folder_kind(path: Path) -> str | None:
     """What kind of artifact stands at `path`, or None."""
     file = Path(path) / MANIFEST
     manifest = read_json(file) if file.is_file() else None
-    return manifest.get("kind") if isinstance(manifest, dict) else None
+    kind = manifest.get("kind") if isinstance(manifest, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
+def enclosing_artifact(path: Path) -> Path | None:
+    """The finished artifact that `path` lies in, or None."""
+    return next((p for p in Path(path).absolute().parents if _kind_if_readable(p) is not None), None)
 
 
 def file_hash(path: Path) -> str:
@@ -136,22 +204,62 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Save named arrays as an uncompressed npz (object arrays are refused)."""
-    for name, array in arrays.items():
-        if array.dtype.hasobject:
-            raise ArtifactError(f"array {name!r} holds Python objects and cannot be stored")
-    with open(path, "wb") as file:
-        np.savez(file, allow_pickle=False, **dict(arrays))
+def _listed_files(path: Path, kind: str, hint: str) -> dict[str, str]:
+    """Names and hashes of a manifest that is of this kind and names no place outside its folder."""
+    manifest = read_json(path / MANIFEST)
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise ArtifactError(f"{path / MANIFEST} is not a manifest", hint=hint)
+    if manifest.get("format") != FORMAT_VERSION:
+        raise ArtifactError(
+            f"{path} has format {_short(manifest.get('format'))}, this capsid reads format {FORMAT_VERSION}",
+            hint="use the version of capsid that wrote it, or fit it again",
+        )
+    if manifest.get("kind") != kind:
+        raise ArtifactError(f"{path} holds a {_short(manifest.get('kind'))}, not a {kind}", hint="name another folder")
+    for name, expected in manifest["files"].items():
+        parts = PurePosixPath(name).parts
+        if "/".join(parts) != name or not parts or ".." in parts or "\0" in name or name == MANIFEST:
+            raise ArtifactError(f"{path / MANIFEST} lists {_short(name)}, which is no file of that folder", hint=hint)
+        if not isinstance(expected, str) or not re.fullmatch("[0-9a-f]{64}", expected):
+            raise ArtifactError(f"{path / MANIFEST} has no SHA-256 for {_short(name)}", hint=hint)
+    return dict(manifest["files"])
 
 
-def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Load what `save_arrays` wrote; never unpickles."""
+def _regular_files(folder: Path, hint: str) -> set[str]:
+    """Every file of an artifact, relative to it; anything that is neither a file nor a folder is refused."""
+    found: set[str] = set()
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop()
+        for entry in os.scandir(here):
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if stat.S_ISDIR(mode):
+                if not os.path.lexists(os.path.join(entry.path, MANIFEST)):
+                    waiting.append(Path(entry.path))
+            elif not stat.S_ISREG(mode):
+                raise ArtifactError(f"{entry.path} is not a regular file", hint=f"remove it, or {hint}")
+            elif here != folder or entry.name != MANIFEST:
+                found.add(Path(entry.path).relative_to(folder).as_posix())
+    return found
+
+
+def _kind_if_readable(path: Path) -> str | None:
+    """The kind of a finished artifact; None where the manifest is damaged or somebody else's."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ArtifactError(f"{path} could not be read: {error}") from None
+        return folder_kind(path)
+    except ArtifactError:
+        return None
+
+
+def _short(value: Any) -> str:
+    """What a file says, so that it can stand in a message: words as they are, anything else quoted and cut."""
+    text = value if isinstance(value, str) and re.fullmatch("[a-z0-9-]{1,40}", value) else repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def _followed(path: Path) -> Path:
+    """Where a symlink leads, so that its target is written and the link itself stays."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 @contextlib.contextmanager
@@ -164,6 +272,69 @@ def _told(path: Path) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def _sole(path: Path, *, patience: float) -> Iterator[None]:
+    """Be the only writer to `path`, after what earlier writers left beside it was put in order."""
+    place, me = Path(os.path.realpath(path)), threading.get_ident()
+    if _reserved.get(place) == me:
+        yield
+        return
+    lock, until = path.with_name(f".{path.name}.lock"), time.monotonic() + patience
+    with contextlib.ExitStack() as stack:
+        with _told(path):
+            while not stack.enter_context(held(lock, wait=False)):
+                if time.monotonic() >= until:
+                    by = holder(lock)
+                    raise ArtifactError(
+                        f"another capsid is writing to {path}{f' ({by})' if by else ''}",
+                        hint="wait until it is done, or choose another --out",
+                    )
+                time.sleep(0.05)
+            _settle(path)
+        _reserved[place] = me
+        stack.callback(_reserved.pop, place)
+        yield
+
+
+def _settle(path: Path) -> None:
+    """Restore a folder that was moved away and never replaced; remove what killed processes left beside it."""
+    for leftover in _leftovers(path, "old"):
+        if not path.exists() and _is_whole(leftover):
+            os.replace(leftover, path)
+        elif path.exists():
+            shutil.rmtree(leftover, ignore_errors=True)
+    for leftover in _leftovers(path, "partial"):
+        handle = os.open(leftover, os.O_RDONLY)
+        # Whoever still writes there holds its lock.
+        if lock_handle(handle):
+            shutil.rmtree(leftover, ignore_errors=True)
+        os.close(handle)
+
+
+def _restore(path: Path) -> None:
+    if any(_leftovers(path, "old")):
+        # Somebody at work there puts it in order himself.
+        with contextlib.suppress(ArtifactError, OSError), _sole(path, patience=PATIENCE_SECONDS):
+            pass
+
+
+def _leftovers(path: Path, suffix: str) -> list[Path]:
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}\.{suffix}")
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return []
+    return [path.parent / name for name in sorted(names) if pattern.fullmatch(name)]
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        open_folder(folder, kind=_kind_if_readable(folder) or "")
+    except ArtifactError:
+        return False
+    return True
+
+
 def _seal(folder: Path, kind: str) -> None:
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     for file in files:
@@ -172,7 +343,7 @@ def _seal(folder: Path, kind: str) -> None:
     manifest = {
         "format": FORMAT_VERSION,
         "kind": kind,
-        "files": {str(f.relative_to(folder)): file_hash(f) for f in files},
+        "files": {f.relative_to(folder).as_posix(): file_hash(f) for f in files},
     }
     write_json(folder / MANIFEST, manifest)
 

@@ -190,7 +190,7 @@ class _Stages:
             with new_folder(folder, kind="stage") as new:
                 made.save(new)
             return made
-        return ItemTokenizer.load(open_folder(folder, kind="stage"), self.kinds)
+        return ItemTokenizer.load(_open_stage(folder), self.kinds)
 
     def phase(
         self,
@@ -207,7 +207,7 @@ class _Stages:
         generator = retriever.model
         folder = self.work / f"phase-{number}" if self.work is not None else None
         if folder is not None and (folder / MANIFEST).exists():
-            open_folder(folder, kind="stage")
+            _open_stage(folder)
             generator.load_state(retriever.ids.layout, load_file(folder / "generator.safetensors"))  # type: ignore[attr-defined]
             if companion is not None:
                 companion.load_state_dict(load_file(folder / "companion.safetensors"))
@@ -246,6 +246,10 @@ class _Stages:
                     (new / "companion.safetensors").write_bytes(tensor_bytes(companion.state_dict()))
                 write_json(new / "log.json", log)
         return log
+
+
+def _open_stage(folder: Path) -> Path:
+    return open_folder(folder, kind="stage", hint=f"delete {folder} and run again; only that stage is fitted anew")
 
 
 def _validation(

@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from safetensors.torch import save as tensor_bytes
 
 import capsid
-from capsid.artifacts import load_arrays, new_folder, open_folder, read_json, save_arrays, write_json
+from capsid.arrays import load_arrays, save_arrays
+from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds
 from capsid.data.dataset import item_title
 from capsid.data.split import Cases, Split

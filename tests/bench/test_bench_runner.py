@@ -16,8 +16,9 @@ from capsid.bench.cells import code_fingerprint
 from capsid.bench.estimate import fitting, time_left
 from capsid.bench.process import DONE, FAILED, INTERRUPTED, KILLED
 from capsid.bench.runner import NO_TIME, TAKEN
-from capsid.bench.store import Place, held
+from capsid.bench.store import Place
 from capsid.errors import ArtifactError
+from capsid.locks import held
 
 
 def started(place: Place) -> list[str]:
@@ -37,7 +38,7 @@ def test_every_cell_once(place: Place, shop: Path, fake: Path) -> None:
     assert [p.state for p in watch.prospects] == ["to run"] * 3
     assert all("rough" in p.estimate.basis for p in watch.prospects if p.estimate)
     assert "ok-1/shop/0: works" in watch.lines
-    assert {p.name for p in place.works.iterdir()} == {".gitignore", "runner.lock", "started.txt"}
+    assert {p.name for p in place.works.iterdir()} == {".gitignore", "started.txt"}
 
     again, watch = run(plan, place, shop, fake)
     assert set(states(again).values()) == {"finished"}

@@ -10,7 +10,7 @@ from test_check import store, with_metrics
 from test_tables import cell
 from typer.testing import CliRunner, Result
 
-from capsid.artifacts import save_arrays
+from capsid.arrays import save_arrays
 from capsid.bench.figures import FIGURES
 from capsid.bench.results import VALUES
 from capsid.bench.tables import TABLES

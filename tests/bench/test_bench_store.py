@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from capsid.artifacts import read_json
 from capsid.bench.cells import read_again
 from capsid.bench.results import Result, load, plans_in, read_lines
-from capsid.bench.store import Finished, Place, append, held, repair
+from capsid.bench.store import Finished, Place, append, repair
 from capsid.errors import ArtifactError, ConfigError
 
 
@@ -119,24 +117,6 @@ def test_values_of_another_run_are_refused(three: Place) -> None:
     other = dataclasses.replace(results.cells[0], values_hash="0")
     with pytest.raises(ArtifactError, match="not those that were stored"):
         results.values(other, "test", "recall@10")
-
-
-def test_a_lock_is_waited_for(tmp_path: Path) -> None:
-    order: list[str] = []
-
-    def second() -> None:
-        with held(tmp_path / "lock", waiting=lambda: order.append("waits")):
-            order.append("second")
-
-    with held(tmp_path / "lock") as got:
-        assert got
-        other = threading.Thread(target=second)
-        other.start()
-        while "waits" not in order:
-            time.sleep(0.01)
-        order.append("first")
-    other.join()
-    assert order == ["waits", "first", "second"]
 
 
 def test_no_line_without_values(three: Place) -> None:

@@ -11,7 +11,7 @@ import pytest
 from bench_world import TINY, Watch, plan_of
 from test_tables import cell
 
-from capsid.artifacts import save_arrays
+from capsid.arrays import save_arrays
 from capsid.bench.figures import FIGURES, draw
 from capsid.bench.results import LINES, VALUES, arrays_hash
 from capsid.bench.runner import Options, run_plan

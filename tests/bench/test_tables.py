@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capsid.artifacts import save_arrays
+from capsid.arrays import save_arrays
 from capsid.bench.paper import main_value, paper
 from capsid.bench.results import LINES, VALUES, Result, arrays_hash
 from capsid.bench.table import Table, markdown

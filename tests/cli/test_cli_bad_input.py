@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 from cli_world import Answer, capsid, contents, settings
+
+from capsid.artifacts import new_folder
 
 
 def refused(answer: Answer, code: int, *texts: str) -> None:
@@ -172,8 +173,8 @@ def test_demo_and_recipes(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_that_cannot_be_kept_is_still_printed(run: Path) -> None:
-    shutil.rmtree(run / "evaluations", ignore_errors=True)
-    (run / "evaluations").write_text("in the way")
+    with new_folder(run / "evaluations", kind="something else"):
+        pass
     answer = capsid("evaluate", run, "--json")
     assert answer.json["users"] == 120
     assert "were not kept" in answer.err

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_world import capsid
 
-from capsid.artifacts import load_arrays, save_arrays
+from capsid.arrays import load_arrays, save_arrays
+from capsid.artifacts import new_folder
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +21,15 @@ def runs(fitted: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     shutil.copytree(fitted, first)
     assert capsid("evaluate", first).code == 0
     shutil.copytree(first, second)
-    path = second / "evaluations" / "test.npz"
-    arrays = load_arrays(path)
-    save_arrays(path, {n: np.zeros_like(a) if "@" in n else a for n, a in arrays.items()})
+    rewrite(second, lambda arrays: {n: np.zeros_like(a) if "@" in n else a for n, a in arrays.items()})
     return first, second
+
+
+def rewrite(run: Path, change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> None:
+    """Evaluations of a method that did otherwise."""
+    arrays = load_arrays(run / "evaluations" / "test.npz")
+    with new_folder(run / "evaluations", kind="evaluations") as folder:
+        save_arrays(folder / "test.npz", change(arrays))
 
 
 def test_two_methods(runs: tuple[Path, Path]) -> None:
@@ -57,9 +64,7 @@ def test_what_cannot_be_compared(runs: tuple[Path, Path], tmp_path: Path) -> Non
     assert "did you mean 'recall@10'" in answer.err
     other = tmp_path / "other"
     shutil.copytree(first, other)
-    path = other / "evaluations" / "test.npz"
-    arrays = load_arrays(path)
-    save_arrays(path, {**arrays, "target": arrays["target"][::-1]})
+    rewrite(other, lambda arrays: {**arrays, "target": arrays["target"][::-1]})
     answer = capsid("compare", first, other)
     assert answer.code == 1
     assert "different cases" in answer.err

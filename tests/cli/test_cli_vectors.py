@@ -94,7 +94,7 @@ def test_a_npy_a_seed_and_no_copy(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", vectors())
     keys = []
     for seed in (0, 0, 1):
-        options = ("--out", tmp_path / "tok", "--seed", seed, "--no-vectors", "--json", *SMALL)
+        options = ("--out", tmp_path / "tok", "--seed", seed, "--no-vectors", "--json", "--force", *SMALL)
         answer = capsid("vectors", "fit", "capsid", "--vectors", tmp_path / "v.npy", *options)
         keys.append(answer.json["key"])
         assert "named by their number" in answer.err

@@ -67,7 +67,7 @@ def test_errors_are_raised_for_the_main_entry_and_old_output_stays(shop: Path, t
     assert runner.invoke(app, ["import", str(shop), "--out", str(out)]).exit_code == 0
     before = {p.name: p.read_bytes() for p in out.iterdir()}
     write(shop / "items.jsonl.gz", ["{"])
-    result = runner.invoke(app, ["import", str(shop), "--out", str(out)])
+    result = runner.invoke(app, ["import", str(shop), "--out", str(out), "--force"])
     assert isinstance(result.exception, DataError)
     assert {p.name: p.read_bytes() for p in out.iterdir()} == before
 

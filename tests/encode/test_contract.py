@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capsid.artifacts import load_arrays, save_arrays
+from capsid.arrays import load_arrays, save_arrays
 from capsid.config import from_dict, to_dict
 from capsid.data.item_table import ItemTable
 from capsid.encode.attributes import AttributeEncoder

@@ -3,6 +3,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +16,14 @@ import pytest
 from worlds import small_disk
 
 from capsid import artifacts
+from capsid.arrays import save_arrays
 from capsid.artifacts import (
     cache_home,
     folder_kind,
-    load_arrays,
     new_folder,
     open_folder,
     read_json,
-    save_arrays,
+    reserved,
     write_bytes,
     write_json,
 )
@@ -165,36 +171,15 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         write_bytes(tmp_path / "file" / "out.json", b"x")
 
 
-def test_arrays_come_back(tmp_path: Path) -> None:
-    arrays = {"a": np.arange(6).reshape(2, 3), "b": np.array(["x", "yy"]), "c": np.zeros(0, np.float32)}
-    save_arrays(tmp_path / "a.npz", arrays)
-    back = load_arrays(tmp_path / "a.npz")
-    assert list(back) == list(arrays)
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(back[name], array)
-        assert back[name].dtype == array.dtype
-
-
-def test_objects_are_neither_stored_nor_read(tmp_path: Path) -> None:
-    objects = np.array([{"a": 1}], dtype=object)
-    with pytest.raises(ArtifactError, match="'x' holds Python objects"):
-        save_arrays(tmp_path / "a.npz", {"x": objects})
-    np.savez(tmp_path / "b.npz", x=objects)
-    with pytest.raises(ArtifactError, match="could not be read"):
-        load_arrays(tmp_path / "b.npz")
-
-
-def test_broken_files_are_said(tmp_path: Path) -> None:
-    save_arrays(tmp_path / "a.npz", {"x": np.arange(1000)})
-    (tmp_path / "half.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:500])
-    for name in ("half.npz", "none.npz"):
-        with pytest.raises(ArtifactError, match="could not be read"):
-            load_arrays(tmp_path / name)
-    (tmp_path / "a.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(ArtifactError, match="not valid JSON"):
-        read_json(tmp_path / "a.json")
+def test_broken_json_is_said(tmp_path: Path) -> None:
+    for number, data in enumerate((b"\xff\xfe", b"[" * 100_000, b"1" * 5_000, b"")):
+        (tmp_path / f"{number}.json").write_bytes(data)
+        with pytest.raises(ArtifactError, match="not valid JSON"):
+            read_json(tmp_path / f"{number}.json")
     with pytest.raises(ArtifactError, match="is missing"):
         read_json(tmp_path / "none.json")
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        read_json(tmp_path)
 
 
 def test_json_keeps_its_letters(tmp_path: Path) -> None:
@@ -208,3 +193,214 @@ def test_cache_home_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     assert cache_home() == tmp_path
     monkeypatch.delenv("CAPSID_HOME")
     assert cache_home().parts[-2:] == (".cache", "capsid")
+
+
+# Nothing is overwritten
+
+
+def test_another_kind_is_never_replaced(tmp_path: Path) -> None:
+    path = make(tmp_path / "out")
+    for replace in (False, True):
+        with (
+            pytest.raises(ArtifactError, match="holds a thing, not a run"),
+            reserved(path, kind="run", replace=replace),
+        ):
+            pass
+    with pytest.raises(ArtifactError, match="holds a thing, not a run"), new_folder(path, kind="run"):
+        pass
+    assert is_first(path)
+
+
+def test_the_same_kind_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    path = make(tmp_path / "out")
+    with pytest.raises(ArtifactError, match=r"holds a finished thing.*--force"), reserved(path, kind="thing"):
+        pass
+    assert is_first(path)
+    with reserved(path, kind="thing", replace=True):
+        make(path, "second")
+    assert (path / "a.txt").read_text() == "second"
+
+
+def test_a_manifest_of_somebody_else_does_not_make_a_folder_ours(tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    page.mkdir()
+    for text in ('{"name": "My page", "icons": []}', "{", "[]", '{"kind": 3}'):
+        (page / "manifest.json").write_text(text)
+        with pytest.raises(ArtifactError, match="capsid did not write"):
+            make(page)
+        assert (page / "manifest.json").read_text() == text
+
+
+def test_nothing_is_written_into_a_finished_artifact(tmp_path: Path) -> None:
+    path = make(tmp_path / "out")
+    with pytest.raises(ArtifactError, match="which is finished"), reserved(path / "below" / "more", kind="thing"):
+        pass
+    assert is_first(path)
+
+
+def test_symlinks_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "elsewhere" / "out")
+    for text in ("first", "second"):
+        with reserved(link, kind="thing", replace=True) as place:
+            make(place, text)
+        assert link.is_symlink()
+        assert (tmp_path / "elsewhere" / "out" / "a.txt").read_text() == text
+    file = tmp_path / "file.json"
+    file.symlink_to(tmp_path / "elsewhere" / "target.json")
+    write_json(file, 1)
+    assert (file.is_symlink(), read_json(tmp_path / "elsewhere" / "target.json")) == (True, 1)
+    assert sorted(os.listdir(tmp_path / "elsewhere")) == ["out", "target.json"]
+
+
+def test_only_regular_files_are_written(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ArtifactError, match="not a regular file"):
+        write_bytes(tmp_path / "pipe", b"x")
+    with pytest.raises(ArtifactError, match="not a regular file"):
+        write_bytes(Path("/dev/null"), b"x")
+    with pytest.raises(ArtifactError, match="is a folder"):
+        write_bytes(tmp_path, b"x")
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+# Two writers, and what the dead leave
+
+
+def test_a_place_has_one_writer(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    said: list[str] = []
+
+    def second() -> None:
+        try:
+            with reserved(path, kind="thing"):
+                said.append("both")
+        except ArtifactError as error:
+            said.append(str(error))
+
+    with reserved(path, kind="thing"):
+        other = threading.Thread(target=second)
+        other.start()
+        other.join()
+        make(path)
+    (message,) = said
+    assert f"another capsid is writing to {path} (process {os.getpid()}, for 0 s)" in message
+    assert "choose another --out" in message
+    assert is_first(path)
+
+
+def test_a_dotted_path_is_the_same_place(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with reserved(tmp_path / "a" / ".." / "out", kind="thing"):
+        make(tmp_path / "out")
+    assert (tmp_path / "out" / "a.txt").read_text() == "first"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from capsid import artifacts
+real, calls, stop = os.replace, [], int(sys.argv[2])
+def replace(a, b):
+    calls.append(a)
+    if len(calls) == stop:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(a, b)
+artifacts.os.replace = replace
+with artifacts.new_folder(Path(sys.argv[1]), kind="thing") as folder:
+    (folder / "a.txt").write_text("second")
+"""
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3])
+@pytest.mark.parametrize("then", ["open", "reserve", "write"])
+def test_killed_between_any_two_renames(tmp_path: Path, moment: int, then: str) -> None:
+    """Rename 1 completes the manifest, 2 moves the old folder away, 3 puts the new one in its place."""
+    path = make(tmp_path / "out")
+    process = subprocess.run([sys.executable, "-c", KILLED, path, str(moment)])
+    assert process.returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) > 1, "the killed process left something"
+    assert path.exists() == (moment < 3)
+    if then == "open":
+        assert (open_folder(path, kind="thing") / "a.txt").read_text() == "first"
+    if then == "reserve":
+        with reserved(path, kind="thing", replace=True):
+            assert sorted(os.listdir(tmp_path)) == [".out.lock", "out"]
+        assert is_first(path)
+    if then == "write":
+        make(path)
+        assert is_first(path)
+
+
+def test_what_others_are_writing_is_no_leftover(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with new_folder(path, kind="thing") as folder:
+        (folder / "a.txt").write_text("slow")
+        make(path)
+        assert folder.exists()
+    assert (open_folder(path, kind="thing") / "a.txt").read_text() == "slow"
+    # Leftovers of a neighbour whose name begins alike are the neighbour's.
+    (tmp_path / ".out.2.abcdefgh.partial").mkdir()
+    (tmp_path / ".out.2.abcdefgh.old").mkdir()
+    make(path)
+    assert sorted(os.listdir(tmp_path)) == [".out.2.abcdefgh.old", ".out.2.abcdefgh.partial", "out"]
+
+
+def test_what_a_killed_write_left_is_used_again(tmp_path: Path) -> None:
+    (tmp_path / ".a.json.partial").write_text("half of something longer than what comes now")
+    write_json(tmp_path / "a.json", 1)
+    assert (read_json(tmp_path / "a.json"), os.listdir(tmp_path)) == (1, ["a.json"])
+
+
+# Nothing is trusted
+
+
+@pytest.mark.parametrize(
+    "name", ["../out2/a.txt", "/etc/passwd", "", ".", "a.txt/", "./a.txt", "a//b", "manifest.json"]
+)
+def test_a_manifest_names_files_of_its_folder_only(tmp_path: Path, name: str) -> None:
+    path = make(tmp_path / "out")
+    manifest = read_json(path / "manifest.json")
+    manifest["files"][name] = "0" * 64
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ArtifactError, match="which is no file of that folder"):
+        open_folder(path, kind="thing")
+
+
+@pytest.mark.parametrize("expected", [None, 3, "", "0" * 63, ["0" * 64], "A" * 64])
+def test_a_manifest_has_a_hash_for_every_file(tmp_path: Path, expected: object) -> None:
+    path = make(tmp_path / "out")
+    manifest = read_json(path / "manifest.json")
+    manifest["files"]["a.txt"] = expected
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ArtifactError, match=r"no SHA-256 for 'a\.txt'"):
+        open_folder(path, kind="thing")
+
+
+def test_a_file_that_is_not_listed_is_refused(tmp_path: Path) -> None:
+    path = make(tmp_path / "out")
+    (path / "below" / "more.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"below/more\.json is not listed in the manifest"):
+        open_folder(path, kind="thing")
+
+
+@pytest.mark.parametrize("make_special", [os.mkfifo, lambda p: os.symlink("/etc/hostname", p)])
+@pytest.mark.parametrize("name", ["extra", "a.txt", "below/b.npz"])
+def test_special_files_are_refused(tmp_path: Path, make_special: Callable[[Path], None], name: str) -> None:
+    path = make(tmp_path / "out")
+    (path / name).unlink(missing_ok=True)
+    make_special(path / name)
+    with pytest.raises(ArtifactError, match="is not a regular file"):
+        open_folder(path, kind="thing")
+
+
+def test_an_artifact_inside_an_artifact_stands_for_itself(tmp_path: Path) -> None:
+    path = make(tmp_path / "out")
+    inner = make(path / "inner")
+    open_folder(path, kind="thing")
+    (inner / "a.txt").write_text("changed")
+    open_folder(path, kind="thing")
+    with pytest.raises(ArtifactError, match="was changed"):
+        open_folder(inner, kind="thing")

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import make_ids, ragged_codes
 
-from capsid.artifacts import read_json, save_arrays, write_json
+from capsid.arrays import save_arrays
+from capsid.artifacts import read_json, write_json
 from capsid.errors import ArtifactError, DataError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Suffix
 from capsid.ids.layout import END

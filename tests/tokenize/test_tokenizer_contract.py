@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from worlds import make_table
 
-from capsid.artifacts import load_arrays, save_arrays
+from capsid.arrays import load_arrays, save_arrays
 from capsid.config import from_dict, to_dict
 from capsid.data.item_table import ItemTable
 from capsid.errors import DataError, NotFittedError

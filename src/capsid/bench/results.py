@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from capsid.artifacts import load_arrays
+from capsid.arrays import load_arrays
 from capsid.errors import ArtifactError, ConfigError, nearest
 
 LINES = "cells.jsonl"
@@ -132,7 +132,7 @@ class Results:
         return self.values(cell, evaluation, "user"), self.values(cell, evaluation, "target")
 
     def _arrays(self, cell: Result) -> dict[str, np.ndarray]:
-        arrays = load_arrays(self.folder / VALUES / f"{cell.key}.npz")
+        arrays = load_arrays(self.folder / VALUES / f"{cell.key}.npz", compressed=True)
         if arrays_hash(arrays) != cell.values_hash:
             raise ArtifactError(
                 f"the values of {cell.name} are not those that were stored with it",

@@ -9,7 +9,6 @@ mended when the store is opened again. One runner at a time.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import json
 import os
@@ -25,6 +24,7 @@ from capsid.artifacts import write_bytes
 from capsid.bench.cells import Job, read_again, values_key
 from capsid.bench.results import LINES, VALUES, Result, load, plans_in, read_lines
 from capsid.errors import ArtifactError
+from capsid.locks import held
 
 
 @dataclass(frozen=True)
@@ -84,20 +84,6 @@ def opened(place: Place, tell: Callable[[str], None]) -> Iterator[None]:
         for leftover in (place.folder / VALUES).glob(".*"):
             leftover.unlink(missing_ok=True)
         yield
-
-
-@contextlib.contextmanager
-def held(path: Path, *, wait: bool = True, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
-    """Hold a lock that ends with the process, however it ends. `waiting` is called if somebody else has it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+b") as file:
-        got = _try_lock(file.fileno())
-        if not got and wait:
-            if waiting is not None:
-                waiting()
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-            got = True
-        yield got
 
 
 def repair(lines: Path, tell: Callable[[str], None]) -> None:
@@ -209,11 +195,3 @@ def _fingerprints(cell: Result) -> frozenset[str]:
 
 def _line(value: Any) -> bytes:
     return (json.dumps(plain(value), ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

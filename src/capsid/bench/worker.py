@@ -27,7 +27,7 @@ from capsid.bench.journal import Journal, now
 from capsid.bench.plans import POSITIONS
 from capsid.bench.process import JOB, RESULT
 from capsid.bench.results import Result, arrays_hash
-from capsid.bench.store import Place, held, plain, write_values
+from capsid.bench.store import Place, plain, write_values
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
@@ -37,9 +37,11 @@ from capsid.errors import ArtifactError, CapsidError, DataError
 from capsid.evaluate.positions import position_accuracy
 from capsid.evaluate.tokenizer_quality import tokenizer_quality
 from capsid.fitting import tokenizer_parts
+from capsid.locks import held
 from capsid.progress import Progress, duration
 from capsid.recipe import KINDS
 from capsid.recommender import Recommender
+from capsid.stored import KIND as RUN
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 
 LOCK = "cell.lock"
@@ -79,7 +81,7 @@ class Told:
 def run_cell(job: Job, place: Place, journal: Journal, progress: Progress, keep: Path | None = None) -> Result:
     """All of a cell; killed at any moment and called again it goes on. The fitted run is saved at `keep`."""
     if keep is not None:
-        check_place(keep)
+        check_place(keep, kind=RUN, replace=True)
     dataset = _checked(load_dataset(job.data.source, progress=progress), job.data)
     recommender = Recommender(job.recipe, seed=job.cell.seed)
     shared = SharedTokenizers(job, place, journal)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capsid.cli.output import print_json
-from capsid.errors import ArtifactError, ConfigError, DataError, nearest
+from capsid.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,9 +39,10 @@ def compare(
 
       capsid compare runs/capsid-0,runs/capsid-1,runs/capsid-2 runs/rq-0,runs/rq-1,runs/rq-2 --filter-history --json
     """
+    from capsid.evaluate.kept import evaluation_name
     from capsid.evaluate.significance import paired_bootstrap
 
-    name = split + ("-filtered" if filter_history else "")
+    name = evaluation_name(split, filter_history)
     sides = [
         [_kept(Path(run.strip()), name, metric) for run in side.split(",") if run.strip()] for side in (first, second)
     ]
@@ -65,17 +66,10 @@ def compare(
 
 def _kept(run: Path, name: str, metric: str) -> tuple[tuple[Path, np.ndarray, np.ndarray], np.ndarray]:
     """Who was asked about which target, and the metric's value of each."""
-    from capsid.artifacts import load_arrays
+    from capsid.evaluate.kept import kept_values
 
-    path = run / "evaluations" / f"{name}.npz"
-    if not path.exists():
-        asked = "capsid evaluate RUN" + (" --filter-history" if name.endswith("-filtered") else "")
-        raise ArtifactError(f"{run} has no evaluation {name!r}", hint=f"run `{asked}` on it first")
-    arrays = load_arrays(path)
-    metrics = [key for key in arrays if "@" in key]
-    if metric not in metrics:
-        raise ConfigError(f"{run} has no metric {metric!r}", hint=nearest(metric, metrics))
-    return (run, arrays["user"], arrays["target"]), arrays[metric]
+    users, targets, values = kept_values(run, name, metric)
+    return (run, users, targets), values
 
 
 def _check_same_cases(runs: list) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from capsid.cli.options import Force
+
 if TYPE_CHECKING:
     from capsid.data.check import CheckReport
 
@@ -101,6 +103,7 @@ def import_data(
     out: Annotated[Path, typer.Option("--out", help="The prepared folder to write.")],
     core: Annotated[int | None, typer.Option("--k-core", help="Keep users and items with K interactions each.")] = None,
     min_rating: Annotated[float | None, typer.Option("--min-rating", help="Keep ratings of at least this.")] = None,
+    force: Force = False,
 ) -> None:
     """Turn any readable data into a prepared folder (sequences.txt.gz and items.jsonl.gz).
 
@@ -110,16 +113,18 @@ def import_data(
 
       capsid data import movies --min-rating 3.5 --out ./films
     """
+    from capsid.artifacts import reserved
     from capsid.data.kcore import k_core
-    from capsid.data.prepared import write_prepared
+    from capsid.data.prepared import KIND, write_prepared
     from capsid.data.sources import load_dataset
     from capsid.progress import Console
 
     progress = Console()
-    dataset = load_dataset(source, min_rating=min_rating, progress=progress)
-    if core is not None:
-        dataset = k_core(dataset, core)
-    write_prepared(dataset, out)
+    with reserved(out, kind=KIND, replace=force) as place:
+        dataset = load_dataset(source, min_rating=min_rating, progress=progress)
+        if core is not None:
+            dataset = k_core(dataset, core)
+        write_prepared(dataset, place)
     progress.line(f"{len(dataset.users):,} users, {len(dataset.items):,} items, {dataset.interactions:,} interactions")
     print(out)
 

@@ -142,7 +142,7 @@ def _fit(
 
 
 def _evaluate(name: str, recommender: Recommender, run: Path, progress: Progress) -> MethodResult:
-    from capsid.cli.evaluate import keep_evaluation
+    from capsid.evaluate.kept import keep_evaluation
     from capsid.report import MethodResult
 
     plain, filtered = (recommender.evaluate("test", filter_history=f, progress=progress) for f in (False, True))

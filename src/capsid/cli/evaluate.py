@@ -1,8 +1,7 @@
-"""`capsid evaluate`: metrics of a run, and one value a user beside them in the run's folder."""
+"""`capsid evaluate`: metrics of a run, kept with one value per user beside the run."""
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,6 @@ from capsid.evaluate.metrics import LIST_METRICS, METRICS
 from capsid.progress import Console, duration
 
 if TYPE_CHECKING:
-    from capsid.data.split import Cases
     from capsid.evaluate.evaluator import Evaluation
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -41,6 +39,8 @@ def evaluate(
 ) -> None:
     """Rank the whole catalogue for every held-out case. Values of every user go to RUN/evaluations/.
 
+    Values for other k that were kept there stay.
+
     Examples:
 
       capsid evaluate runs/films
@@ -50,6 +50,7 @@ def evaluate(
       capsid evaluate runs/films --split valid
     """
     ks = parse_ks(k)
+    from capsid.evaluate.kept import keep_evaluation
     from capsid.recommender import Recommender
 
     progress = Console()
@@ -59,26 +60,11 @@ def evaluate(
     try:
         keep_evaluation(run, result, recommender.catalogue_.split.cases(split))
     except ArtifactError as error:
-        progress.line(f"the values of every user were not kept: {error.message}")
+        progress.line(f"the values of every user were not kept: {error}")
     if as_json:
         print_json(result.summary())
     else:
         _show(result)
-
-
-def keep_evaluation(run: Path, result: Evaluation, cases: Cases) -> Path:
-    """Write RUN/evaluations/<split>[-filtered].npz (one value a user) and .json (the summary)."""
-    import numpy as np
-
-    from capsid.artifacts import write_bytes, write_json
-
-    base = run / "evaluations" / (result.split + ("-filtered" if result.filter_history else ""))
-    arrays = {"user": cases.users, "target": cases.targets, **result.values}
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
-    write_bytes(base.with_suffix(".npz"), buffer.getvalue())
-    write_json(base.with_suffix(".json"), result.summary())
-    return base
 
 
 def _show(result: Evaluation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from pathlib import Path
@@ -42,16 +43,17 @@ def fit(
 
       capsid fit sasrec --data amazon-beauty --out runs/beauty-sasrec
     """
-    from capsid.artifacts import check_place
+    from capsid.artifacts import reserved
     from capsid.data.sources import load_dataset
     from capsid.recommender import Recommender
+    from capsid.stored import KIND
 
     progress = Console()
     recommender = Recommender.from_recipe(recipe, seed=seed, settings=settings or ())
-    check_place(out)
-    dataset = load_dataset(data, progress=progress)
-    began = time.monotonic()
-    reused = fit_or_reuse(recommender, dataset, out, force=force, progress=progress)
+    with reserved(out, kind=KIND, replace=True):
+        dataset = load_dataset(data, progress=progress)
+        began = time.monotonic()
+        reused = fit_or_reuse(recommender, dataset, out, force=force, progress=progress)
     if reused:
         progress.line(f"{out} is finished already, with the same recipe, seed and data; --force fits it anew")
     seconds = 0.0 if reused else time.monotonic() - began
@@ -72,21 +74,26 @@ def fit_or_reuse(
 ) -> bool:
     """Fit and save, unless the very same run stands there whole: then return True and leave all as it is.
 
-    Unfinished work is kept beside the run and taken up again; it goes when the run is whole. Another run at `out` is
-    replaced only with `force` or `replace`.
+    Unfinished work is kept beside the run and taken up again; it goes when the run is whole. Work of other seeds,
+    recipes or data stays. Another run at `out`, or a damaged one, is replaced only with `force` or `replace`.
     """
-    from capsid.artifacts import check_place
+    from capsid.artifacts import reserved
+    from capsid.data.split import leave_one_out
+    from capsid.stored import KIND
 
-    check_place(out)
-    if not force and _is_done(out, recommender, dataset, replace, progress):
-        return True
-    work = out.parent / f".{out.name}.work"
-    if force:
-        shutil.rmtree(work, ignore_errors=True)
-    progress.line(estimate(recommender.recipe, dataset))
-    recommender.fit(dataset, work=work, progress=progress)
-    recommender.save_pretrained(out)
-    shutil.rmtree(work, ignore_errors=True)
+    with reserved(out, kind=KIND, replace=True) as place:
+        if not force and _is_done(place, recommender, dataset, replace, progress):
+            return True
+        work = place.parent / f".{place.name}.work"
+        own = work / recommender.fingerprint(dataset, leave_one_out(dataset))
+        if force:
+            shutil.rmtree(own, ignore_errors=True)
+        progress.line(estimate(recommender.recipe, dataset))
+        recommender.fit(dataset, work=work, progress=progress)
+        recommender.save_pretrained(place)
+        shutil.rmtree(own, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            work.rmdir()
     return False
 
 
@@ -114,6 +121,8 @@ def _is_done(out: Path, recommender: Recommender, dataset: Dataset, replace: boo
         open_folder(out, kind="run")
         about, stored = read_json(out / "about.json"), read_json(out / "recipe.json")
     except ArtifactError as error:
+        if not replace:
+            raise ArtifactError(error.message, hint="choose another --out, or fit it anew with --force") from None
         progress.line(f"what stands at {out} cannot be used and is replaced when the new run is whole: {error.message}")
         return False
     same = (

@@ -15,5 +15,7 @@ Settings = Annotated[
     typer.Option("--set", metavar="part.field=value", help="Change a setting (`capsid recipes show`); repeatable."),
 ]
 
+Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier command wrote there.")]
+
 BENCH_STORE = Path("results") / "bench"
 BenchStore = Annotated[Path, typer.Option("--store", metavar="DIR", help="Where results are kept.")]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from capsid.cli.options import Force
 from capsid.cli.output import json_line, parse_k
-from capsid.errors import ArtifactError
+from capsid.cli.output_file import OutputFile
 from capsid.progress import Console
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -25,8 +25,11 @@ def predict(
         bool,
         typer.Option("--filter-history/--no-filter-history", help="Leave out what the user has taken already."),
     ] = False,
+    force: Force = False,
 ) -> None:
-    """Write a line a user: {"user": ..., "items": [best first], "scores": [log-probabilities]}.
+    """Write one line per user: {"user": ..., "items": [best first], "scores": [log-probabilities]}.
+
+    FILE is written whole or not at all; pipes and devices such as /dev/null are written through.
 
     Examples:
 
@@ -35,9 +38,7 @@ def predict(
       capsid predict runs/films --split valid -k 10 --filter-history --out - | head
     """
     parse_k(k)
-    if out != "-" and Path(out).is_dir():
-        raise ArtifactError(f"{out} is a folder", hint="give a file, such as predictions.jsonl, or - to print")
-    from capsid.artifacts import write_bytes
+    file = OutputFile.check(out, force=force)
     from capsid.recommender import Recommender
 
     progress = Console()
@@ -46,8 +47,7 @@ def predict(
         json_line({"user": user, "items": items, "scores": scores})
         for user, items, scores in recommender.predict(split, k, filter_history=filter_history, progress=progress)
     ]
-    if out == "-":
-        sys.stdout.writelines(lines)
+    file.write("".join(lines))
+    if file.printed:
         return
-    write_bytes(Path(out), "".join(lines).encode())
     progress.line(f"{len(lines):,} users, the best {k} items each: {out}")

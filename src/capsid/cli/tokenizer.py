@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from capsid.cli.options import Data, RecipeName, Seed, Settings
+from capsid.cli.options import Data, Force, RecipeName, Seed, Settings
 from capsid.cli.output import check_items, json_line, parse_k, print_json, print_table
-from capsid.errors import ArtifactError, ConfigError
+from capsid.cli.output_file import OutputFile
+from capsid.errors import ConfigError
 from capsid.progress import Console
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ def fit(
     out: Annotated[Path, typer.Option("--out", metavar="TOK", help="The folder to write.")],
     seed: Seed = 0,
     settings: Settings = None,
+    force: Force = False,
 ) -> None:
     """Fit a recipe's encoder, tokenizer and merges on the training part of a dataset; no generator is trained.
 
@@ -44,23 +45,24 @@ def fit(
 
       capsid tokenizer fit capsid-bpe --data movies --out runs/film-ids --set merges.size=512
     """
-    from capsid.artifacts import check_place
+    from capsid.artifacts import reserved
     from capsid.cli.tokenizer_files import checkpoint_beside, save_tokenizer
     from capsid.data.sources import load_dataset
     from capsid.recipes import get_recipe
-    from capsid.tokenize.item_tokenizer import ItemTokenizer
+    from capsid.tokenize.item_tokenizer import KIND, ItemTokenizer
 
     progress = Console()
     chosen = get_recipe(recipe).with_settings(settings or ())
-    check_place(out)
-    dataset = load_dataset(data, progress=progress)
-    parts = ItemTokenizer(
-        encoder=chosen.encoder, tokenizer=chosen.tokenizer, collisions=chosen.collisions, merges=chosen.merges
-    )
-    checkpoint = checkpoint_beside(out, chosen.encoder, chosen.tokenizer, chosen.merges, seed, dataset.fingerprint)
-    fitted = parts.fit(dataset, seed=seed, progress=progress, checkpoint=checkpoint)
-    save_tokenizer(out, fitted, dataset, chosen.name, seed)
-    checkpoint.unlink(missing_ok=True)
+    with reserved(out, kind=KIND, replace=force) as place:
+        dataset = load_dataset(data, progress=progress)
+        parts = ItemTokenizer(
+            encoder=chosen.encoder, tokenizer=chosen.tokenizer, collisions=chosen.collisions, merges=chosen.merges
+        )
+        about = (chosen.encoder, chosen.tokenizer, chosen.merges, seed, dataset.fingerprint)
+        checkpoint = checkpoint_beside(place, *about)
+        fitted = parts.fit(dataset, seed=seed, progress=progress, checkpoint=checkpoint)
+        save_tokenizer(place, fitted, dataset, chosen.name, seed)
+        checkpoint.unlink(missing_ok=True)
     print(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
 
 
@@ -74,6 +76,7 @@ def encode(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON value: known, new, drift, and the items where --out is -.")
     ] = False,
+    force: Force = False,
 ) -> None:
     """Give items ids, a line an item as in `export`. Known items keep theirs; new ones are placed by their attributes.
 
@@ -91,6 +94,7 @@ def encode(
     from capsid.cli.tokenizer_files import open_tokenizer
     from capsid.cli.tokenizer_text import drift_text
 
+    file = OutputFile.check(out, force=force)
     opened = open_tokenizer(path)
     names, attributes = read_items_file(items)
     new = [i for i, name in enumerate(names) if name not in opened.items]
@@ -102,11 +106,11 @@ def encode(
     if drift is not None:
         Console().line(drift_text(drift))
     lines = opened.lines(names)
-    if out != "-" or not as_json:
-        _write(out, "".join(map(json_line, lines)))
+    if not file.printed or not as_json:
+        _write(file, lines)
     if as_json:
         about = {"known": len(names) - len(new), "new": len(new), "drift": drift and drift.to_dict()}
-        print_json(about if out != "-" else {**about, "items": lines})
+        print_json({**about, "items": lines} if file.printed else about)
 
 
 @app.command("add")
@@ -116,6 +120,7 @@ def add(
         Path, typer.Option("--items", metavar="FILE", help="New items with item_id: .jsonl(.gz), .parquet or .csv.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="NEW", help="The folder to write; what is at TOK|RUN stays.")],
+    force: Force = False,
 ) -> None:
     """Let new items have ids, and in a run be recommended, without retraining. Old ids do not change.
 
@@ -127,14 +132,14 @@ def add(
     """
     import polars as pl
 
-    from capsid.artifacts import check_place
+    from capsid.artifacts import folder_kind, reserved
     from capsid.cli.items_file import read_items_file
     from capsid.cli.tokenizer_files import add_items
     from capsid.cli.tokenizer_text import drift_text
 
-    check_place(out)
-    names, attributes = read_items_file(items)
-    drift = add_items(path, attributes.with_columns(pl.Series("item_id", list(names), dtype=pl.String)), out)
+    with reserved(out, kind=folder_kind(path) or "run", replace=force) as place:
+        names, attributes = read_items_file(items)
+        drift = add_items(path, attributes.with_columns(pl.Series("item_id", list(names), dtype=pl.String)), place)
     if drift is not None:
         Console().line(drift_text(drift))
     print(f"{len(names):,} items added: {out}")
@@ -246,6 +251,7 @@ def merges(
 def export(
     path: Either,
     out: Annotated[str, typer.Option("--out", metavar="FILE.jsonl", help="The file to write; - is printed.")],
+    force: Force = False,
 ) -> None:
     """Write a line an item: {"item", "codes" by depth, "tokens" (global, no end token), "confidences"}.
 
@@ -257,17 +263,12 @@ def export(
     """
     from capsid.cli.tokenizer_files import open_tokenizer
 
+    file = OutputFile.check(out, force=force)
     opened = open_tokenizer(path)
-    _write(out, "".join(map(json_line, opened.lines(opened.items))))
+    _write(file, opened.lines(opened.items))
 
 
-def _write(out: str, text: str) -> None:
-    from capsid.artifacts import write_bytes
-
-    if out == "-":
-        sys.stdout.write(text)
-        return
-    if Path(out).is_dir():
-        raise ArtifactError(f"{out} is a folder", hint="give a file, such as ids.jsonl, or - to print")
-    write_bytes(Path(out), text.encode())
-    Console().line(f"{text.count(chr(10)):,} items: {out}")
+def _write(file: OutputFile, lines: list[dict[str, Any]]) -> None:
+    file.write("".join(map(json_line, lines)))
+    if not file.printed:
+        Console().line(f"{len(lines):,} items: {file.name}")

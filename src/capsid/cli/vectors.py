@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from capsid.cli.options import RecipeName, Seed, Settings
+from capsid.cli.options import Force, RecipeName, Seed, Settings
 from capsid.cli.output import print_json
 from capsid.errors import ConfigError
 from capsid.progress import Console, duration
@@ -40,6 +40,7 @@ def fit(
     keep: Annotated[
         bool, typer.Option("--keep-vectors/--no-vectors", help="Whether TOK holds a copy of the vectors, for reports.")
     ] = True,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit a recipe's tokenizer on vectors from a file; its encoder is not used. A stopped fit resumes.
@@ -52,15 +53,17 @@ def fit(
 
       capsid vectors fit capsid --vectors items.npy --out runs/ids --set tokenizer.codebooks=1024,1024,1024,1024
     """
-    from capsid.artifacts import check_place
+    from capsid.artifacts import reserved
     from capsid.recipes import get_recipe
+    from capsid.tokenize.item_tokenizer import KIND
 
     start = time.monotonic()
     chosen = get_recipe(recipe).with_settings(settings or ())
     if chosen.encoder is None:
         raise ConfigError(f"the recipe {recipe!r} makes ids without vectors", hint="take another, such as capsid")
-    check_place(out)
-    about = _fit(chosen, vectors, out, seed, keep) | {"seconds": round(time.monotonic() - start, 1)}
+    with reserved(out, kind=KIND, replace=force) as place:
+        about = _fit(chosen, vectors, place, seed, keep) | {"tokenizer": str(out)}
+    about |= {"seconds": round(time.monotonic() - start, 1)}
     if as_json:
         print_json(about)
         return

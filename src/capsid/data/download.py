@@ -5,7 +5,6 @@ What was downloaded before is checked against the SHA-256 stored beside it. Know
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
 import socket
@@ -13,12 +12,12 @@ import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterator
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 from capsid.artifacts import file_hash, write_bytes
 from capsid.errors import DataError
+from capsid.locks import held
 from capsid.progress import Progress, silent
 
 ATTEMPTS = 4
@@ -32,7 +31,8 @@ def fetch(
     """`path`, downloaded unless it is there already and unchanged. `sha256`: what the publisher says, where known."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(path):
+    # Two processes must not fill the same part.
+    with held(path.with_name(path.name + ".lock")):
         if path.exists():
             check_download(path)
             return path
@@ -154,16 +154,3 @@ def _check_gzip(part: Path, url: str) -> None:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         _discard(part)
         raise DataError(f"{url} arrived damaged: {error}", hint="run again to download it anew") from None
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Two processes must not fill the same part; on systems without flock the rename alone protects."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with open(path.with_name(path.name + ".lock"), "w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

@@ -12,7 +12,8 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from capsid.artifacts import cache_home, load_arrays, new_folder, open_folder, save_arrays, write_json
+from capsid.arrays import load_arrays, save_arrays
+from capsid.artifacts import cache_home, new_folder, open_folder, write_json
 from capsid.config import to_dict
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import ItemEncoder, check_vectors, first_ids, fresh, has_evidence

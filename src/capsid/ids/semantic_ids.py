@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from capsid.artifacts import load_arrays, read_json, save_arrays, write_json
+from capsid.arrays import load_arrays, save_arrays
+from capsid.artifacts import read_json, write_json
 from capsid.errors import ArtifactError, DataError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Settled, Suffix
 from capsid.ids.layout import ABSENT, END, TokenLayout, ending_present

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from capsid.arrays import load_array
 from capsid.errors import DataError
 from capsid.ids.layout import ABSENT, END, PAD
 from capsid.ids.order import Columns, lexicographic_order
@@ -205,15 +206,10 @@ class Trie:
     def load(cls, folder: Path, *, memory_map: bool = False) -> Trie:
         """Read what `save` wrote; mapped arrays are paged in as the search touches them, and processes share them."""
 
-        def read(name: str) -> np.ndarray:
-            array = np.load(folder / f"{name}.npy", mmap_mode="r" if memory_map else None, allow_pickle=False)
-            # A plain array over the mapped memory: NumPy's own class for it makes every small look-up slower.
-            return array.view(np.ndarray)
-
-        trie = cls(*map(read, _ARRAYS))
+        trie = cls(*(load_array(folder / f"{name}.npy", memory_map=memory_map) for name in _ARRAYS))
         # Older folders have no positions; they are then computed when they are first asked for.
         if (folder / f"{_POSITIONS}.npy").exists():
-            trie.__dict__[_POSITIONS] = read(_POSITIONS)
+            trie.__dict__[_POSITIONS] = load_array(folder / f"{_POSITIONS}.npy", memory_map=memory_map)
         return trie
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from capsid.artifacts import load_arrays, new_folder, open_folder, read_json, save_arrays, write_json
+from capsid.arrays import load_array, load_arrays, save_arrays
+from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds, from_dict, to_dict
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
@@ -191,7 +192,7 @@ class ItemTokenizer:
             self.merges_ = dataclasses.replace(self.merges).load_state(load_arrays(folder / "merges.npz"))
         # Mapped, not read: only diagnostics look at the vectors.
         vectors = folder / "vectors.npy"
-        self.vectors_ = np.load(vectors, mmap_mode="r", allow_pickle=False) if vectors.exists() else None
+        self.vectors_ = load_array(vectors, memory_map=True) if vectors.exists() else None
         self.ids_ = SemanticIds.load(folder)
         return self
 

@@ -1,11 +1,12 @@
 """One file that holds everything an interrupted training needs to go on with the same bits.
 
-A safetensors file whose metadata carries the plain values, so tensors and counters can never disagree. Written to
-a temporary sibling and renamed.
+A safetensors file whose metadata carries the plain values, so tensors and counters can never disagree, and a hash of
+all of it, so a changed byte is noticed. Written to a temporary sibling and renamed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -35,10 +37,12 @@ class Checkpoint:
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
     """Write whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # The same name every time: what a killed process left there is written over.
+    temporary = path.with_name(f".{path.name}.partial")
     try:
         whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        save_file(whole, temporary, metadata={"values": json.dumps(dict(values))})
+        text = json.dumps(dict(values))
+        save_file(whole, temporary, metadata={"values": text, "sha256": _digest(whole, text)})
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -55,6 +59,18 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            return Checkpoint({n: file.get_tensor(n) for n in file.keys()}, json.loads(metadata["values"]))  # noqa: SIM118
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+            tensors, text = {n: file.get_tensor(n) for n in file.keys()}, metadata["values"]  # noqa: SIM118
+            if _digest(tensors, text) != metadata["sha256"]:
+                raise ValueError("it was changed after it was written")
+            return Checkpoint(tensors, json.loads(text))
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise ArtifactError(f"the checkpoint {path} cannot be read: {error}", hint="delete it to start anew") from error
+
+
+def _digest(tensors: Mapping[str, Tensor], values: str) -> str:
+    digest = hashlib.sha256(values.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
