@@ -118,7 +118,7 @@ def test_evaluate_and_predict(run: Path, tmp_path: Path) -> None:
     old = tmp_path / "old.jsonl"
     old.write_text("earlier\n")
     refused(capsid("predict", run, "-k", 0, "--out", old), 2, "-k is 0", "hint: ")
-    refused(capsid("predict", run, "--split", "train", "--out", old), 1, "there is no split 'train'")
+    refused(capsid("predict", run, "--split", "train", "--out", old, "--force"), 1, "there is no split 'train'")
     refused(capsid("predict", run, "--out", tmp_path), 1, "is a folder", "hint: ")
     refused(capsid("predict", run, "--out", old / "under"), 1, "could not write", "hint: ")
     assert contents(run) == before
