@@ -205,7 +205,6 @@ class Trie:
     @classmethod
     def load(cls, folder: Path, *, memory_map: bool = False) -> Trie:
         """Read what `save` wrote; mapped arrays are paged in as the search touches them, and processes share them."""
-
         trie = cls(*(load_array(folder / f"{name}.npy", memory_map=memory_map) for name in _ARRAYS))
         # Older folders have no positions; they are then computed when they are first asked for.
         if (folder / f"{_POSITIONS}.npy").exists():
