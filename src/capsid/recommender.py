@@ -8,46 +8,28 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
 
+from capsid.answering import BATCH, Answerer, Query, Recommendation
 from capsid.config import Kinds, fingerprint
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
 from capsid.data.split import Split, leave_one_out
 from capsid.decode.retrieve import Retriever
-from capsid.errors import ConfigError, DataError, NotFittedError
+from capsid.errors import DataError, NotFittedError
 from capsid.evaluate.evaluator import Evaluation, evaluate
-from capsid.popularity import popularity_order
 from capsid.progress import Progress, silent
-from capsid.ragged import Ragged
 from capsid.recipe import KINDS, Recipe
 from capsid.recipes import get_recipe
 from capsid.stored import Catalogue, Fitted, Stored, load_run, save_run
 
 if TYPE_CHECKING:
     from capsid.fitting import TokenizerFrom
-
-# Users at once in a search: enough to fill the matrix products, small enough for the caches (benchmarks/decode.py).
-BATCH = 64
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """Items best first. `personal` is False where no item of the history was known and popular items stand in."""
-
-    items: tuple[str, ...]
-    scores: tuple[float, ...]
-    titles: tuple[str, ...]
-    personal: bool = True
-
-    def __len__(self) -> int:
-        return len(self.items)
 
 
 class Recommender:
@@ -56,6 +38,7 @@ class Recommender:
     def __init__(self, recipe: Recipe, *, seed: int = 0) -> None:
         self.recipe = recipe
         self.seed = seed
+        self._answerer: tuple[tuple[Fitted, Catalogue], Answerer] | None = None
 
     @classmethod
     def from_recipe(cls, recipe: str | Recipe, *, seed: int = 0, settings: Iterable[str] = ()) -> Recommender:
@@ -119,6 +102,14 @@ class Recommender:
         f = self.fitted
         return Retriever(f.generator, f.tokenizer.ids, f.trie, self.recipe.decoder, f.generator.history)
 
+    @property
+    def answerer(self) -> Answerer:
+        """What answers queries, as this recommender is now; later changes make another."""
+        now = (self.fitted, self.catalogue_)
+        if self._answerer is None or self._answerer[0] != now:
+            self._answerer = now, Answerer(self.retriever, self.catalogue_)
+        return self._answerer[1]
+
     def recommend(
         self,
         history: Sequence[str],
@@ -127,7 +118,7 @@ class Recommender:
         filter_history: bool = True,
         allow: Sequence[str] | None = None,
         deny: Sequence[str] | None = None,
-        unknown: str = "raise",
+        unknown: Literal["raise", "drop"] = "raise",
     ) -> Recommendation:
         """The k best next items after a history of item ids, oldest first; see `recommend_many`."""
         if isinstance(history, str):
@@ -143,25 +134,24 @@ class Recommender:
         filter_history: bool = True,
         allow: Sequence[str] | None = None,
         deny: Sequence[str] | None = None,
-        unknown: str = "raise",
+        unknown: Literal["raise", "drop"] = "raise",
     ) -> list[Recommendation]:
         """The k best next items after each history; `allow` and `deny` hold inside the search.
 
         `unknown` items in a history: "raise" or "drop". A history of which nothing is left gets the most popular items.
         """
-        if k < 1:
-            raise ConfigError(f"k is {k}, but at least one item must be asked for")
-        if unknown not in ("raise", "drop"):
-            raise DataError(f"unknown={unknown!r}", hint="allowed: raise, drop")
-        items = self.fitted.tokenizer.ids.items
-        rows = [items.numbers([str(i) for i in h], missing=unknown) for h in histories]
-        options = {
-            "filter_history": filter_history,
-            "allow": None if allow is None else items.numbers(allow),
-            "deny": None if deny is None else items.numbers(deny),
-        }
-        found = self._rank([r for r in rows if len(r)], k, options)
-        return [next(found) if len(r) else self._popular(k, options) for r in rows]
+        queries = [
+            Query(
+                tuple(str(i) for i in history),
+                k,
+                filter_history,
+                None if allow is None else tuple(allow),
+                () if deny is None else tuple(deny),
+                unknown,
+            )
+            for history in histories
+        ]
+        return self.answerer.answer(queries)
 
     def predict(
         self, split: str = "test", k: int = 50, *, filter_history: bool = False, progress: Progress = silent
@@ -215,6 +205,16 @@ class Recommender:
         self.catalogue_ = catalogue
         return list(ids.items)[old:]
 
+    def retire(self, items: Iterable[str]) -> None:
+        """Never recommend these items again, until `restore`. Histories may still hold them."""
+        known = {self.catalogue_.items[self.catalogue_.items.number(str(i))] for i in items}
+        self.catalogue_ = dataclasses.replace(self.catalogue_, retired=self.catalogue_.retired | known)
+
+    def restore(self, items: Iterable[str]) -> None:
+        """Let retired items be recommended again."""
+        known = {self.catalogue_.items[self.catalogue_.items.number(str(i))] for i in items}
+        self.catalogue_ = dataclasses.replace(self.catalogue_, retired=self.catalogue_.retired - known)
+
     def save_pretrained(self, path: str | Path) -> None:
         """One folder with all parts and hashes; whole or not at all."""
         save_run(Path(path), Stored(self.recipe, self.seed, self.fitted, self.catalogue_))
@@ -226,29 +226,3 @@ class Recommender:
         self = cls(stored.recipe, seed=stored.seed)
         self.fitted_, self.catalogue_ = stored.fitted, stored.catalogue
         return self
-
-    def _rank(self, rows: list[np.ndarray], k: int, options: dict[str, Any]) -> Iterator[Recommendation]:
-        for start in range(0, len(rows), BATCH):
-            ranked = self.retriever.rank(Ragged.from_rows(rows[start : start + BATCH], np.int64), k, **options)
-            for items, scores in zip(ranked.items_UK, ranked.scores_UK):
-                yield self._recommendation(items[items >= 0], scores[items >= 0], personal=True)
-
-    def _popular(self, k: int, options: dict[str, Any]) -> Recommendation:
-        counts = self.catalogue_.counts
-        order = popularity_order(counts)
-        if options["allow"] is not None:
-            order = order[np.isin(order, options["allow"])]
-        if options["deny"] is not None:
-            order = order[~np.isin(order, options["deny"])]
-        items = order[:k]
-        shares = np.log((counts[items] + 0.5) / (counts.sum() + 0.5 * len(counts)))
-        return self._recommendation(items, shares, personal=False)
-
-    def _recommendation(self, items: np.ndarray, scores: np.ndarray, *, personal: bool) -> Recommendation:
-        catalogue = self.catalogue_
-        return Recommendation(
-            tuple(catalogue.items.ids(items)),
-            tuple(float(s) for s in scores),
-            tuple(catalogue.title(i) for i in items),
-            personal,
-        )

@@ -46,7 +46,10 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """What a fitted recommender remembers of its data, so that it can evaluate and show titles by itself."""
+    """What a fitted recommender remembers of its data, so that it can evaluate and show titles by itself.
+
+    `retired` items keep their ids and may stand in histories, but are not recommended.
+    """
 
     name: str
     fingerprint: str
@@ -55,6 +58,7 @@ class Catalogue:
     attributes: pl.DataFrame
     counts: np.ndarray
     split: Split
+    retired: frozenset[str] = frozenset()
 
     def with_items(self, items: Vocabulary, attributes: pl.DataFrame) -> Catalogue:
         """The same with more items at the end, that nobody has taken yet."""
@@ -89,6 +93,7 @@ def save_run(path: Path, run: Stored) -> None:
             "dataset": catalogue.name,
             "dataset_fingerprint": catalogue.fingerprint,
             "split": catalogue.split.kind,
+            "retired": sorted(catalogue.retired),
             "versions": _versions(),
         }
         write_json(folder / "about.json", about)
@@ -129,6 +134,8 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
         frame.drop("item_id"),
         arrays["counts"],
         _split_of(about["split"], arrays),
+        # Folders from before items could be retired do not name them.
+        frozenset(about.get("retired", ())),
     )
     return Stored(recipe, about["seed"], fitted, catalogue)
 

@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("evaluate",),
     ("recipe",),
     ("recipes", "stored"),
-    ("fitting",),
+    ("fitting", "answering"),
     ("recommender", "inspection"),
     ("report",),
     ("bench", "scale", "serve"),

@@ -58,6 +58,10 @@ class Retriever:
         if filter_history or allow is not None or deny is not None:
             seen = histories if filter_history else None
             only = Filter.build(self.trie, len(histories), seen=seen, allow=allow, deny=deny)
+        return self.search(histories, k, only)
+
+    def search(self, histories: Ragged, k: int, only: Filter | None) -> RankedItems:
+        """The k best items that a filter leaves, after every history."""
         tokens = self.ids.read(histories, last=self.history)
         leaves = self.decoder.search(self.model, tokens, self.trie, k=min(k, len(self.trie)), only=only)
         return _expand(self.trie, leaves, k, only)

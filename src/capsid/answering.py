@@ -1,0 +1,167 @@
+"""Which items come next after histories of item ids: one way to answer for Python, the command line and HTTP.
+
+Queries that can share a search are searched together; what a user must not get (history, deny list, retired items)
+holds inside the search. Works on a fitted method and its catalogue; knows nothing of files and training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from capsid.decode.filters import Filter, places_of
+from capsid.decode.retrieve import RankedItems, Retriever
+from capsid.errors import ConfigError, DataError
+from capsid.popularity import popularity_order
+from capsid.ragged import Ragged
+from capsid.stored import Catalogue
+
+# Users at once in a search: enough to fill the matrix products, small enough for the caches (benchmarks/decode.py).
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Items best first. `personal` is False where no item of the history was known and popular items stand in."""
+
+    items: tuple[str, ...]
+    scores: tuple[float, ...]
+    titles: tuple[str, ...]
+    personal: bool = True
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass(frozen=True)
+class Query:
+    """One question. `unknown` item ids in history, allow or deny list: an error ("raise"), or left out ("drop")."""
+
+    history: tuple[str, ...]
+    k: int = 10
+    filter_history: bool = True
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+    unknown: Literal["raise", "drop"] = "raise"
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ConfigError(f"k must be at least 1, got {self.k}")
+        if self.unknown not in ("raise", "drop"):
+            raise DataError(f"unknown={self.unknown!r}", hint="allowed: raise, drop")
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """A query in item numbers."""
+
+    history: np.ndarray
+    excluded: np.ndarray
+    allow: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class Answerer:
+    """A search with its catalogue. Nothing in it changes, so several threads may ask it."""
+
+    retriever: Retriever
+    catalogue: Catalogue
+
+    def answer(self, queries: Sequence[Query]) -> list[Recommendation]:
+        """An answer for every query, in order. A history of which nothing is known gets the most popular items."""
+        rows = [self._rows(query) for query in queries]
+        out: list[Recommendation | None] = [None] * len(queries)
+        groups: dict[Any, list[int]] = {}
+        for number, query in enumerate(queries):
+            if self._all_retired(rows[number].allow):
+                out[number] = Recommendation((), (), ())
+            elif len(rows[number].history):
+                groups.setdefault(self.group(query), []).append(number)
+            else:
+                out[number] = self._popular(query, rows[number])
+        for numbers in groups.values():
+            for start in range(0, len(numbers), BATCH):
+                part = numbers[start : start + BATCH]
+                ranked = self._rank([rows[n] for n in part], max(queries[n].k for n in part))
+                for number, items, scores in zip(part, ranked.items_UK, ranked.scores_UK):
+                    k = queries[number].k
+                    kept = items[:k] >= 0
+                    out[number] = self._recommendation(items[:k][kept], scores[:k][kept], personal=True)
+        return [answer for answer in out if answer is not None]
+
+    def group(self, query: Query) -> tuple[Any, ...]:
+        """Queries with equal groups can be searched together: one search for the largest k answers all of them.
+
+        Above the width of the beam, k itself sets how wide the search is.
+        """
+        width = getattr(self.retriever.decoder, "width", 0)
+        return query.allow, query.k if query.k > width else 0
+
+    @cached_property
+    def _closed(self) -> np.ndarray | None:
+        """Places of the retired items, sorted once for all searches."""
+        retired = self.catalogue.retired
+        if not retired:
+            return None
+        return places_of(self.retriever.trie, self.catalogue.items.numbers(sorted(retired)))
+
+    @cached_property
+    def _by_popularity(self) -> tuple[np.ndarray, np.ndarray]:
+        """All items, the most popular first, and the place of each in that order."""
+        order = popularity_order(self.catalogue.counts)
+        ranks = np.empty(len(order), dtype=np.int64)
+        ranks[order] = np.arange(len(order))
+        return order, ranks
+
+    def _rows(self, query: Query) -> _Rows:
+        items = self.catalogue.items
+        history = items.numbers(query.history, missing=query.unknown)
+        deny = items.numbers(query.deny, missing=query.unknown)
+        allow = None if query.allow is None else items.numbers(query.allow, missing=query.unknown)
+        left = len(np.setdiff1d(allow, deny)) if allow is not None else len(items) - len(np.unique(deny))
+        if not left:
+            raise DataError("the allow and deny lists leave no item", hint="loosen one of them")
+        excluded = np.concatenate([history, deny]) if query.filter_history else deny
+        return _Rows(history, excluded, allow)
+
+    def _all_retired(self, allow: np.ndarray | None) -> bool:
+        """Whether nothing that may be recommended is on sale any more; then the answer is an empty list."""
+        if self._closed is None:
+            return False
+        if allow is None:
+            return len(self._closed) == len(self.catalogue.items)
+        return bool(np.isin(places_of(self.retriever.trie, allow), self._closed).all())
+
+    def _rank(self, rows: list[_Rows], k: int) -> RankedItems:
+        histories = Ragged.from_rows([r.history for r in rows], np.int64)
+        excluded = Ragged.from_rows([r.excluded for r in rows], np.int64)
+        only = None
+        if len(excluded.values) or rows[0].allow is not None or self._closed is not None:
+            trie = self.retriever.trie
+            only = Filter.build(trie, len(rows), seen=excluded, allow=rows[0].allow, closed=self._closed)
+        return self.retriever.search(histories, k, only)
+
+    def _popular(self, query: Query, rows: _Rows) -> Recommendation:
+        counts, (order, ranks) = self.catalogue.counts, self._by_popularity
+        closed = np.zeros(0, dtype=np.int64) if self._closed is None else self.retriever.trie.items[self._closed]
+        excluded = np.concatenate([rows.excluded, closed])
+        if rows.allow is None:
+            # At most all excluded ones stand before the k-th that is not.
+            candidates = order[: query.k + len(excluded)]
+        else:
+            candidates = order[np.sort(ranks[np.unique(rows.allow)])]
+        items = candidates[~np.isin(candidates, excluded)][: query.k]
+        shares = np.log((counts[items] + 0.5) / (counts.sum() + 0.5 * len(counts)))
+        return self._recommendation(items, shares, personal=False)
+
+    def _recommendation(self, items: np.ndarray, scores: np.ndarray, *, personal: bool) -> Recommendation:
+        return Recommendation(
+            tuple(self.catalogue.items.ids(items)),
+            tuple(float(s) for s in scores),
+            tuple(self.catalogue.title(i) for i in items),
+            personal,
+        )
