@@ -15,7 +15,7 @@ from capsid.data.planted import planted_dataset
 from capsid.data.split import leave_one_out
 from capsid.encode.hashing import HashingEncoder
 from capsid.errors import ArtifactError, ConfigError, DataError, NotFittedError
-from capsid.ids.collisions import Bucket, Suffix
+from capsid.ids.collisions import Bucket, CollisionPolicy, Reassign, Suffix
 from capsid.ids.trie import Trie
 from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -33,10 +33,10 @@ def data() -> Dataset:
     return planted_dataset(branching=(4, 3, 2), items_per_leaf=3, users=40, length=6)
 
 
-def make(collisions: Suffix | Bucket | None = None) -> ItemTokenizer:
+def make(collisions: CollisionPolicy | None = None, codebooks: tuple[int, ...] = (6, 6)) -> ItemTokenizer:
     return ItemTokenizer(
         encoder=HashingEncoder(dim=24),
-        tokenizer=ResidualKMeans(codebooks=(6, 6), iterations=10, restarts=1),
+        tokenizer=ResidualKMeans(codebooks=codebooks, iterations=10, restarts=1),
         collisions=collisions or Suffix(),
     )
 
@@ -94,8 +94,8 @@ def test_adding_changes_no_old_id_and_extends_the_trie(data: Dataset) -> None:
     assert len(grown.ids) == len(before) + 2
 
 
-@pytest.mark.parametrize("collisions", [Suffix(), Bucket()])
-def test_save_and_load(tmp_path: Path, data: Dataset, collisions: Suffix | Bucket) -> None:
+@pytest.mark.parametrize("collisions", [Suffix(), Bucket(), Reassign()])
+def test_save_and_load(tmp_path: Path, data: Dataset, collisions: CollisionPolicy) -> None:
     tokenizer = make(collisions).fit(data, seed=1)
     tokenizer.save_pretrained(tmp_path / "tok")
     assert folder_kind(tmp_path / "tok") == "tokenizer"
@@ -109,6 +109,37 @@ def test_save_and_load(tmp_path: Path, data: Dataset, collisions: Suffix | Bucke
     grown.save_pretrained(tmp_path / "tok")
     again = ItemTokenizer.from_pretrained(tmp_path / "tok")
     assert again.ids == grown.ids, "added items are saved too, over the folder they were read from"
+
+
+def test_settled_codes_are_read_and_new_items_settle_around_them(data: Dataset, tmp_path: Path) -> None:
+    # Codes enough for every item under one prefix, so that nothing has to share.
+    tokenizer, other = make(Reassign(), codebooks=(6, 24)), make(Bucket(), codebooks=(6, 24))
+    ids, plain = tokenizer.fit(data, seed=1).ids, other.fit(data, seed=1).ids
+    assert ids.encoded == plain.codes
+    assert ids.codes != plain.codes
+    assert ids.statistics().collision_rate == plain.statistics().collision_rate > 0
+    assert ids.statistics().collision_rate_final == 0
+    tokenizer.save_pretrained(tmp_path / "tok")
+    loaded = ItemTokenizer.from_pretrained(tmp_path / "tok")
+    frame = data.attributes.with_columns(pl.Series("item_id", list(data.items)))
+    for own in (tokenizer, loaded):
+        assert list(own.encode(frame).values()) == [tuple(c.tolist()) for c in ids.codes]
+    moved = next(i for i in range(len(ids)) if not np.array_equal(ids.codes[i], plain.codes[i]))
+    copies = pl.concat([frame[[moved]], frame[[moved]], frame[[0]]]).with_columns(
+        pl.Series("item_id", ["twin", "triplet", data.items[0]])
+    )
+    codes = loaded.encode(copies)
+    assert codes[data.items[0]] == tuple(ids.codes[0].tolist())
+    assert codes["twin"] == codes["triplet"] == tuple(plain.codes[moved].tolist()), "not settled yet"
+    grown = loaded.with_items(copies[:2]).ids
+    assert all(grown[item] == ids[item] for item in ids.items)
+    assert grown.statistics().collision_rate_final == 0
+    assert grown.statistics().collision_rate > ids.statistics().collision_rate
+
+
+def test_a_policy_that_needs_costs_is_refused_before_anything_is_fitted(data: Dataset) -> None:
+    with pytest.raises(ConfigError, match=r"'reassign' needs costs of last codes.*'atomic' does not"):
+        ItemTokenizer(tokenizer=Atomic(), collisions=Reassign()).fit(data)
 
 
 def test_token_vectors_are_the_centres(fitted: ItemTokenizer) -> None:

@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from worlds import make_table
 
 from capsid.arrays import load_arrays, save_arrays
 from capsid.config import from_dict, to_dict
 from capsid.data.item_table import ItemTable
 from capsid.errors import DataError, NotFittedError
+from capsid.ids.collisions import Reassign
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
+from capsid.tokenize.base import Adapting, LastCosts, Revising, SoftAssigning, Tracing
 from capsid.tokenize.kinds import TOKENIZERS
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 from capsid.train.options import Training
@@ -179,6 +182,89 @@ def test_a_failed_fit_leaves_no_half_learnt_state(kind: str) -> None:
         tokenizer.fit(make_table(np.full((5, 3), np.nan)))
     with pytest.raises(NotFittedError):
         tokenizer.encode(table())
+
+
+# --- optional abilities ---
+
+ABILITIES: dict[type, set[str]] = {
+    LastCosts: {"capsules", "residual-kmeans", "rq-vae"},
+    Tracing: {"capsules"},
+    SoftAssigning: {"capsules"},
+    Adapting: {"capsules"},
+    Revising: set(),
+}
+
+
+def able(ability: type) -> list[str]:
+    """Kinds with an ability, whether we know of them or not."""
+    return [kind for kind, cls in TOKENIZERS.items() if issubclass(cls, ability)]
+
+
+def test_abilities_are_declared(kind: str) -> None:
+    for ability, kinds in ABILITIES.items():
+        assert isinstance(make(kind), ability) == (kind in kinds), ability.__name__
+
+
+@pytest.mark.parametrize("kind", able(LastCosts))
+def test_the_own_last_code_costs_least_and_company_changes_nothing(kind: str) -> None:
+    whole = table()
+    tokenizer = make(kind).fit(whole)
+    codes, costs = tokenizer.encode(whole), tokenizer.last_costs(whole)
+    rows = np.arange(60)
+    all_NK = costs(rows)
+    assert np.isfinite(all_NK).all()
+    assert len(costs(rows[:0])) == 0
+    for row, own in enumerate(codes):
+        size = tokenizer.sizes[len(own) - 1]
+        assert all_NK[row, own[-1]] == all_NK[row, :size].min()
+        assert (all_NK[row, :size] >= -1e-5).all()
+    for some in (rows[[17]], rows[::-7]):
+        np.testing.assert_allclose(costs(some), all_NK[some], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            tokenizer.last_costs(part_of(whole, some.tolist()))(np.arange(len(some))),
+            all_NK[some],
+            rtol=1e-4,
+            atol=1e-5,
+        )
+
+
+@pytest.mark.parametrize("kind", able(LastCosts))
+def test_reassigning_separates_twins_as_far_as_there_are_codes(kind: str) -> None:
+    vectors = np.repeat(np.random.default_rng(0).normal(size=(20, 7)), 2, axis=0)
+    whole = make_table(vectors)
+    tokenizer = make(kind).fit(whole)
+    before, costs = tokenizer.encode(whole), tokenizer.last_costs(whole)
+    ids = SemanticIds.assign(whole.items, before, tokenizer.sizes, Reassign(), costs)
+    assert ids.encoded == before
+    about = ids.statistics()
+    assert about.collision_rate >= 0.5
+    assert about.collision_rate_final < about.collision_rate
+    prefixes = [tuple(c[:-1].tolist()) for c in ids.codes]
+    for own, prefix in zip(ids.codes, prefixes):
+        below = sum(tuple(c[: len(own) - 1].tolist()) == prefix for c in ids.codes)
+        shared = sum(np.array_equal(c, own) for c in ids.codes)
+        assert shared == 1 or below > tokenizer.sizes[len(own) - 1]
+
+
+@pytest.mark.parametrize("kind", able(Tracing))
+def test_a_trace_and_its_stops_are_the_codes(kind: str) -> None:
+    tokenizer = make(kind).fit(table())
+    seen = tokenizer.trace(table(), strongest=2)
+    assert Ragged.from_dense(seen.codes, tokenizer.stop(seen).lengths) == tokenizer.encode(table())
+    np.testing.assert_array_equal(tokenizer.trace_vectors(table().vectors()).codes, seen.codes)
+    np.testing.assert_array_equal(seen.strongest[:, :, 0], seen.codes)
+
+
+@pytest.mark.parametrize("kind", able(SoftAssigning))
+def test_soft_weights_are_shares_and_their_strongest_is_the_code(kind: str) -> None:
+    tokenizer = make(kind).fit(table())
+    weights, loss = tokenizer.soft(torch.from_numpy(table().vectors()))
+    assert [w.shape for w in weights] == [(60, size) for size in tokenizer.sizes]
+    assert loss.isfinite()
+    for depth, weights_NK in enumerate(weights):
+        np.testing.assert_allclose(weights_NK.sum(1).numpy(), 1, rtol=1e-5)
+        own = [c[depth] if len(c) > depth else int(w.argmax()) for c, w in zip(tokenizer.encode(table()), weights_NK)]
+        assert weights_NK.argmax(1).tolist() == own
 
 
 def test_every_kind_is_named_as_it_is_listed() -> None:

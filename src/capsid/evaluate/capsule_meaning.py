@@ -20,7 +20,7 @@ from capsid.ids.order import column
 from capsid.ragged import Ragged
 
 if TYPE_CHECKING:
-    from capsid.tokenize.capsules.encoding import Trace
+    from capsid.tokenize.trace import Trace
 
 NEAREST, WORDS = 3, 5
 # Two capsules that hold less than this together are not what an item is about.

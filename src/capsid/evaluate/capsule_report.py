@@ -1,7 +1,7 @@
 """Numbers about capsule routing: why ids end, how sure the winners are, how fast the rounds settle, and drift.
 
-Traces and quantiles in, numbers out. Anything with `trace_vectors` and `stop` can be asked; torch is loaded only to
-route again with fewer rounds. Knows no file, no title and no item id.
+Traces and quantiles in, numbers out. Torch is loaded only to route again with fewer rounds. Knows no file, no title and
+no item id.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from capsid.errors import ArtifactError
+from capsid.tokenize.base import Tracing
 
 if TYPE_CHECKING:
-    from capsid.tokenize.capsules.encoding import Trace
     from capsid.tokenize.capsules.network import CapsuleNetwork
-    from capsid.tokenize.stopping import Stops
+    from capsid.tokenize.stopping import StopRules
+    from capsid.tokenize.trace import Trace
 
 # Routing again for every number of rounds takes longer than encoding: a sample says the same.
 CONVERGENCE_ITEMS = 20_000
@@ -27,18 +28,18 @@ LARGE, FEWEST = 0.2, 30
 CHANCE = 1.63
 
 
-class Routing(Protocol):
-    """A tokenizer that routes and stops by itself."""
+@runtime_checkable
+class Routing(Tracing, Protocol):
+    """A fitted tokenizer that routes by agreement and ends ids by itself."""
 
     crowd: int
+    residual_of: str
     network_: CapsuleNetwork
     reference_: np.ndarray
 
-    def trace_vectors(self, vectors_NI: np.ndarray, *, strongest: int = 0) -> Trace:
-        """What routing saw at every depth."""
-
-    def stop(self, trace: Trace) -> Stops:
-        """Where ids end, and why."""
+    @property
+    def rules(self) -> StopRules:
+        """When ids end."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,6 @@ class RoutingQuality:
     soft: tuple[float, ...]
     hard: tuple[float, ...]
     routing_convergence: RoutingConvergence
-
-
-def routes(tokenizer: object) -> bool:
-    """Whether a tokenizer can be asked what this file reports."""
-    return hasattr(tokenizer, "trace_vectors") and hasattr(tokenizer, "stop")
 
 
 def routing_quality(tokenizer: Routing, vectors_NI: np.ndarray) -> RoutingQuality:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from capsid.evaluate.capsule_report import RoutingConvergence, RoutingQuality, routes, routing_quality
+from capsid.evaluate.capsule_report import Routing, RoutingConvergence, RoutingQuality, routing_quality
 from capsid.evaluate.merge_report import MergeReport, merge_report
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
@@ -81,7 +81,7 @@ def tokenizer_quality(
         first_N = ids.codes.values[ids.codes.offsets[:-1]]
         similar = intra_code_similarity(vectors_ND, first_N)
         overall = intra_code_similarity(vectors_ND, np.zeros(len(first_N), dtype=np.int64))
-        if routes(tokenizer):
+        if isinstance(tokenizer, Routing):
             routing = routing_quality(tokenizer, vectors_ND)
             hard = routing.hard
         elif decode is not None:

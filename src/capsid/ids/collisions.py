@@ -33,6 +33,7 @@ class CollisionPolicy(Protocol):
     """May change last codes, add a suffix, or leave items with equal codes in one bucket."""
 
     kind: ClassVar[str]
+    needs_costs: ClassVar[bool]
 
     def settle(
         self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
@@ -52,6 +53,7 @@ class Suffix:
     """A last token that counts inside the group of items with equal codes; 0 for an item alone."""
 
     kind: ClassVar[str] = "suffix"
+    needs_costs: ClassVar[bool] = False
     capacity: int = setting(
         0, "Number of suffix tokens; 0 takes twice what the catalogue needs, so that new items find room.", least=0
     )
@@ -79,6 +81,7 @@ class Bucket:
     """Items with equal codes share one id."""
 
     kind: ClassVar[str] = "bucket"
+    needs_costs: ClassVar[bool] = False
 
     def settle(
         self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
@@ -100,6 +103,7 @@ class Reassign:
     """
 
     kind: ClassVar[str] = "reassign"
+    needs_costs: ClassVar[bool] = True
     how: Literal["cheapest"] = setting("cheapest", "How last codes are chosen: at least total cost under every prefix.")
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from capsid.errors import ConfigError
 from capsid.evaluate.capsule_meaning import Capsule, TitleWords, capsules, two_facets
-from capsid.evaluate.capsule_report import Drift, Routing, drift, routes
+from capsid.evaluate.capsule_report import Drift, Routing, drift
 from capsid.evaluate.tokenizer_quality import TokenizerQuality, tokenizer_quality
 from capsid.inspection.merges import merges_of, subwords_of
 from capsid.ragged import Ragged
@@ -23,7 +23,7 @@ from capsid.tokenize.stopping import CAUSES
 from capsid.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from capsid.tokenize.capsules.encoding import Trace
+    from capsid.tokenize.trace import Trace
 
 EXAMPLES = 5
 STRONGEST = 5
@@ -49,7 +49,7 @@ class OpenTokenizer:
     def routing(self) -> tuple[Routing, np.ndarray] | None:
         """The tokenizer and the items' vectors, if it can tell how it routes them."""
         tokenizer, vectors = self.tokenizer.tokenizer_, self.tokenizer.vectors_
-        return (tokenizer, vectors) if routes(tokenizer) and vectors is not None else None
+        return (tokenizer, vectors) if isinstance(tokenizer, Routing) and vectors is not None else None
 
     def lines(self, items: Iterable[str]) -> list[dict[str, Any]]:
         """Items as `export` writes them."""
@@ -166,7 +166,7 @@ class OpenTokenizer:
         }
 
 
-def _why(tokenizer: Any, seen: Trace) -> dict[str, Any]:
+def _why(tokenizer: Routing, seen: Trace) -> dict[str, Any]:
     """Why the only id of a trace ends where it does."""
     stops, rules = tokenizer.stop(seen), tokenizer.rules
     depth = int(stops.lengths[0])

@@ -1,19 +1,32 @@
-"""What a tokenizer is: fitted on an item table, it gives every item a row of codes, and knows its codebook sizes."""
+"""What a tokenizer is: fitted on an item table, it gives every item a row of codes, and knows its codebook sizes.
+
+What only some tokenizers can do is declared here too, one protocol per ability. Whoever needs an ability asks with
+`isinstance`; a tokenizer has it by defining the methods, and inherits from nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
 from capsid.data.item_table import ItemTable
+from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.tokenize.stopping import Stops
+from capsid.tokenize.trace import Trace
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 class Tokenizer(Protocol):
     """Estimator: fields are hyperparameters, learnt state ends in an underscore."""
+
+    kind: ClassVar[str]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -25,16 +38,71 @@ class Tokenizer(Protocol):
         """Learn codebooks. What takes long goes on from `checkpoint` if that is there."""
 
     def encode(self, table: ItemTable) -> Ragged:
-        """Codes of every item of a table, also of items that were not there at `fit`."""
+        """Codes of every item of a table, also of items that were not there at `fit`.
+
+        An item's codes do not depend on which other items are encoded with it. Code -1 at a depth: no token there.
+        """
 
     def decode(self, codes: Ragged) -> np.ndarray | None:
         """Vectors that the codes stand for, or None if codes mean nothing by themselves. Shape: (items, d)."""
 
     def centres(self) -> tuple[np.ndarray, ...] | None:
-        """One vector a code, by depth, to start token embeddings from; None if there are none."""
+        """One vector per code, by depth, to start token embeddings from; None if there are none."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Learnt arrays by name."""
 
     def load_state(self, state: dict[str, np.ndarray]) -> Self:
         """Learnt arrays as saved."""
+
+
+@runtime_checkable
+class LastCosts(Protocol):
+    """Can say what every other last code would cost an item, so that a collision policy may change it."""
+
+    def last_costs(self, table: ItemTable) -> Costs:
+        """A function from rows of the table to the costs of every code at each item's last depth, all finite.
+
+        The code that `encode` gives costs least. Columns beyond that depth's codebook mean nothing.
+        """
+
+
+@runtime_checkable
+class Tracing(Protocol):
+    """Routes items to several codes at every depth, says how strongly, and ends ids by itself."""
+
+    def trace(self, table: ItemTable, *, strongest: int = 0) -> Trace:
+        """What routing saw at every depth of every item, with so many of the strongest codes and their weights."""
+
+    def trace_vectors(self, vectors_NI: np.ndarray, *, strongest: int = 0) -> Trace:
+        """The same of a bare matrix."""
+
+    def stop(self, trace: Trace) -> Stops:
+        """Where the ids of a trace end, and why."""
+
+
+@runtime_checkable
+class SoftAssigning(Protocol):
+    """Assigns vectors to codes by weights that have gradients, for training together with a generator."""
+
+    def soft(self, x_UI: Tensor) -> tuple[Sequence[Tensor], Tensor]:
+        """Weights of all codes by depth, each of shape (items, K_l), and the tokenizer's own loss."""
+
+
+@runtime_checkable
+class Adapting(Protocol):
+    """Has small parameters that a generator may train, after which some items get other codes."""
+
+    def begin_adapting(self, rank: int, *, seed: int = 0) -> nn.ModuleList:
+        """Attach the parameters; nothing else of the tokenizer learns."""
+
+    def end_adapting(self, table: ItemTable, codes: Ragged, most: float) -> None:
+        """Take over what they learnt, as much of it as changes at most a share `most` of the `codes`."""
+
+
+@runtime_checkable
+class Revising(Protocol):
+    """Can find new codes from vectors that a generator has learnt, in the block "learnt" of the table."""
+
+    def revise(self, table: ItemTable) -> None:
+        """Learn from those vectors; the codebook sizes stay."""

@@ -26,8 +26,10 @@ from capsid.encode.kinds import ENCODERS
 from capsid.errors import ConfigError, DataError, NotFittedError
 from capsid.ids.collisions import COLLISIONS, Bucket
 from capsid.ids.layout import TokenLayout
+from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
+from capsid.tokenize.base import LastCosts, Revising
 from capsid.tokenize.kinds import MERGES, TOKENIZERS
 from capsid.vocabulary import Vocabulary
 
@@ -63,6 +65,7 @@ class ItemTokenizer:
 
         With a checkpoint file, training that was killed goes on from there.
         """
+        self._check_parts()
         table = data if isinstance(data, ItemTable) else ItemTable.from_training(data, leave_one_out(data).train)
         self.text_fields_ = table.text_fields
         self.vectors_: np.ndarray | None = None
@@ -70,8 +73,7 @@ class ItemTokenizer:
         self.tokenizer_ = dataclasses.replace(self.tokenizer).fit(
             table, seed=seed, progress=progress, checkpoint=checkpoint
         )
-        codes = self.tokenizer_.encode(table)
-        self.ids_: SemanticIds = SemanticIds.assign(table.items, codes, self.tokenizer_.sizes, self.collisions)
+        self.ids_: SemanticIds = self._settled(table)
         self.merges_: Any | None = None
         if self.merges is not None:
             self.merges_ = dataclasses.replace(self.merges).fit(
@@ -90,7 +92,7 @@ class ItemTokenizer:
         self, table: ItemTable, learnt_ND: np.ndarray, *, seed: int = 0, progress: Progress = silent
     ) -> ItemTokenizer:
         """New ids for the same items, from what a generator has learnt of each (for re-tokenising recipes)."""
-        if not hasattr(self.tokenizer_, "revise"):
+        if not isinstance(self.tokenizer_, Revising):
             raise ConfigError(
                 f"the tokenizer {self.tokenizer_.kind!r} cannot re-tokenise", hint="drop retokenize from the schedule"
             )
@@ -103,7 +105,8 @@ class ItemTokenizer:
     ) -> ItemTokenizer:
         """New ids for at most a share `most` of the items, from what adapters of the routing have learnt (stage 2)."""
         table = self._with_vectors(table, seed, progress)
-        self.tokenizer_.end_adapting(table, self.ids.codes, most)
+        # What the policy changed is no churn: the tokenizer is compared with its own codes.
+        self.tokenizer_.end_adapting(table, self.ids.encoded, most)
         layout = self.ids.layout
         if self.merges_ is not None and gate_bias:
             self.merges_ = self.merges_.shifted(gate_bias)
@@ -111,23 +114,49 @@ class ItemTokenizer:
         return self._assign_again(table, layout)
 
     def _assign_again(self, table: ItemTable, layout: TokenLayout) -> ItemTokenizer:
-        ids = SemanticIds.assign(table.items, self.tokenizer_.encode(table), self.tokenizer_.sizes, self.collisions)
+        ids = self._settled(table)
         if ids.layout.sizes != layout.sizes:
             raise ConfigError("re-tokenising changed the codebook sizes, so the generator's tokens lost their meaning")
         self.ids_ = dataclasses.replace(ids, layout=layout)
         return self
 
+    def _settled(self, table: ItemTable) -> SemanticIds:
+        """Ids of a whole catalogue under the collision policy."""
+        codes, sizes = self.tokenizer_.encode(table), self.tokenizer_.sizes
+        return SemanticIds.assign(table.items, codes, sizes, self.collisions, self._costs(table))
+
+    def _costs(self, table: ItemTable) -> Costs | None:
+        if not self.collisions.needs_costs or not isinstance(self.tokenizer_, LastCosts):
+            return None
+        return self.tokenizer_.last_costs(table)
+
+    def _check_parts(self) -> None:
+        if self.collisions.needs_costs and not isinstance(self.tokenizer, LastCosts):
+            raise ConfigError(
+                f"the collision policy {self.collisions.kind!r} needs costs of last codes, which the tokenizer "
+                f"{self.tokenizer.kind!r} does not give",
+                hint="set collisions=suffix or collisions=bucket",
+            )
+
     def encode(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
-        """Codes of items given by their attributes (a column `item_id` and the text fields), known or new."""
-        table = self._table(items)
-        codes = self.tokenizer_.encode(table)
-        return {item: tuple(int(c) for c in codes[i]) for i, item in enumerate(table.items)}
+        """Codes of items given by their attributes (a column `item_id` and the text fields), known or new.
+
+        The codes of a known item are read, whatever its attributes say now. A new item gets what the tokenizer finds;
+        `with_items` also asks the collision policy.
+        """
+        frame, names = self._frame(items)
+        rows, known = self.ids.items.numbers(names, missing="negative"), self.ids.codes
+        new = np.flatnonzero(rows < 0)
+        found = iter(self.tokenizer_.encode(self._table(frame[new])) if len(new) else ())
+        codes = (known[row] if row >= 0 else next(found) for row in rows)
+        return {name: tuple(int(c) for c in own) for name, own in zip(names, codes)}
 
     def with_items(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> ItemTokenizer:
         """A tokenizer that knows new items as well. Nothing is retrained, old ids and this tokenizer do not change."""
-        table = self._table(items)
+        table = self._table(self._frame(items)[0])
         grown = copy.copy(self)
-        grown.ids_ = self.ids.extend(list(table.items), self.tokenizer_.encode(table))
+        codes = self.tokenizer_.encode(table)
+        grown.ids_ = self.ids.extend(list(table.items), codes, self.collisions, self._costs(table))
         if self.vectors_ is not None:
             grown.vectors_ = np.concatenate([self.vectors_, table.vectors()])
         return grown
@@ -216,11 +245,16 @@ class ItemTokenizer:
         self.vectors_ = vectors
         return table.with_block("item", vectors)
 
-    def _table(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> ItemTable:
+    def _frame(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> tuple[pl.DataFrame, Vocabulary]:
+        """Items as a frame, and their ids."""
         self.ids  # noqa: B018  (not fitted)
         frame = items if isinstance(items, pl.DataFrame) else pl.DataFrame(dict(items))
         if "item_id" not in frame.columns:
             raise DataError("items need a column 'item_id'", hint=f"there are: {', '.join(frame.columns)}")
+        return frame, Vocabulary(str(i) for i in frame["item_id"])
+
+    def _table(self, frame: pl.DataFrame) -> ItemTable:
+        """A table of new items with their vectors."""
         names = Vocabulary(str(i) for i in frame["item_id"])
         table = ItemTable.new_items(names, frame.drop("item_id"), self.text_fields_)
         if self.encoder_ is None:

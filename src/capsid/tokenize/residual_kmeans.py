@@ -5,6 +5,7 @@ k-means and nearest centres are faiss'. Codes of an item do not depend on which 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -15,6 +16,7 @@ import numpy as np
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, require_items
 from capsid.errors import NotFittedError
+from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.rng import child_seed
@@ -68,6 +70,20 @@ class ResidualKMeans:
             residual -= centres[codes_ND[:, depth]]
         return Ragged.from_dense(codes_ND)
 
+    def last_costs(self, table: ItemTable) -> Costs:
+        """Squared distances of what the earlier depths leave to the centres of the last."""
+        *earlier, last = self._fitted()
+        vectors = table.vectors(self.block)
+
+        def costs(rows: np.ndarray) -> np.ndarray:
+            residual = np.array(vectors[rows], dtype=np.float32)
+            for centres in earlier:
+                residual -= centres[_nearest(residual, centres)]
+            own_R1 = (residual**2).sum(1, keepdims=True)
+            return own_R1 + np.concatenate([np.zeros((0, len(last)), np.float32), *_distances(residual, last)])
+
+        return costs
+
     def decode(self, codes: Ragged) -> np.ndarray:
         """Sum of the codes' centres."""
         out = np.zeros((len(codes), self._fitted()[0].shape[1]), dtype=np.float32)
@@ -116,13 +132,20 @@ def _kmeans(vectors_ND: np.ndarray, k: int, iterations: int, restarts: int, seed
 
 
 def _nearest(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> np.ndarray:
-    """Nearest centre of every vector. The full norm is used, in blocks of one shape, so batch and single agree."""
+    """Nearest centre of every vector."""
+    parts = [distances_BK.argmin(1) for distances_BK in _distances(vectors_ND, centres_KD)]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+
+def _distances(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> Iterator[np.ndarray]:
+    """Squared distances to all centres less the vector's own square, block by block.
+
+    The full norm is used, in blocks of one shape, so batch and single agree.
+    """
     norms_K = (centres_KD**2).sum(1)
-    out = np.empty(len(vectors_ND), dtype=np.int64)
     block = 1024
     padded = np.zeros((block, vectors_ND.shape[1]), dtype=np.float32)
     for start in range(0, len(vectors_ND), block):
         part = vectors_ND[start : start + block]
         padded[: len(part)] = part
-        out[start : start + len(part)] = (norms_K - 2 * padded @ centres_KD.T).argmin(1)[: len(part)]
-    return out
+        yield (norms_K - 2 * padded @ centres_KD.T)[: len(part)]

@@ -25,7 +25,7 @@ from capsid.encode.mapped_files import MappedVectors
 from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.tokenize.base import Tokenizer
+from capsid.tokenize.base import Tokenizer, Tracing
 
 VERSION = 1
 SUMMARY = "shards.json"
@@ -118,9 +118,9 @@ def _encoded(tokenizer: Tokenizer, table: ItemTable, about: Mapping[str, Any]) -
         return bytes(out.getvalue())
 
 
-def _codes(tokenizer: Any, table: ItemTable) -> tuple[Ragged, Ragged | None]:
+def _codes(tokenizer: Tokenizer, table: ItemTable) -> tuple[Ragged, Ragged | None]:
     """Codes, and a confidence for each where the tokenizer has one."""
-    if not hasattr(tokenizer, "trace"):
+    if not isinstance(tokenizer, Tracing):
         return tokenizer.encode(table), None
     trace = tokenizer.trace(table)
     lengths = tokenizer.stop(trace).lengths

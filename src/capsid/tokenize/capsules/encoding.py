@@ -7,8 +7,7 @@ the same bits for vectors of nine numbers and more (products of narrower ones de
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,36 +15,12 @@ import torch
 
 from capsid.errors import ArtifactError
 from capsid.tokenize.capsules.network import CapsuleNetwork, Depth
+from capsid.tokenize.trace import Trace
 
 if TYPE_CHECKING:
     from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 BLOCK = 512
-
-
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """Every depth of every item, as if no id stopped early.
-
-    Shapes: (items, depths), `strongest*` (items, depths, S).
-    """
-
-    codes: np.ndarray
-    confidence: np.ndarray
-    mass: np.ndarray
-    soft: np.ndarray
-    hard: np.ndarray
-    grew: np.ndarray
-    strongest: np.ndarray
-    strongest_weight: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    @classmethod
-    def join(cls, parts: list[Trace]) -> Trace:
-        """Traces one after the other."""
-        return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
 
 
 def trace(network: CapsuleNetwork, vectors_NI: np.ndarray, *, strongest: int = 0) -> Trace:
@@ -55,6 +30,26 @@ def trace(network: CapsuleNetwork, vectors_NI: np.ndarray, *, strongest: int = 0
 
 def traces(network: CapsuleNetwork, vectors_NI: np.ndarray, *, strongest: int = 0) -> Iterator[Trace]:
     """A trace for each block, with so many of the strongest capsules (finding them takes a third of the time)."""
+    return (_of(depths, rows, strongest) for depths, rows in _blocks(network, vectors_NI))
+
+
+def last_weights(network: CapsuleNetwork, vectors_NI: np.ndarray, ends: Callable[[Trace], np.ndarray]) -> np.ndarray:
+    """Routing weights at the depth where each id ends, 0 beyond that depth's codes. Shape: (items, most codes)."""
+    widest = max(layer.capsules for layer in network.depths)
+    parts = [np.zeros((0, widest), dtype=np.float32)]
+    for depths, rows in _blocks(network, vectors_NI):
+        lengths_B = ends(_of(depths, rows, 0))
+        out_BK = np.zeros((rows, widest), dtype=np.float32)
+        for length in np.unique(lengths_B):
+            weights_BK = depths[length - 1].routed.weights_BK[:rows].numpy()
+            chosen = lengths_B == length
+            out_BK[chosen, : weights_BK.shape[1]] = weights_BK[chosen]
+        parts.append(out_BK)
+    return np.concatenate(parts)
+
+
+def _blocks(network: CapsuleNetwork, vectors_NI: np.ndarray) -> Iterator[tuple[list[Depth], int]]:
+    """Routed blocks of one shape, each with the number of rows that are real."""
     padded = np.zeros((BLOCK, network.inputs), dtype=np.float32)
     # An empty matrix still has a trace: one block of which no row is kept.
     for start in range(0, max(len(vectors_NI), 1), BLOCK):
@@ -62,7 +57,7 @@ def traces(network: CapsuleNetwork, vectors_NI: np.ndarray, *, strongest: int = 
         padded[: len(part)] = part
         with torch.inference_mode():
             depths = network(network.enter(torch.from_numpy(padded)))
-        yield _of(depths, len(part), strongest)
+        yield depths, len(part)
 
 
 def leave(network: CapsuleNetwork, z_ND: np.ndarray) -> np.ndarray:

@@ -19,13 +19,14 @@ from torch import Tensor
 from capsid.progress import Progress
 from capsid.rng import child_seed, numpy_rng
 from capsid.tokenize.capsules.centres import fit_centres
-from capsid.tokenize.capsules.encoding import Trace, trace, traces
+from capsid.tokenize.capsules.encoding import trace, traces
 from capsid.tokenize.capsules.initialise import GAIN, settle, start_from_data
 from capsid.tokenize.capsules.losses import terms
 from capsid.tokenize.capsules.network import CapsuleNetwork, Depth, Projection
 from capsid.tokenize.capsules.votes import norm
 from capsid.tokenize.capsules.watch import Watch, look, warn_of_collapse
 from capsid.tokenize.stopping import Crowded
+from capsid.tokenize.trace import Trace
 from capsid.train.batches import BatchPlan
 from capsid.train.loop import Loss, Task, train
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules.adapters import fold, limit
-from capsid.tokenize.capsules.encoding import Trace, trace
+from capsid.tokenize.capsules.encoding import trace
 from capsid.tokenize.capsules.network import CapsuleNetwork
 from capsid.tokenize.capsules.stage_one import drift_reference
 from capsid.tokenize.stopping import Crowded, stop
+from capsid.tokenize.trace import Trace
 
 if TYPE_CHECKING:
     from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer

@@ -15,6 +15,7 @@ import numpy as np
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, require_items
 from capsid.errors import ConfigError, NotFittedError
+from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
@@ -22,10 +23,10 @@ from capsid.tokenize.stopping import Crowded, StopRules, Stops, stop
 from capsid.train.options import Training
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-    from capsid.tokenize.capsules.encoding import Trace
     from capsid.tokenize.capsules.network import CapsuleNetwork
+    from capsid.tokenize.trace import Trace
 
 
 def stage_one_training() -> Training:
@@ -178,6 +179,26 @@ class CapsuleTokenizer:
 
         settled = settle_adapters(self, self._fitted(), self._checked(table), codes, most)
         self.crowded_, self.reference_ = settled.crowded, settled.reference
+
+    def soft(self, x_UI: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Routing weights by depth, and the terms of stage 1 with the margin at its end."""
+        from capsid.tokenize.capsules.stage_one import routing_loss
+
+        loss, depths = routing_loss(self, self._fitted(), x_UI, 1.0)
+        return [depth.routed.weights_BK for depth in depths], loss
+
+    def last_costs(self, table: ItemTable) -> Costs:
+        """-log of the routing weights at the depth where an id ends."""
+        from capsid.tokenize.capsules.encoding import last_weights
+
+        network, vectors = self._fitted(), self._checked(table)
+        least = np.finfo(np.float32).tiny
+
+        def costs(rows: np.ndarray) -> np.ndarray:
+            weights_RK = last_weights(network, np.asarray(vectors[rows]), lambda seen: self.stop(seen).lengths)
+            return -np.log(np.maximum(weights_RK, least))
+
+        return costs
 
     def trace(self, table: ItemTable, *, strongest: int = 0) -> Trace:
         """What routing saw at every depth of every item."""

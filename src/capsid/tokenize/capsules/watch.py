@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capsid.progress import Progress
-from capsid.tokenize.capsules.encoding import Trace
 from capsid.tokenize.stopping import Crowded, Stops, prefix_keys, stop
+from capsid.tokenize.trace import Trace
 
 if TYPE_CHECKING:
     from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer

@@ -107,7 +107,12 @@ class RQVAENetwork(nn.Module):
 
 def nearest(r_BD: Tensor, book_KD: Tensor) -> Tensor:
     """Nearest centre of every row; the first of equals."""
-    return (book_KD.square().sum(1) - 2 * r_BD @ book_KD.T).argmin(1)
+    return _distances(r_BD, book_KD).argmin(1)
+
+
+def _distances(r_BD: Tensor, book_KD: Tensor) -> Tensor:
+    """Squared distances of rows to centres, less the square of the row. Shape: (rows, centres)."""
+    return book_KD.square().sum(1) - 2 * r_BD @ book_KD.T
 
 
 def quantized_blocks(network: RQVAENetwork, vectors_NI: np.ndarray) -> Iterator[tuple[Tensor, Quantized]]:
@@ -128,6 +133,17 @@ def encode(network: RQVAENetwork, vectors_NI: np.ndarray) -> Ragged:
     """Codes of every row."""
     parts = [found.codes_BL.to(torch.int32).numpy() for _, found in quantized_blocks(network, vectors_NI)]
     return Ragged.from_dense(np.concatenate([np.zeros((0, len(network.books)), dtype=np.int32), *parts]))
+
+
+def last_distances(network: RQVAENetwork, vectors_NI: np.ndarray) -> np.ndarray:
+    """Squared distances of what the earlier depths leave of the latent to the last codebook. Shape: (items, K)."""
+    book_KD = network.books[-1]
+    parts = [np.zeros((0, len(book_KD)), dtype=np.float32)]
+    for _, found in quantized_blocks(network, vectors_NI):
+        left_BD = found.residuals_LBD[-2]
+        with torch.inference_mode():
+            parts.append((left_BD.square().sum(1, keepdim=True) + _distances(left_BD, book_KD)).numpy())
+    return np.concatenate(parts)
 
 
 def decode(network: RQVAENetwork, codes: Ragged) -> np.ndarray:

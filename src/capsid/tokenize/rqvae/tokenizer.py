@@ -15,6 +15,7 @@ import numpy as np
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, require_items
 from capsid.errors import NotFittedError
+from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
@@ -85,6 +86,13 @@ class RQVAE:
         network, vectors = self._fitted(), table.vectors(self.block)
         check_vectors(vectors, table.items, dim=network.inputs)
         return encode(network, vectors)
+
+    def last_costs(self, table: ItemTable) -> Costs:
+        """Squared distances, in the latent space, of what the earlier depths leave to the last codebook."""
+        from capsid.tokenize.rqvae.network import last_distances
+
+        network, vectors = self._fitted(), table.vectors(self.block)
+        return lambda rows: last_distances(network, np.asarray(vectors[rows]))
 
     def decode(self, codes: Ragged) -> np.ndarray:
         """What the decoder makes of the sum of the codes."""
