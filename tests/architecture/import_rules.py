@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("recipes", "stored"),
     ("fitting", "answering"),
     ("recommender", "inspection"),
-    ("report",),
+    ("report", "runs"),
     ("bench", "scale", "serve"),
     ("cli",),
     ("__main__",),

@@ -42,7 +42,7 @@ def test_two_methods(runs: tuple[Path, Path]) -> None:
     assert found["p"] < 0.01
     story = capsid("compare", first, second).out
     assert f"first   recall@10 {recall.mean():.4f}" in story
-    assert "the interval leaves out zero" in story
+    assert "the interval excludes zero" in story
 
 
 def test_seeds_are_averaged(runs: tuple[Path, Path]) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from capsid.cli.output import print_json
-from capsid.errors import DataError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 Runs = Annotated[str, typer.Argument(metavar="RUN[,RUN...]", help="Runs of one method, one for each seed.")]
@@ -39,19 +34,12 @@ def compare(
 
       capsid compare runs/capsid-0,runs/capsid-1,runs/capsid-2 runs/rq-0,runs/rq-1,runs/rq-2 --filter-history --json
     """
-    from capsid.evaluate.kept import evaluation_name
-    from capsid.evaluate.significance import paired_bootstrap
+    from capsid.evaluate.kept import compare_runs, evaluation_name
 
-    name = evaluation_name(split, filter_history)
-    sides = [
-        [_kept(Path(run.strip()), name, metric) for run in side.split(",") if run.strip()] for side in (first, second)
-    ]
-    _check_same_cases([run for side in sides for run in side])
-    found = paired_bootstrap(*([values for _, values in side] for side in sides))
+    ours, theirs = ([Path(run.strip()) for run in side.split(",") if run.strip()] for side in (first, second))
+    found = compare_runs(ours, theirs, metric=metric, split=split, filter_history=filter_history)
     if as_json:
-        print_json(
-            {"metric": metric, "evaluation": name, **dataclasses.asdict(found), "significant": found.significant}
-        )
+        print_json({"metric": metric, "evaluation": evaluation_name(split, filter_history), **found.to_dict()})
         return
     for label, mean, seeds in (
         ("first", found.first, found.first_by_seed),
@@ -60,22 +48,5 @@ def compare(
         print(f"{label:<7} {metric} {mean:.4f}   by seed: {', '.join(f'{s:.4f}' for s in seeds)}")
     ratio = f" ({100 * found.difference / found.second:+.1f} %)" if found.second else ""
     print(f"difference {found.difference:+.4f}{ratio}, 95 % of [{found.low:+.4f}, {found.high:+.4f}], p {found.p:.4f}")
-    verdict = "the interval leaves out zero" if found.significant else "no difference can be told"
+    verdict = "the interval excludes zero" if found.significant else "no difference can be told"
     print(f"{found.users:,} users: {verdict}")
-
-
-def _kept(run: Path, name: str, metric: str) -> tuple[tuple[Path, np.ndarray, np.ndarray], np.ndarray]:
-    """Who was asked about which target, and the metric's value of each."""
-    from capsid.evaluate.kept import kept_values
-
-    users, targets, values = kept_values(run, name, metric)
-    return (run, users, targets), values
-
-
-def _check_same_cases(runs: list) -> None:
-    import numpy as np
-
-    (base, users, targets), _ = runs[0]
-    for (run, other_users, other_targets), _ in runs[1:]:
-        if not (np.array_equal(users, other_users) and np.array_equal(targets, other_targets)):
-            raise DataError(f"{base} and {run} were evaluated on different cases", hint="compare runs of the same data")

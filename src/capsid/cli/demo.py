@@ -130,12 +130,12 @@ def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, for
 def _fit(
     name: str, settings: tuple[str, ...], dataset: Dataset, out: Path, force: bool, progress: Progress
 ) -> Recommender:
-    from capsid.cli.fit import fit_or_reuse
     from capsid.recommender import Recommender
+    from capsid.runs.fit import fit_or_reuse
 
     recommender = Recommender.from_recipe(name, settings=settings)
-    reused = fit_or_reuse(recommender, dataset, out / name, force=force, replace=True, progress=progress)
-    if reused:
+    fitted = fit_or_reuse(recommender, dataset, out / name, force=force, replace=True, progress=progress)
+    if fitted.reused:
         print(f"   {name}: taken from {out / name}, where an earlier demo left it (--force fits it anew)")
         return Recommender.from_pretrained(out / name)
     return recommender

@@ -46,23 +46,16 @@ def fit(
       capsid tokenizer fit capsid-bpe --data movies --out runs/film-ids --set merges.size=512
     """
     from capsid.artifacts import reserved
-    from capsid.cli.tokenizer_files import checkpoint_beside, save_tokenizer
     from capsid.data.sources import load_dataset
     from capsid.recipes import get_recipe
-    from capsid.tokenize.item_tokenizer import KIND, ItemTokenizer
+    from capsid.runs.tokenizers import fit_tokenizer
+    from capsid.tokenize.item_tokenizer import KIND
 
     progress = Console()
     chosen = get_recipe(recipe).with_settings(settings or ())
-    with reserved(out, kind=KIND, replace=force) as place:
+    with reserved(out, kind=KIND, replace=force):
         dataset = load_dataset(data, progress=progress)
-        parts = ItemTokenizer(
-            encoder=chosen.encoder, tokenizer=chosen.tokenizer, collisions=chosen.collisions, merges=chosen.merges
-        )
-        about = (chosen.encoder, chosen.tokenizer, chosen.merges, seed, dataset.fingerprint)
-        checkpoint = checkpoint_beside(place, *about)
-        fitted = parts.fit(dataset, seed=seed, progress=progress, checkpoint=checkpoint)
-        save_tokenizer(place, fitted, dataset, chosen.name, seed)
-        checkpoint.unlink(missing_ok=True)
+        fit_tokenizer(chosen, dataset, out, seed=seed, replace=force, progress=progress)
     print(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
 
 
@@ -91,8 +84,8 @@ def encode(
     import polars as pl
 
     from capsid.cli.items_file import read_items_file
-    from capsid.cli.tokenizer_files import open_tokenizer
     from capsid.cli.tokenizer_text import drift_text
+    from capsid.runs.tokenizers import open_tokenizer
 
     file = OutputFile.check(out, force=force)
     opened = open_tokenizer(path)
@@ -132,14 +125,13 @@ def add(
     """
     import polars as pl
 
-    from capsid.artifacts import folder_kind, reserved
     from capsid.cli.items_file import read_items_file
-    from capsid.cli.tokenizer_files import add_items
     from capsid.cli.tokenizer_text import drift_text
+    from capsid.runs.tokenizers import add_items
 
-    with reserved(out, kind=folder_kind(path) or "run", replace=force) as place:
-        names, attributes = read_items_file(items)
-        drift = add_items(path, attributes.with_columns(pl.Series("item_id", list(names), dtype=pl.String)), place)
+    names, attributes = read_items_file(items)
+    frame = attributes.with_columns(pl.Series("item_id", list(names), dtype=pl.String))
+    drift = add_items(path, frame, out, replace=force)
     if drift is not None:
         Console().line(drift_text(drift))
     print(f"{len(names):,} items added: {out}")
@@ -163,9 +155,9 @@ def report(
 
       capsid tokenizer report runs/films --plots film-plots
     """
-    from capsid.cli.tokenizer_files import open_tokenizer
     from capsid.cli.tokenizer_plots import Pictures, write_plots
     from capsid.cli.tokenizer_text import report_rows
+    from capsid.runs.tokenizers import open_tokenizer
 
     opened = open_tokenizer(path)
     quality = opened.quality()
@@ -192,8 +184,8 @@ def inspect(
 
       capsid tokenizer inspect runs/film-ids 318 --json
     """
-    from capsid.cli.tokenizer_files import open_tokenizer
     from capsid.cli.tokenizer_text import item_text
+    from capsid.runs.tokenizers import open_tokenizer
 
     opened = open_tokenizer(path)
     check_items([item], opened.items, opened.title)
@@ -216,8 +208,8 @@ def facets(
 
       capsid tokenizer facets runs/film-ids -k 3 --depth 2 --json
     """
-    from capsid.cli.tokenizer_files import open_tokenizer
     from capsid.cli.tokenizer_text import facets_text
+    from capsid.runs.tokenizers import open_tokenizer
 
     count = parse_k(k)
     found = open_tokenizer(path).facets(depth=depth, count=count)
@@ -238,8 +230,8 @@ def merges(
 
       capsid tokenizer merges runs/films --top 50 --json
     """
-    from capsid.cli.tokenizer_files import open_tokenizer
     from capsid.cli.tokenizer_merges import merges_text
+    from capsid.runs.tokenizers import open_tokenizer
 
     if top < 1:
         raise ConfigError(f"--top is {top}", hint="at least 1")
@@ -261,7 +253,7 @@ def export(
 
       capsid tokenizer export runs/film-ids --out - | head -3
     """
-    from capsid.cli.tokenizer_files import open_tokenizer
+    from capsid.runs.tokenizers import open_tokenizer
 
     file = OutputFile.check(out, force=force)
     opened = open_tokenizer(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ from capsid.errors import ConfigError
 from capsid.progress import Console, duration
 
 if TYPE_CHECKING:
-    from capsid.recipe import Recipe
+    pass
 
 app = typer.Typer(
     help="Ids from your own vectors, for catalogues that may be larger than memory.",
@@ -53,21 +53,17 @@ def fit(
 
       capsid vectors fit capsid --vectors items.npy --out runs/ids --set tokenizer.codebooks=1024,1024,1024,1024
     """
-    from capsid.artifacts import reserved
     from capsid.recipes import get_recipe
-    from capsid.tokenize.item_tokenizer import KIND
+    from capsid.runs.tokenizers import fit_on_vectors
 
     start = time.monotonic()
     chosen = get_recipe(recipe).with_settings(settings or ())
-    if chosen.encoder is None:
-        raise ConfigError(f"the recipe {recipe!r} makes ids without vectors", hint="take another, such as capsid")
-    with reserved(out, kind=KIND, replace=force) as place:
-        about = _fit(chosen, vectors, place, seed, keep) | {"tokenizer": str(out)}
-    about |= {"seconds": round(time.monotonic() - start, 1)}
+    fitted = fit_on_vectors(chosen, vectors, out, seed=seed, keep_vectors=keep, replace=force, progress=Console())
+    seconds = round(time.monotonic() - start, 1)
     if as_json:
-        print_json(about)
+        print_json({**fitted.to_dict(), "seconds": seconds})
         return
-    print(f"{about['items']:,} items, {about['width']} wide, {duration(about['seconds'])}")
+    print(f"{fitted.items:,} items, {fitted.width} wide, {duration(seconds)}")
     print(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
     print(f"  capsid vectors encode {out} --vectors {vectors} --out codes")
 
@@ -97,8 +93,8 @@ def encode(
     """
     from dataclasses import asdict
 
-    from capsid.cli.tokenizer_files import open_tokenizer
     from capsid.encode.mapped_files import open_vectors
+    from capsid.runs.tokenizers import open_tokenizer
     from capsid.tokenize.shards import encode_shards
 
     asked = re.fullmatch(r"(\d+)/(\d+)", part)
@@ -122,35 +118,3 @@ def encode(
         return
     print(f"{done.items:,} items in {done.shards:,} shards, {duration(time.monotonic() - start)}")
     print(f"codes: {out}" if done.complete else f"codes: {out} (other parts are not finished yet)")
-
-
-def _fit(recipe: Recipe, vectors: Path, out: Path, seed: int, keep: bool) -> dict[str, Any]:
-    from capsid import __version__
-    from capsid.artifacts import new_folder, write_json
-    from capsid.encode.mapped_files import open_vectors
-    from capsid.tokenize.item_tokenizer import KIND, ItemTokenizer
-    from capsid.tokenize.shards import tokenizer_key
-
-    progress = Console()
-    source = open_vectors(vectors, progress=progress)
-    checkpoint = _checkpoint(recipe, vectors, out, seed)
-    parts = ItemTokenizer(tokenizer=recipe.tokenizer, collisions=recipe.collisions)
-    parts.fit(source.table(), seed=seed, progress=progress, checkpoint=checkpoint)
-    # A mapped array is copied from file to file, so keeping it takes disk and no memory.
-    parts.vectors_ = source.vectors_ND if keep else None
-    with new_folder(out, kind=KIND) as folder:
-        parts.save(folder)
-        about = {"recipe": recipe.name, "seed": seed, "vectors": vectors.name, "versions": {"capsid": __version__}}
-        write_json(folder / "about.json", about)
-    checkpoint.unlink(missing_ok=True)
-    key, width = tokenizer_key(parts.tokenizer_), source.vectors_ND.shape[1]
-    return {"tokenizer": str(out), "items": len(source), "width": width, "key": key}
-
-
-def _checkpoint(recipe: Recipe, vectors: Path, out: Path, seed: int) -> Path:
-    """Other settings or vectors have another one, so none goes on from a stranger's."""
-    from capsid.cli.tokenizer_files import checkpoint_beside
-    from capsid.encode.mapped_files import vector_files
-
-    about = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in vector_files(vectors)]
-    return checkpoint_beside(out, recipe.tokenizer, seed, about)

@@ -7,6 +7,8 @@ an evaluation is added.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,29 @@ import numpy as np
 from capsid.arrays import load_arrays, save_arrays
 from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
 from capsid.data.split import Cases
-from capsid.errors import ArtifactError, ConfigError, nearest
+from capsid.errors import ArtifactError, ConfigError, DataError, nearest
 from capsid.evaluate.evaluator import Evaluation
+from capsid.evaluate.significance import Comparison, paired_bootstrap
 
 KIND = "evaluations"
 FOLDER = "evaluations"
+
+
+@dataclass(frozen=True, eq=False)
+class KeptEvaluation:
+    """Who was asked about which target, and one value per case for every metric."""
+
+    run: Path
+    name: str
+    users: np.ndarray
+    targets: np.ndarray
+    values: Mapping[str, np.ndarray]
+
+    def metric(self, name: str) -> np.ndarray:
+        """The values of a metric, such as recall@10. Shape: (cases,)."""
+        if name not in self.values:
+            raise ConfigError(f"{self.run} has no metric {name!r}", hint=nearest(name, self.values))
+        return self.values[name]
 
 
 def evaluation_name(split: str, filter_history: bool) -> str:
@@ -47,18 +67,41 @@ def keep_evaluation(run: Path, result: Evaluation, cases: Cases) -> Path:
     return folder / name
 
 
-def kept_values(run: Path, name: str, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """User, target and the metric's value of every case."""
+def kept_evaluation(run: Path, split: str = "test", *, filter_history: bool = False) -> KeptEvaluation:
+    """Read what `keep_evaluation` wrote; every hash is checked."""
+    name = evaluation_name(split, filter_history)
     folder = Path(run) / FOLDER
     if not (folder / f"{name}.npz").exists():
-        asked = "capsid evaluate RUN" + (" --filter-history" if name.endswith("-filtered") else "")
-        raise ArtifactError(f"{run} has no evaluation {name!r}", hint=f"run `{asked}` on it first")
+        command = "capsid evaluate RUN" + (" --filter-history" if filter_history else "")
+        raise ArtifactError(f"{run} has no evaluation {name!r}", hint=f"run `{command}` on it first")
     _open(folder)
     arrays = load_arrays(folder / f"{name}.npz")
-    metrics = [key for key in arrays if "@" in key]
-    if metric not in metrics:
-        raise ConfigError(f"{run} has no metric {metric!r}", hint=nearest(metric, metrics))
-    return arrays["user"], arrays["target"], arrays[metric]
+    metrics = {key: values for key, values in arrays.items() if "@" in key}
+    return KeptEvaluation(Path(run), name, arrays["user"], arrays["target"], metrics)
+
+
+def compare_runs(
+    first: Sequence[Path],
+    second: Sequence[Path],
+    *,
+    metric: str = "recall@10",
+    split: str = "test",
+    filter_history: bool = False,
+) -> Comparison:
+    """First minus second, user by user: on each side the runs of one method, one for each seed."""
+    sides = [[kept_evaluation(run, split, filter_history=filter_history) for run in side] for side in (first, second)]
+    every = [kept for side in sides for kept in side]
+    for other in every[1:]:
+        _check_same_cases(every[0], other)
+    ours, theirs = ([kept.metric(metric) for kept in side] for side in sides)
+    return paired_bootstrap(ours, theirs)
+
+
+def _check_same_cases(first: KeptEvaluation, second: KeptEvaluation) -> None:
+    if not (np.array_equal(first.users, second.users) and np.array_equal(first.targets, second.targets)):
+        raise DataError(
+            f"{first.run} and {second.run} were evaluated on different cases", hint="compare runs of the same data"
+        )
 
 
 def _open(folder: Path) -> None:

@@ -10,7 +10,8 @@ bootstrap"). Knows no metric and no method.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,8 +38,12 @@ class Comparison:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves out zero."""
+        """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "significant": self.significant}
 
 
 def paired_bootstrap(

@@ -1,0 +1,130 @@
+"""Fit a recommender into a folder, or reuse the finished run that stands there already."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capsid.artifacts import MANIFEST, open_folder, read_json, reserved
+from capsid.config import canonical_json
+from capsid.data.dataset import Dataset
+from capsid.data.split import leave_one_out
+from capsid.errors import ArtifactError
+from capsid.progress import Progress, silent
+from capsid.recipe import Recipe
+from capsid.recommender import Recommender
+from capsid.stored import KIND
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What stands in a run's folder, and whether it was fitted now or before. `seconds` is the time it took now."""
+
+    run: str
+    recipe: str
+    data: str
+    seed: int
+    steps: int
+    best_step: int | None
+    validation_recall: float | None
+    tokens_per_second: int | None
+    seconds: float
+    reused: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `capsid fit --json` prints them."""
+        renamed = {"validation_recall": "validation_recall@10"}
+        return {renamed.get(name, name): value for name, value in dataclasses.asdict(self).items()}
+
+
+def fit_or_reuse(
+    recommender: Recommender,
+    dataset: Dataset,
+    out: str | Path,
+    *,
+    force: bool = False,
+    replace: bool = False,
+    progress: Progress = silent,
+) -> RunSummary:
+    """Fit and save, unless a finished run of the same recipe, seed and data stands at `out`: that one is left as it is.
+
+    Unfinished work is kept beside the run and taken up again; it goes when the run is finished. Work of other seeds,
+    recipes or data stays. A different run at `out`, or a damaged one, is replaced only with `force` (which fits anew in
+    any case) or `replace`. A reused run does not fill the given recommender: load it with `from_pretrained`.
+    """
+    began = time.monotonic()
+    with reserved(Path(out), kind=KIND, replace=True) as place:
+        if not force and _is_done(place, recommender, dataset, replace, progress):
+            return summarise(out)
+        work = place.parent / f".{place.name}.work"
+        own = work / recommender.fingerprint(dataset, leave_one_out(dataset))
+        if force:
+            shutil.rmtree(own, ignore_errors=True)
+        progress.line(outlook(recommender.recipe, dataset))
+        recommender.fit(dataset, work=work, progress=progress)
+        recommender.save_pretrained(place)
+        shutil.rmtree(own, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            work.rmdir()
+    return summarise(out, seconds=time.monotonic() - began, reused=False)
+
+
+def summarise(run: str | Path, *, seconds: float = 0.0, reused: bool = True) -> RunSummary:
+    """The summary of a finished run, read from its folder."""
+    about, recipe, log = (read_json(Path(run) / f"{name}.json") for name in ("about", "recipe", "log"))
+    last = log[-1] if log else None
+    return RunSummary(
+        run=str(run),
+        recipe=recipe["name"],
+        data=about["dataset"],
+        seed=about["seed"],
+        steps=sum(phase["steps"] for phase in log),
+        best_step=last["best_step"] if last else None,
+        validation_recall=last["best_metric"] if last and last["curve"] else None,
+        tokens_per_second=round(last["tokens_per_second"]) if last else None,
+        seconds=round(seconds, 1),
+        reused=reused,
+    )
+
+
+def outlook(recipe: Recipe, dataset: Dataset) -> str:
+    """What lies ahead, in one line."""
+    # The same for every tokenizer we have: one token per codebook, and the suffix; an atomic id is one token.
+    depths = len(getattr(recipe.tokenizer, "codebooks", (1,))) + (recipe.collisions.kind == "suffix")
+    users = len(dataset.users)
+    taken = max(dataset.interactions - 2 * users, 0)
+    text = f"{recipe.name} on {dataset.name}: {users:,} users, {len(dataset.items):,} items"
+    if not recipe.schedule:
+        return f"{text}, {taken:,} training interactions; nothing to train"
+    steps = ", then ".join(f"{p.training.steps:,} steps of {p.training.batch_size} sequences" for p in recipe.schedule)
+    return f"{text}, about {taken * depths:,} training tokens per epoch; at most {steps}"
+
+
+def _is_done(out: Path, recommender: Recommender, dataset: Dataset, replace: bool, progress: Progress) -> bool:
+    """Whether the very same run stands there, finished. A different one is not replaced without being asked."""
+    if not (out / MANIFEST).exists():
+        return False
+    try:
+        open_folder(out, kind=KIND)
+        about, stored = read_json(out / "about.json"), read_json(out / "recipe.json")
+    except ArtifactError as error:
+        if not replace:
+            raise ArtifactError(error.message, hint="choose another --out, or fit it anew with --force") from None
+        progress.line(f"what stands at {out} cannot be used and is replaced when the new run is whole: {error.message}")
+        return False
+    same = (
+        about["seed"] == recommender.seed
+        and about["dataset_fingerprint"] == dataset.fingerprint
+        and canonical_json(stored) == canonical_json(recommender.recipe)
+    )
+    if not same and not replace:
+        raise ArtifactError(
+            f"{out} holds another run ({stored['name']} on {about['dataset']}, seed {about['seed']})",
+            hint="choose another --out, or replace it with --force",
+        )
+    return bool(same)

@@ -1,0 +1,163 @@
+"""Folders of tokenizers and of runs, as far as ids go: fit a tokenizer into one, open either, add items to either."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from capsid import __version__
+from capsid.artifacts import folder_kind, new_folder, open_folder, read_json, reserved, write_json
+from capsid.config import fingerprint
+from capsid.data.dataset import Dataset, item_title
+from capsid.encode.mapped_files import open_vectors, vector_files
+from capsid.errors import ConfigError
+from capsid.inspection.items import OpenTokenizer
+from capsid.progress import Progress, silent
+from capsid.tokenize.item_tokenizer import KIND, ItemTokenizer
+from capsid.tokenize.shards import tokenizer_key
+from capsid.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from capsid.evaluate.capsule_report import Drift
+    from capsid.recipe import Recipe
+
+# As `capsid.stored` has it, which brings torch.
+RUN = "run"
+TITLES = "titles.json"
+ABOUT = "about.json"
+
+
+@dataclass(frozen=True)
+class VectorsFit:
+    """A tokenizer fitted on a file of vectors. `key` changes with all that it learnt."""
+
+    tokenizer: str
+    items: int
+    width: int
+    key: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `capsid vectors fit --json` prints them."""
+        return asdict(self)
+
+
+def open_tokenizer(path: str | Path) -> OpenTokenizer:
+    """The tokenizer of a tokenizer's folder or of a run's; every hash is checked. Loads no generator."""
+    path = Path(path)
+    if folder_kind(path) == KIND:
+        open_folder(path, kind=KIND)
+        titles = read_json(path / TITLES) if (path / TITLES).exists() else []
+        return OpenTokenizer(ItemTokenizer.load(path), titles)
+    open_folder(path, kind=RUN)
+    frame = pl.read_parquet(path / "items.parquet")
+    items = Vocabulary(frame["item_id"])
+    titles = [item_title(items, frame, n) for n in range(len(items))]
+    return OpenTokenizer(ItemTokenizer.load(path / "tokenizer"), titles)
+
+
+def fit_tokenizer(
+    recipe: Recipe,
+    dataset: Dataset,
+    out: str | Path,
+    *,
+    seed: int = 0,
+    replace: bool = False,
+    progress: Progress = silent,
+) -> ItemTokenizer:
+    """Fit a recipe's encoder, tokenizer and merges on a dataset's training part, and write them with the items' titles.
+
+    A fit that was killed resumes when it is called again with the same recipe, seed and data. A tokenizer that stands
+    at `out` already is an error unless it may be replaced.
+    """
+    parts = ItemTokenizer(
+        encoder=recipe.encoder, tokenizer=recipe.tokenizer, collisions=recipe.collisions, merges=recipe.merges
+    )
+    about = {"dataset": dataset.name, "dataset_fingerprint": dataset.fingerprint}
+    with reserved(Path(out), kind=KIND, replace=replace) as place:
+        checkpoint = _checkpoint(place, recipe.encoder, recipe.tokenizer, recipe.merges, seed, dataset.fingerprint)
+        fitted = parts.fit(dataset, seed=seed, progress=progress, checkpoint=checkpoint)
+        with new_folder(place, kind=KIND) as folder:
+            fitted.save(folder)
+            write_json(folder / TITLES, [dataset.title(n) for n in range(len(dataset.items))])
+            write_json(folder / ABOUT, _about(recipe, seed, about))
+        checkpoint.unlink(missing_ok=True)
+    return fitted
+
+
+def fit_on_vectors(
+    recipe: Recipe,
+    vectors: str | Path,
+    out: str | Path,
+    *,
+    seed: int = 0,
+    keep_vectors: bool = True,
+    replace: bool = False,
+    progress: Progress = silent,
+) -> VectorsFit:
+    """Fit a recipe's tokenizer on a file of vectors, which may be larger than memory; its encoder is not used.
+
+    Without `keep_vectors` the folder holds no copy of them, and reports tell less. A killed fit resumes.
+    """
+    if recipe.encoder is None:
+        raise ConfigError(f"the recipe {recipe.name!r} makes ids without vectors", hint="take another, such as capsid")
+    vectors = Path(vectors)
+    parts = ItemTokenizer(tokenizer=recipe.tokenizer, collisions=recipe.collisions)
+    with reserved(Path(out), kind=KIND, replace=replace) as place:
+        source = open_vectors(vectors, progress=progress)
+        # Other settings or vectors have another checkpoint, so that no fit resumes from a stranger's.
+        files = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in vector_files(vectors)]
+        checkpoint = _checkpoint(place, recipe.tokenizer, seed, files)
+        parts.fit(source.table(), seed=seed, progress=progress, checkpoint=checkpoint)
+        # A mapped array is copied from file to file, so keeping it takes disk and no memory.
+        parts.vectors_ = source.vectors_ND if keep_vectors else None
+        with new_folder(place, kind=KIND) as folder:
+            parts.save(folder)
+            write_json(folder / ABOUT, _about(recipe, seed, {"vectors": vectors.name}))
+        checkpoint.unlink(missing_ok=True)
+    return VectorsFit(str(out), len(source), source.vectors_ND.shape[1], tokenizer_key(parts.tokenizer_))
+
+
+def add_items(path: str | Path, attributes: pl.DataFrame, out: str | Path, *, replace: bool = False) -> Drift | None:
+    """Write to `out` what stands at `path`, a tokenizer or a run, with more items; how far they lie from the old ones.
+
+    `attributes` has a column `item_id`. Nothing is retrained, old ids do not change, and `path` stays as it is. What
+    stands at `out` already is an error unless it may be replaced.
+    """
+    path = Path(path)
+    kind = folder_kind(path) or RUN
+    names = Vocabulary(str(name) for name in attributes["item_id"])
+    with reserved(Path(out), kind=kind, replace=replace) as place:
+        if kind == KIND:
+            return _add_to_tokenizer(path, names, attributes, place).drift(names)
+        # Late: a recommender brings torch.
+        from capsid.recommender import Recommender
+
+        recommender = Recommender.from_pretrained(path)
+        recommender.add_items(attributes)
+        recommender.save_pretrained(place)
+        return open_tokenizer(place).drift(names)
+
+
+def _add_to_tokenizer(path: Path, names: Vocabulary, attributes: pl.DataFrame, out: Path) -> OpenTokenizer:
+    old = open_tokenizer(path)
+    known = len(old.items)
+    titles = [old.title(n) for n in range(known)] + [item_title(names, attributes, n) for n in range(len(names))]
+    grown = OpenTokenizer(old.tokenizer.with_items(attributes), titles)
+    with new_folder(out, kind=KIND) as folder:
+        grown.tokenizer.save(folder)
+        write_json(folder / TITLES, titles)
+        write_json(folder / ABOUT, {**read_json(path / ABOUT), "added": len(grown.items) - known})
+    return grown
+
+
+def _checkpoint(out: Path, *about: Any) -> Path:
+    """A hidden file beside `out` for a fit to resume from; anything else fitted there has another one."""
+    return out.with_name(f".{out.name}.{fingerprint(*about)}.checkpoint")
+
+
+def _about(recipe: Recipe, seed: int, source: dict[str, str]) -> dict[str, Any]:
+    """Where a tokenizer came from."""
+    return {"recipe": recipe.name, "seed": seed, **source, "versions": {"capsid": __version__}}
