@@ -6,6 +6,7 @@ import resource
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -69,11 +70,11 @@ def random_generator(
     *,
     kind: type[TransformerGenerator] = TransformerGenerator,
     scale: float = 12.0,
-    **fields: float,
+    **fields: Any,
 ) -> TransformerGenerator:
     """An untrained Transformer whose weights are large enough for its distributions to be far from flat."""
     settings = {"layers": 2, "heads": 2, "width": 16, "feedforward": 24, "history": 6, **fields}
-    generator = kind(**settings).build(ids, np.ones(len(ids)), seed=seed)  # type: ignore[arg-type]
+    generator = kind(**settings).build(ids, np.ones(len(ids)), seed=seed)
     with torch.no_grad():
         for parameter in generator.network.parameters():
             if parameter.dim() == 2:

@@ -33,6 +33,7 @@ from capsid.recipe import Phase, Recipe
 from capsid.rng import numpy_rng
 from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.train.options import Training
 
 # Where a fitted tokenizer may come from: items, seed, progress.
 TokenizerFrom = Callable[[ItemTable, int, Progress], ItemTokenizer]
@@ -223,7 +224,7 @@ class _Stages:
             learns=phase.learns,
             companion=companion,
             augment=phase.augment,
-            validate=_validation(retriever, split.valid, table.counts, phase.training.validation_users, seed),
+            validate=_validation(retriever, split.valid, table.counts, phase.training, seed),
             checkpoint=folder.with_suffix(".checkpoint") if folder is not None else None,
             progress=progress,
             name=phase.name,
@@ -253,11 +254,16 @@ def _open_stage(folder: Path) -> Path:
 
 
 def _validation(
-    retriever: Retriever, cases: Cases, counts: np.ndarray, users: int, seed: int
+    retriever: Retriever, cases: Cases, counts: np.ndarray, training: Training, seed: int
 ) -> Callable[[], float] | None:
-    """Recall@10 of a fixed sample of users, the same for every method and step; None without cases."""
+    """The chosen measure of a fixed sample of users, the same for every method and step; None without cases."""
     if not len(cases):
         return None
-    rows = np.sort(numpy_rng(seed, "validation").permutation(len(cases))[:users])
-    sample = cases.take(rows)
-    return lambda: evaluate(retriever, sample, counts, split="valid", ks=(10,)).metrics["recall@10"]
+    rows = np.sort(numpy_rng(seed, "validation").permutation(len(cases))[: training.validation_users])
+    sample, filtered = cases.take(rows), training.select_filtered
+
+    def measured() -> float:
+        found = evaluate(retriever, sample, counts, split="valid", ks=(10,), filter_history=filtered)
+        return found.metrics[training.select]
+
+    return measured

@@ -10,13 +10,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.nn import functional as F
 from worlds import make_ids, random_codes, random_generator
 
 from capsid.errors import ConfigError, DataError
 from capsid.generate.fit import fit_generator, training_pieces
 from capsid.generate.generator import TransformerGenerator
-from capsid.generate.network import Predictions
+from capsid.generate.network import GeneratorNetwork, Predictions
 from capsid.generate.objective import NextToken
 from capsid.ragged import Ragged
 from capsid.train.options import Training
@@ -167,3 +168,24 @@ def test_nothing_to_learn_from() -> None:
     generator = small().build(IDS, np.ones(len(IDS)), seed=0)
     with pytest.raises(DataError, match="no training sequence has two or more items"):
         fit_generator(generator, IDS, Ragged.from_rows([[1], []], np.int64), (NextToken(),), TINY, seed=0)
+
+
+def test_equal_targets_weigh_a_batch_by_what_it_holds() -> None:
+    """Batches are of near-equal lengths: here one of 2 targets and one of 9, 11 in two batches."""
+    rows = Ragged.from_rows([[0, 1], [1, 2, 3, 4, 5, 6], [2, 3], [3, 4, 5, 6, 7]], np.int64)
+    weights: list[float] = []
+
+    class Watched:
+        weight = 1.0
+
+        def loss(self, network: GeneratorNetwork, predictions: Predictions) -> Tensor:
+            value = network.norm.weight.sum()
+            value.register_hook(lambda gradient: weights.append(float(gradient)))
+            return value
+
+    for equal in (False, True):
+        generator = small().build(IDS, np.ones(len(IDS)), seed=0)
+        options = Training(steps=2, batch_size=2, equal_targets=equal, validate_every=9)
+        fit_generator(generator, IDS, rows, (Watched(),), options, seed=0)
+    assert weights[:2] == [1.0, 1.0]
+    assert sorted(weights[2:]) == pytest.approx([2 / 5.5, 9 / 5.5])

@@ -266,3 +266,15 @@ def test_a_state_is_read_back_by_its_own_kind_only() -> None:
         TransformerGenerator(layers=2, heads=2, width=16, feedforward=24, history=6).load_state(
             IDS.layout, generator.state()
         )
+
+
+def test_places_are_counted_from_the_end_that_is_named() -> None:
+    """The mask stands where the next item would, after the last place; in training the last item stands there."""
+    generator = masked(3, positions_from="end", input_scale=2.0)
+    network = network_of(generator)
+    _, logits = generator.start(IDS.read(Ragged.from_rows([[1, 2], [4, 5, 6]]), last=6))
+    (gradient,) = torch.autograd.grad(logits[0].square().sum(), network.place.weight)
+    assert gradient.abs().sum(1).nonzero()[:, 0].tolist() == [4, 5, 6]
+    found = network.predict(IDS.lesson(Ragged.from_rows([[1, 2, 9], [4, 5, 6, 9]]), last=7))
+    trained = network.norm(found.hidden_ND) @ found.vectors.score_VD.T
+    torch.testing.assert_close(trained, generator.start(IDS.read(Ragged.from_rows([[1, 2], [4, 5, 6]]), last=6))[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from worlds import make_ids, random_codes, random_generator, random_histories
 
-from capsid.generate.generator import TransformerGenerator
+from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.network import CausalTransformer
+from capsid.generate.token_table import TokenVectors
 from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
@@ -187,3 +189,48 @@ def test_fresh_weights_follow_the_seed() -> None:
     assert float(state["blocks.0.qkv.weight"].std()) == pytest.approx(0.02, rel=0.1)
     assert float(state["blocks.0.down.weight"].std()) == pytest.approx(0.01, rel=0.1)
     assert float(state["blocks.1.norm_attention.weight"].mean()) == 1.0
+
+
+KINDS: dict[str, tuple[type[TransformerGenerator], dict[str, Any]]] = {
+    "transformer": (TransformerGenerator, {}),
+    "timeline": (TimelineGenerator, {"reads": "places", "repeats": False}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("places", ["start", "end"])
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_training_and_search_read_a_history_alike(kind: str, places: str, scale: float) -> None:
+    """The row that predicts the first token after a whole history scores as `start` does after that history."""
+    cls, fields = KINDS[kind]
+    generator = random_generator(IDS, 2, kind=cls, positions_from=places, input_scale=scale, **fields)
+    for history in ([4], [1, 2, 3], [5, 6, 7, 8, 9, 10]):
+        _, logits = generator.start(IDS.read(Ragged.from_rows([history]), last=6))
+        found = generator.network.predict(IDS.lesson(Ragged.from_rows([[*history, 0]]), last=7))
+        first = len(found.targets_N) - len(IDS.closed[0])
+        trained = generator.network.logits(found.hidden_ND[first], found.vectors)
+        torch.testing.assert_close(trained, logits[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("places", ["start", "end"])
+def test_places_are_counted_from_the_end_that_is_named(kind: str, places: str) -> None:
+    """Three items take the first three places, or the last three of the six."""
+    cls, fields = KINDS[kind]
+    generator = random_generator(IDS, 2, kind=cls, positions_from=places, **fields)
+    _, logits = generator.start(IDS.read(Ragged.from_rows([[1, 2, 3], [4]]), last=6))
+    place = generator.network.place
+    assert place is not None
+    (gradient,) = torch.autograd.grad(logits[0].square().sum(), place.weight)
+    used = gradient.abs().sum(1).nonzero()[:, 0].tolist()
+    assert used == ([0, 1, 2] if places == "start" else [3, 4, 5])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_input_scale_multiplies_what_enters_and_not_what_scores(kind: str) -> None:
+    cls, fields = KINDS[kind]
+    plain, scaled = (random_generator(IDS, 2, kind=cls, input_scale=s, **fields) for s in (1.0, 3.0))
+    batch = IDS.read(Ragged.from_rows([[1, 2, 3], [4]]), last=6)
+    own = plain.network.token.vectors
+    plain.network.token.vectors = lambda: TokenVectors(3.0 * own().enter_VD, own().score_VD)  # type: ignore[method-assign]
+    torch.testing.assert_close(scaled.start(batch)[1], plain.start(batch)[1], rtol=1e-5, atol=1e-5)

@@ -18,7 +18,10 @@ from capsid.blocks.dropout import dropout
 
 @dataclass(frozen=True, kw_only=True)
 class BlockShape:
-    """Sizes that fix the parameters of a stack of blocks, and the dropout rate. `history` is the longest sequence."""
+    """Sizes that fix the parameters of a stack of blocks, and dropout rates. `history` is the longest sequence.
+
+    `dropout` is that of what a block adds to its input; weights of attention and hidden units have rates of their own.
+    """
 
     layers: int
     heads: int
@@ -26,6 +29,8 @@ class BlockShape:
     feedforward: int
     history: int
     dropout: float
+    attention_dropout: float = 0.0
+    hidden_dropout: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class Layer(nn.Module):
         super().__init__()
         self.heads = shape.heads
         self.dropout = shape.dropout
+        self.attention_dropout = shape.attention_dropout
+        self.hidden_dropout = shape.hidden_dropout
         self.norm_attention = nn.LayerNorm(shape.width)
         self.out = nn.Linear(shape.width, shape.width)
         self.norm_feedforward = nn.LayerNorm(shape.width)
@@ -62,7 +69,7 @@ class Layer(nn.Module):
 
     def _finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         x = x + dropout(self.out(mixed), self.dropout, self.training)
-        hidden = F.gelu(self.up(self.norm_feedforward(x)))
+        hidden = dropout(F.gelu(self.up(self.norm_feedforward(x))), self.hidden_dropout, self.training)
         return x + dropout(self.down(hidden), self.dropout, self.training)
 
 
@@ -80,7 +87,7 @@ class Block(Layer):
         """
         q, k, v = (t.transpose(1, 2) for t in self._project(x_BLD))
         seen = None if padding_BL is None else ~padding_BL[:, None, None, :]
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None)
+        mixed = self._attend(q, k, v, seen)
         return self._finish(x_BLD, mixed.transpose(1, 2).flatten(2)), Cache(k, v)
 
     def ragged(self, x_RD: Tensor, slots_R: Tensor, width: int) -> Tensor:
@@ -90,7 +97,7 @@ class Block(Layer):
         padded = qkv_RE.new_zeros(sequences * width, qkv_RE.shape[1]).index_copy(0, slots_R, qkv_RE)
         q, k, v = (t.transpose(1, 2) for t in padded.view(sequences, width, 3, self.heads, -1).unbind(2))
         # Padding stands at the end, so a causal mask hides it from every real row.
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = self._attend(q, k, v)
         return self._finish(x_RD, mixed.transpose(1, 2).flatten(2).flatten(0, 1)[slots_R])
 
     def step(self, x_UWD: Tensor, cache: Cache, parents_UW: Tensor, padding_UL: Tensor) -> tuple[Tensor, Cache]:
@@ -109,6 +116,18 @@ class Block(Layer):
         mixed_UHWK = weights[..., :length] @ cache.values_UHLK
         mixed_UHWK += torch.einsum("uhwt,uwthk->uhwk", weights[..., length:], own_v)
         return self._finish(x_UWD, mixed_UHWK.transpose(1, 2).flatten(2)), cache
+
+    def _attend(self, q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attention under a causal mask, or under `mask`: True where a position is seen, or numbers added to scores."""
+        if not (self.training and self.attention_dropout):
+            return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, attn_mask=mask, is_causal=mask is None)
+        # torch's own attention would draw its dropout one number per element.
+        scores_BHLL = (q_BHLK / math.sqrt(q_BHLK.shape[-1])) @ k_BHLK.transpose(2, 3)
+        if mask is None:
+            mask = torch.ones(scores_BHLL.shape[-2:], dtype=torch.bool).tril()
+        if mask.dtype == torch.bool:
+            mask = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+        return dropout((scores_BHLL + mask).softmax(-1), self.attention_dropout, self.training) @ v_BHLK
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         qkv = self.qkv(self.norm_attention(x))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, BlockShape, Cache, Layer
 
 
@@ -46,7 +46,7 @@ class NearBlock(Block):
         """Whole sequences; padding stands at the end, where no real position sees it."""
         q, k, v = (t.transpose(1, 2) for t in self._project(x_BLD))
         near_BHLL = self.distances(x_BLD.shape[1]).expand(len(x_BLD), -1, -1, -1)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=near_BHLL)
+        mixed = self._attend(q, k, v, near_BHLL)
         return self._finish(x_BLD, mixed.transpose(1, 2).flatten(2)), Cache(k, v)
 
 
@@ -62,5 +62,6 @@ class MixingBlock(Layer):
         """Whole sequences; nothing is left to go on from."""
         value_BLHK = self.value(self.norm_attention(x_BLD)).unflatten(-1, (self.heads, -1))
         weights_HLM = self.distances(x_BLD.shape[1]).softmax(-1)
+        weights_HLM = dropout(weights_HLM, self.attention_dropout, self.training)
         mixed_BLHK = torch.einsum("hlm,bmhk->blhk", weights_HLM, value_BLHK)
         return self._finish(x_BLD, mixed_BLHK.flatten(2)), None

@@ -55,6 +55,8 @@ def fit_generator(
     lengths = pieces.sums(tokens)
     network = generator.network
     _freeze(network, learns)
+    plan = BatchPlan(lengths, training.batch_size, seed)
+    usual = int((pieces.lengths - 1).sum()) / len(plan)
 
     def loss(rows: np.ndarray, step: int) -> Loss:
         items = pieces.take(rows)
@@ -66,11 +68,13 @@ def fit_generator(
         )
         predictions = network.predict(lesson, nudges_RD)
         total = sum((term.weight * term.loss(network, predictions) for term in terms), beside)
+        if training.equal_targets:
+            # Batches hold sequences of near-equal length, so their numbers of targets differ much.
+            total = total * (int((items.lengths - 1).sum()) / usual)
         return Loss(total, int(lesson.batch.lengths_B.sum()) - len(lesson.batch))
 
-    plan = BatchPlan(lengths, training.batch_size, seed)
     learner = network if companion is None else nn.ModuleDict({"generator": network, "companion": companion})
-    task = Task(learner, plan, loss, validate)
+    task = Task(learner, plan, loss, validate, training.select)
     return train(task, training, seed=seed, checkpoint=checkpoint, progress=progress, name=name)
 
 

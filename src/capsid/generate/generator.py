@@ -61,11 +61,17 @@ class TransformerGenerator:
     feedforward: int = setting(512, "Width inside the feed-forward layers.", least=1)
     dropout: float = setting(0.2, "Dropout inside the layers.", least=0, most=0.99)
     embedding_dropout: float = setting(0.2, "Dropout of the input embeddings.", least=0, most=0.99)
+    attention_dropout: float = setting(0.0, "Dropout of attention weights.", least=0, most=0.99)
+    hidden_dropout: float = setting(0.0, "Dropout inside the feed-forward layers.", least=0, most=0.99)
     history: int = setting(50, "How many of a user's latest items are read.", least=1)
     warm_start: bool = setting(True, "Whether token embeddings start from the tokenizer's centres.")
     compose: bool = setting(True, "Whether a merged token's embedding is the sum of its parts' and its own.")
     cosine_temperature: float = setting(
         0.0, "Tokens are scored by cosines divided by this; 0: by inner products.", least=0
+    )
+    input_scale: float = setting(1.0, "Token embeddings are multiplied by this where they enter.", above=0)
+    positions_from: str = setting(
+        "start", "From which end of a history its positions are counted.", choices=("start", "end")
     )
 
     def __post_init__(self) -> None:
@@ -133,6 +139,10 @@ class TransformerGenerator:
             dropout=self.dropout,
             embedding_dropout=self.embedding_dropout,
             cosine_temperature=self.cosine_temperature,
+            attention_dropout=self.attention_dropout,
+            hidden_dropout=self.hidden_dropout,
+            input_scale=self.input_scale,
+            positions_from=self.positions_from,
         )
 
 

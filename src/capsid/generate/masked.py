@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, reset
 from capsid.errors import ConfigError
-from capsid.generate.network import NetworkShape, Predictions, State, padded
+from capsid.generate.network import NetworkShape, Predictions, State, counted, padded
 from capsid.generate.token_table import TokenTable
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
@@ -71,7 +71,10 @@ class MaskedTransformer(nn.Module):
     def _read(self, tokens_BL: Tensor, masked_BL: Tensor, lengths_B: Tensor, extra_BLD: Tensor | None = None) -> Tensor:
         """Last hidden rows of whole sequences, before the last norm. Padding stands at the end of a row."""
         x_BLD = self.token(tokens_BL) if extra_BLD is None else self.token(tokens_BL) + extra_BLD
-        x_BLD = torch.where(masked_BL[..., None], self.mask, x_BLD) + self.place.weight[: tokens_BL.shape[1]]
+        x_BLD = x_BLD if self.shape.input_scale == 1.0 else x_BLD * self.shape.input_scale
+        # The mask stands where the next item would: after the last position of a history.
+        number_BL = counted(torch.arange(tokens_BL.shape[1])[None], lengths_B.numpy() - 1, self.shape)
+        x_BLD = torch.where(masked_BL[..., None], self.mask, x_BLD) + F.embedding(number_BL, self.place.weight)
         x_BLD = dropout(x_BLD, self.shape.embedding_dropout, self.training)
         padding_BL = torch.arange(tokens_BL.shape[1]) >= lengths_B[:, None]
         for block in self.blocks:

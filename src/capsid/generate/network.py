@@ -33,6 +33,8 @@ class NetworkShape(BlockShape):
     depths: int
     embedding_dropout: float
     cosine_temperature: float = 0.0
+    input_scale: float = 1.0
+    positions_from: str = "start"
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,10 @@ class TokenNetwork(nn.Module):
         reset(self, sum(isinstance(module, Layer) for module in self.modules()), generator)
         self.token.clear_own()
 
+    def _entering(self, x: Tensor) -> Tensor:
+        """Token embeddings as they enter, before places and depths are added."""
+        return x if self.shape.input_scale == 1.0 else x * self.shape.input_scale
+
     def logits(self, x: Tensor, vectors: TokenVectors) -> Tensor:
         """Scores of all tokens for rows that will be predicted from."""
         return F.linear(self.norm(x), vectors.score_VD)
@@ -118,6 +124,7 @@ class CausalTransformer(TokenNetwork):
         tokens, positions, depths = (torch.from_numpy(a) for a in arrays)
         extra_BLD = None if inputs_RD is None else padded(batch, inputs_RD)[:, :-1]
         vectors = self.token.vectors()
+        positions = counted(positions, batch.positions_B - 1, self.shape)
         hidden_BLD = self.hidden(vectors, tokens[:, :-1], positions[:, :-1], depths[:, :-1], extra_BLD)
         # The first token of item m is predicted from the column before it; the last column is never read.
         first_M = lesson.row_M * hidden_BLD.shape[1] + lesson.column_M - 1
@@ -145,6 +152,7 @@ class CausalTransformer(TokenNetwork):
         arrays = (histories.tokens_BL, histories.positions_BL, histories.depths_BL, histories.lengths_B)
         tokens_UL, positions_UL, depths_UL, lengths_U = (torch.from_numpy(a) for a in arrays)
         vectors = self.token.vectors()
+        positions_UL = counted(positions_UL, histories.positions_B, self.shape)
         x = self._embed(vectors, tokens_UL, positions_UL, depths_UL)
         caches = []
         for block in self.blocks:
@@ -162,8 +170,16 @@ class CausalTransformer(TokenNetwork):
         return self._stepped(self.blocks, x, state, parents_UW)
 
     def _embed(self, vectors: TokenVectors, tokens: Tensor, positions: Tensor, depths: Tensor) -> Tensor:
-        x = F.embedding(tokens, vectors.enter_VD) + self.place(positions) + self.depth(depths)
+        x = self._entering(F.embedding(tokens, vectors.enter_VD)) + self.place(positions) + self.depth(depths)
         return dropout(x, self.shape.embedding_dropout, self.training)
+
+
+def counted(positions_BL: Tensor, read_B: np.ndarray, shape: NetworkShape) -> Tensor:
+    """Numbers of position embeddings: from the start, or such that the last of `read` positions has history - 1."""
+    if shape.positions_from == "start":
+        return positions_BL
+    # Nothing reads padding, whatever its number: it only must not run over the table's end.
+    return (positions_BL + torch.from_numpy(shape.history - read_B)[:, None]).clamp_max(shape.history)
 
 
 def padded(batch: TokenBatch, rows_RD: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, Layer
 from capsid.blocks.reading import Distances, MixingBlock, NearBlock
-from capsid.generate.network import NetworkShape, Predictions, State, TokenNetwork
+from capsid.generate.network import NetworkShape, Predictions, State, TokenNetwork, counted
 from capsid.generate.repeats import Repeats, completions, taken
 from capsid.generate.token_table import TokenVectors
 from capsid.ids.layout import PAD
@@ -55,7 +55,7 @@ class TimelineTransformer(TokenNetwork):
     def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
         """Hidden rows for every token of every item of the lesson."""
         vectors = self.token.vectors()
-        read_BPD = self._read(vectors, lesson.batch, inputs_RD)[:, :-1]
+        read_BPD = self._read(vectors, lesson.batch, lesson.batch.positions_B - 1, inputs_RD)[:, :-1]
         depth_R = lesson.tokens.positions
         tokens_R = torch.from_numpy(lesson.tokens.values.astype(np.int64))
         # An item is predicted from what the timeline made of the position before it.
@@ -78,7 +78,7 @@ class TimelineTransformer(TokenNetwork):
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
         """Read histories once; of each only the last position goes on (U, V)."""
         vectors = self.token.vectors()
-        read_UPD = self._read(vectors, histories)
+        read_UPD = self._read(vectors, histories, histories.positions_B)
         x = read_UPD[torch.arange(len(histories)), torch.from_numpy(histories.positions_B) - 1][:, None]
         caches = []
         for block in self.depth_blocks:
@@ -99,8 +99,10 @@ class TimelineTransformer(TokenNetwork):
         own = state.taken.on(parents_UW, tokens_UW, state.depth)
         return replace(stepped, taken=own), own.added_to(logits_UWV, stepped.depth)
 
-    def _read(self, vectors: TokenVectors, batch: TokenBatch, inputs_RD: Tensor | None = None) -> Tensor:
-        """What the timeline makes of every prefix of the histories. Shape: (B, P, D)."""
+    def _read(
+        self, vectors: TokenVectors, batch: TokenBatch, read_B: np.ndarray, inputs_RD: Tensor | None = None
+    ) -> Tensor:
+        """What the timeline makes of every prefix of histories that end after `read` positions. Shape: (B, P, D)."""
         positions = int(batch.positions_B.max())
         user_R, column_R = np.nonzero(batch.tokens_BL != PAD)
         tokens_R = torch.from_numpy(batch.tokens_BL[user_R, column_R])
@@ -108,9 +110,10 @@ class TimelineTransformer(TokenNetwork):
         parts_RD = F.embedding(tokens_R, vectors.enter_VD)
         parts_RD = parts_RD if inputs_RD is None else parts_RD + inputs_RD
         items = torch.zeros(len(batch) * positions, self.shape.width).index_add(0, slots_R, parts_RD)
-        x_BPD = items.view(len(batch), positions, -1)
+        x_BPD = self._entering(items.view(len(batch), positions, -1))
         if self.place is not None:
-            x_BPD = x_BPD + self.place.weight[:positions]
+            number_BP = counted(torch.arange(positions)[None], read_B, self.shape)
+            x_BPD = x_BPD + F.embedding(number_BP, self.place.weight)
         x_BPD = dropout(x_BPD, self.shape.embedding_dropout, self.training)
         for block in self.blocks:
             x_BPD, _ = block(x_BPD)
@@ -119,5 +122,7 @@ class TimelineTransformer(TokenNetwork):
     def _taken(self, vectors: TokenVectors, tokens: Tensor, depths: Tensor) -> Tensor:
         """Embedding of a token that the next item has got already."""
         return dropout(
-            F.embedding(tokens, vectors.enter_VD) + self.depth(depths), self.shape.embedding_dropout, self.training
+            self._entering(F.embedding(tokens, vectors.enter_VD)) + self.depth(depths),
+            self.shape.embedding_dropout,
+            self.training,
         )

@@ -32,6 +32,13 @@ class Training:
     validate_every: int = setting(1_000, "Steps from one validation to the next.", least=1)
     patience: int = setting(8, "Training stops after this many validations without a new best.", least=1)
     validation_users: int = setting(5_000, "How many users a validation ranks items for, at most.", least=1)
+    select: str = setting(
+        "recall@10", "Which measure of validation chooses the weights that are kept.", choices=("recall@10", "ndcg@10")
+    )
+    select_filtered: bool = setting(False, "Whether validation leaves out the items of a user's history.")
+    equal_targets: bool = setting(
+        False, "Whether every target item has the same weight; otherwise every batch has, however many it holds."
+    )
     checkpoint_seconds: float = setting(60.0, "Seconds from one checkpoint to the next.", least=0)
     begun: int = setting(0, "Steps of a longer run that came before this part of it.", least=0)
     whole: int = setting(0, "Steps of the longer run that this is a part of; 0: it is no part.", least=0)

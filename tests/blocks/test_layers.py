@@ -1,0 +1,70 @@
+"""Blocks: dropout where settings ask for it, and the way that drops attention weights equals torch's own attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsid.blocks.layers import Block, BlockShape, Layer
+from capsid.blocks.reading import MixingBlock, NearBlock
+
+# Rates are rounded to 1/256, so this one takes the slow way through the attention and drops nothing.
+NOTHING = 0.001
+
+
+def make(kind: Callable[[BlockShape], Layer] = Block, **rates: float) -> Layer:
+    shape = BlockShape(layers=1, heads=2, width=8, feedforward=12, history=6, dropout=0.0, **rates)
+    block = kind(shape)
+    source = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=source))
+    return block
+
+
+def inputs() -> Tensor:
+    return torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("kind", [Block, NearBlock])
+def test_attention_that_could_drop_is_attention(kind: Callable[[BlockShape], Layer]) -> None:
+    plain, dropping = make(kind).train(), make(kind, attention_dropout=NOTHING).train()
+    torch.testing.assert_close(dropping(inputs())[0], plain(inputs())[0], rtol=1e-5, atol=1e-5)
+
+
+def test_attention_that_could_drop_sees_what_the_padding_allows() -> None:
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2, [False] + [True] * 4])
+    plain, dropping = make().train(), make(attention_dropout=NOTHING).train()
+    expected = plain(inputs(), padding)[0]
+    torch.testing.assert_close(dropping(inputs(), padding)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_short_sequences_end_to_end_drop_as_well() -> None:
+    rows, slots = inputs().flatten(0, 1), torch.arange(15)
+    plain, dropping = make(), make(attention_dropout=NOTHING).train()
+    assert isinstance(plain, Block)
+    assert isinstance(dropping, Block)
+    torch.testing.assert_close(dropping.ragged(rows, slots, 5), plain.ragged(rows, slots, 5), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rate", ["attention_dropout", "hidden_dropout"])
+@pytest.mark.parametrize("kind", [Block, NearBlock, MixingBlock])
+def test_dropout_acts_in_training_only_and_keeps_the_mean(kind: Callable[[BlockShape], Layer], rate: str) -> None:
+    """The mean over many draws is the output without dropout where nothing nonlinear follows: of what is added."""
+    plain, dropping = make(kind), make(kind, **{rate: 0.5})
+    if rate == "attention_dropout":
+        with torch.no_grad():
+            for block in (plain, dropping):
+                block.down.weight.zero_()
+    x = inputs()
+    torch.testing.assert_close(dropping.eval()(x)[0], plain(x)[0], rtol=0, atol=0)
+    dropping.train()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        draws = torch.stack([dropping(x)[0] for _ in range(4_000)])
+        assert draws.std(0).max() > 0.1
+        error = (draws.mean(0) - plain(x)[0]).abs() / (draws.std(0) / 4_000**0.5 + 1e-3)
+    assert float(error.max()) < 6
