@@ -21,7 +21,7 @@ SMALL = {
     "generator.history": "8",
     "decoder.width": "20",
 }
-TRAINING = {"batch_size": "32", "learning_rate": "0.01", "ema": "0.9", "checkpoint_seconds": "0.0"}
+TRAINING = {"batch_size": "32", "learning_rate": "0.01", "ema": "0.9"}
 
 
 @cache

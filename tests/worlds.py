@@ -23,6 +23,7 @@ from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
+from capsid.running import RunOptions
 from capsid.vocabulary import Vocabulary
 
 
@@ -146,6 +147,10 @@ def small_disk(limit: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+# So that a run that is killed at any step has lost nothing.
+EVERY_STEP = RunOptions(checkpoint_every=0.0)
 
 
 class Killed(Exception):

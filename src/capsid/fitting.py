@@ -29,8 +29,9 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.popularity import popularity_ranks
 from capsid.progress import Progress, duration
-from capsid.recipe import Phase, Recipe
+from capsid.recipe import Recipe, Stretch
 from capsid.rng import numpy_rng
+from capsid.running import CheckpointFile, RunOptions
 from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.train.options import Training
@@ -48,11 +49,12 @@ def fit_recipe(
     work: Path | None,
     kinds: Kinds,
     progress: Progress,
+    run: RunOptions,
     tokenizer_from: TokenizerFrom | None = None,
 ) -> Fitted:
     """Fit every part of the recipe. `tokenizer_from` gives a tokenizer fitted elsewhere, asked if `work` has none."""
-    stages = _Stages(work, kinds)
-    first: Callable[[Path | None], ItemTokenizer] = _FirstFit(recipe, table, seed, progress)
+    stages = _Stages(work, kinds, run)
+    first: Callable[[CheckpointFile | None], ItemTokenizer] = _FirstFit(recipe, table, seed, progress)
     if tokenizer_from is not None:
         first = _Given(tokenizer_from, recipe, table, seed, progress)
     tokenizer = stages.tokenizer("tokenizer", first)
@@ -61,13 +63,14 @@ def fit_recipe(
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
     trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
     log = []
-    for number, phase in enumerate(part for whole in recipe.schedule for part in whole.parts()):
+    for number, stretch in enumerate(stretch for phase in recipe.schedule for stretch in phase.stretches()):
+        phase = stretch.phase
         if phase.retokenize:
             tokenizer = stages.tokenizer(f"tokenizer-{number}", _Revision(tokenizer, generator, table, seed, progress))
             trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
         retriever = Retriever(generator, tokenizer.ids, trie, recipe.decoder, generator.history)
         companion = None if phase.adapt is None else Companion(phase.adapt, tokenizer, seed=seed + number)
-        log.append(stages.phase(number, recipe, phase, retriever, companion, table, split, seed, progress))
+        log.append(stages.train(number, recipe, stretch, retriever, companion, table, split, seed, progress))
         if phase.adapt is not None and companion is not None:
             adapted = _Adapted(tokenizer, phase.adapt, companion, table, seed, progress)
             tokenizer = stages.tokenizer(f"tokenizer-{number}-adapted", adapted)
@@ -94,7 +97,7 @@ class _FirstFit:
     seed: int
     progress: Progress
 
-    def __call__(self, checkpoint: Path | None) -> ItemTokenizer:
+    def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
         parts = tokenizer_parts(self.recipe)
         return parts.fit(self.table, seed=self.seed, progress=self.progress, checkpoint=checkpoint)
 
@@ -109,7 +112,7 @@ class _Given:
     seed: int
     progress: Progress
 
-    def __call__(self, checkpoint: Path | None) -> ItemTokenizer:
+    def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
         given, wanted = self.source(self.table, self.seed, self.progress), tokenizer_parts(self.recipe)
         if canonical_json(given) != canonical_json(wanted) or list(given.ids.items) != list(self.table.items):
             raise ConfigError("the tokenizer that was given is of other parts or other items than this recipe's")
@@ -126,7 +129,7 @@ class _Revision:
     seed: int
     progress: Progress
 
-    def __call__(self, checkpoint: Path | None) -> ItemTokenizer:
+    def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
         old = self.tokenizer.ids
         weights = self.generator.network.token.vectors().enter_VD.detach().numpy()
         sums = old.tokens.sums(weights[old.tokens.values])
@@ -147,7 +150,7 @@ class _Adapted:
     seed: int
     progress: Progress
 
-    def __call__(self, checkpoint: Path | None) -> ItemTokenizer:
+    def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
         old, bias = self.tokenizer.ids, self.companion.bias
         new = self.tokenizer.adapt(
             self.table, most=self.adapt.churn, gate_bias=bias, seed=self.seed, progress=self.progress
@@ -181,23 +184,24 @@ class _Stages:
 
     work: Path | None
     kinds: Kinds
+    run: RunOptions
 
-    def tokenizer(self, name: str, make: Callable[[Path | None], ItemTokenizer]) -> ItemTokenizer:
+    def tokenizer(self, name: str, make: Callable[[CheckpointFile | None], ItemTokenizer]) -> ItemTokenizer:
         if self.work is None:
             return make(None)
         folder = self.work / name
         if not (folder / MANIFEST).exists():
-            made = make(folder.with_suffix(".checkpoint"))
+            made = make(self.run.checkpoint(folder.with_suffix(".checkpoint")))
             with new_folder(folder, kind="stage") as new:
                 made.save(new)
             return made
         return ItemTokenizer.load(_open_stage(folder), self.kinds)
 
-    def phase(
+    def train(
         self,
         number: int,
         recipe: Recipe,
-        phase: Phase,
+        stretch: Stretch,
         retriever: Retriever,
         companion: Companion | None,
         table: ItemTable,
@@ -205,7 +209,7 @@ class _Stages:
         seed: int,
         progress: Progress,
     ) -> dict[str, Any]:
-        generator = retriever.model
+        generator, phase = retriever.model, stretch.phase
         folder = self.work / f"phase-{number}" if self.work is not None else None
         if folder is not None and (folder / MANIFEST).exists():
             _open_stage(folder)
@@ -225,7 +229,8 @@ class _Stages:
             companion=companion,
             augment=phase.augment,
             validate=_validation(retriever, split.valid, table.counts, phase.training, seed),
-            checkpoint=folder.with_suffix(".checkpoint") if folder is not None else None,
+            steps=stretch.steps,
+            checkpoint=self.run.checkpoint(folder.with_suffix(".checkpoint")) if folder is not None else None,
             progress=progress,
             name=phase.name,
         )

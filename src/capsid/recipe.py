@@ -45,20 +45,25 @@ class Phase:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def parts(self) -> tuple[Phase, ...]:
-        """The phase itself, or its adapting parts, after each of which ids may change, and the rest."""
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The phase in one piece, or its adapting stretches, after each of which ids may change, and the rest."""
+        steps = self.training.steps
         if self.adapt is None:
-            return (self,)
-        steps, count = self.training.steps, self.adapt.refreshes
+            return (Stretch(self, range(steps)),)
+        count = self.adapt.refreshes
         ends = sorted({max(1, round(steps * self.adapt.share * n / count)) for n in range(1, count + 1)})
-        name = f"{self.name}, routing adapts"
-        adapting = [
-            replace(self, name=name, training=self.training.part(begin, end), retokenize=False)
-            for begin, end in zip([0, *ends], ends)
-        ]
-        adapting[0] = replace(adapting[0], retokenize=self.retokenize)
-        rest = replace(self, training=self.training.part(ends[-1], steps), retokenize=False, adapt=None)
-        return (*adapting, rest)
+        adapting = replace(self, name=f"{self.name}, routing adapts")
+        later = replace(adapting, retokenize=False)
+        phases = (adapting, *(later for _ in ends[1:]), replace(self, retokenize=False, adapt=None))
+        return tuple(Stretch(p, range(begin, end)) for p, begin, end in zip(phases, [0, *ends], [*ends, steps]))
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Some steps of a phase's schedule, to be trained without a change of ids between them."""
+
+    phase: Phase
+    steps: range
 
 
 @dataclass(kw_only=True, frozen=True)

@@ -26,6 +26,7 @@ from capsid.evaluate.evaluator import Evaluation, evaluate
 from capsid.progress import Progress, silent
 from capsid.recipe import KINDS, Recipe
 from capsid.recipes import get_recipe
+from capsid.running import RunOptions
 from capsid.stored import Catalogue, Fitted, Stored, load_run, save_run
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Recommender:
         work: Path | None = None,
         kinds: Kinds | None = None,
         progress: Progress = silent,
+        run: RunOptions | None = None,
         tokenizer_from: TokenizerFrom | None = None,
     ) -> Recommender:
         """Learn from a dataset (default split: leave one out). With `work`, a killed fit goes on when called again.
@@ -83,6 +85,7 @@ class Recommender:
             work=work,
             kinds={**KINDS, **(kinds or {})},
             progress=progress,
+            run=run or RunOptions(),
             tokenizer_from=tokenizer_from,
         )
         self.catalogue_ = Catalogue(

@@ -43,6 +43,7 @@ HELPERS = frozenset(
         "locks",
         "progress",
         "ragged",
+        "running",
         "popularity",
         "settings",
         "vocabulary",

@@ -20,6 +20,7 @@ from capsid.bench.results import Results, load
 from capsid.bench.runner import Options, Summary, run_plan
 from capsid.bench.store import Place
 from capsid.bench.worker import Told, work
+from capsid.running import RunOptions
 
 TINY = (
     "encoder=hashing",
@@ -37,7 +38,6 @@ TINY = (
     "schedule.0.training.validate_every=4",
     "schedule.0.training.learning_rate=0.01",
     "schedule.0.training.validation_users=20",
-    "schedule.0.training.checkpoint_seconds=0",
 )
 
 # Pretends by the first word of its label, and leaves the result of a real cell as its own.
@@ -111,7 +111,8 @@ def run(plan: Plan, place: Place, shop: Path, fake: Path | None = None, **option
     watch = Watch()
     if fake is not None:
         options["command"] = (sys.executable, "-S", str(fake))
-    return run_plan(plan, place, {"shop": str(shop)}, Options(**options), watch), watch
+    how = Options(run=RunOptions(checkpoint_every=0.0), **options)
+    return run_plan(plan, place, {"shop": str(shop)}, how, watch), watch
 
 
 def jobs_of(plan: Plan, shop: Path) -> list[Job]:
@@ -147,7 +148,7 @@ class Killed(BaseException):
 def work_here(job: Job, place: Place, messages: Messages | None = None) -> tuple[int, Messages]:
     """What a cell's process does, in this one."""
     messages = messages or Messages()
-    write_json(place.work(job.key) / JOB, job.to_dict())
+    write_json(place.work(job.key) / JOB, {**job.to_dict(), "run": {"checkpoint_every": 0.0}})
     return work(place.work(job.key), messages), messages
 
 

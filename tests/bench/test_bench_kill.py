@@ -41,10 +41,9 @@ def test_runner_and_worker_killed(shop: Path, tmp_path: Path) -> None:
     file.write_text(
         f'datasets = ["shop"]\nevaluations = ["test"]\n[[cells]]\nmethod = "rq-kmeans"\nsettings = {json.dumps(LONG)}'
     )
-    command = [sys.executable, "-m", "capsid", "bench", "run", str(file), "--store", str(place.store)]
-    process = subprocess.Popen(
-        [*command, "--data", f"shop={shop}"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    )
+    options = ["--store", str(place.store), "--data", f"shop={shop}", "--checkpoint-every", "0"]
+    command = [sys.executable, "-m", "capsid", "bench", "run", str(file), *options]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     wait_for(lambda: read_journal(work) or process.poll() is not None)
     assert process.poll() is None
     process.kill()

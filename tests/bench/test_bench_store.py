@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsid.artifacts import read_json
-from capsid.bench.cells import read_again
+from capsid.bench.cells import cell_fingerprint, read_again
 from capsid.bench.results import Result, load, plans_in, read_lines
 from capsid.bench.store import Finished, Place, append, repair
 from capsid.errors import ArtifactError, ConfigError
+from capsid.recipes import get_recipe
 
 
 @pytest.fixture
@@ -139,3 +140,11 @@ def test_a_field_that_was_added_since_changes_nothing(place: Place, shop: Path, 
     assert [o.state for o in run(plan, place, shop, fake)[0].outcomes] == ["done"]
     old["recipe"]["tokenizer"] = {"kind": "forgotten"}
     assert read_again(old["recipe"], "d", 0, ["test"], [10]) is None
+
+
+def test_run_options_that_were_once_in_a_recipe_change_nothing() -> None:
+    recipe = get_recipe("tiger")
+    old = recipe.to_dict()
+    old["schedule"][0]["training"] |= {"checkpoint_seconds": 60.0, "begun": 0, "whole": 0}
+    about = ("d", 0, ("test",), (10,))
+    assert read_again(old, *about) == cell_fingerprint(recipe, *about)

@@ -21,6 +21,7 @@ from capsid.bench.store import Place, append
 from capsid.bench.worker import run_cell
 from capsid.errors import ArtifactError, ConfigError
 from capsid.recommender import Recommender
+from capsid.running import RunOptions
 
 BOTH = ["test", "test-filtered"]
 
@@ -247,5 +248,5 @@ def test_a_place_that_cannot_keep_a_run_is_told_before_the_work(job: Job, tmp_pa
     (tmp_path / "taken").write_text("not a folder")
     place = Place(tmp_path / "store", "toy")
     with pytest.raises(ArtifactError, match="not a folder"):
-        run_cell(job, place, Journal(place.work(job.key), "code"), Messages(), tmp_path / "taken")
+        run_cell(job, place, Journal(place.work(job.key), "code"), Messages(), RunOptions(), tmp_path / "taken")
     assert not (place.work(job.key) / "fit").exists()

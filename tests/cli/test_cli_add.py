@@ -53,7 +53,7 @@ def test_a_tokenizer_has_new_items_and_says_how_far_they_drifted(shop: Path, ite
 
 
 def test_a_stopped_fit_goes_on(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = ["tokenizer", "fit", "capsid", "--data", shop, *SMALL, "--set", "tokenizer.training.checkpoint_seconds=0"]
+    command = ["tokenizer", "fit", "capsid", "--data", shop, *SMALL, "--checkpoint-every", "0"]
     assert capsid(*command, "--out", tmp_path / "whole").code == 0
     step = loop._Run.step
 

@@ -20,11 +20,12 @@ from capsid.generate.generator import TransformerGenerator
 from capsid.generate.network import GeneratorNetwork, Predictions
 from capsid.generate.objective import NextToken
 from capsid.ragged import Ragged
+from capsid.running import CheckpointFile
 from capsid.train.options import Training
 
 IDS = make_ids(random_codes(3, items=12, sizes=(4, 3, 3), variable=True), (4, 3, 3))
 SEQUENCES = st.lists(st.lists(st.integers(0, 11), max_size=17), min_size=1, max_size=6)
-TINY = Training(steps=6, batch_size=3, validate_every=3, learning_rate=0.01, checkpoint_seconds=0.0)
+TINY = Training(steps=6, batch_size=3, validate_every=3, learning_rate=0.01)
 
 
 @given(sequences=SEQUENCES, history=st.integers(1, 6))
@@ -142,7 +143,7 @@ def test_a_killed_fit_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 
-    def run(generator: TransformerGenerator, die: bool, checkpoint: Path | None) -> None:
+    def run(generator: TransformerGenerator, die: bool, checkpoint: CheckpointFile | None) -> None:
         def validate() -> float:
             if die:
                 raise Killed
@@ -158,8 +159,8 @@ def test_a_killed_fit_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     whole, broken = fresh(), fresh()
     run(whole, False, None)
     with pytest.raises(Killed):
-        run(fresh(), True, tmp_path / "c")
-    run(broken, False, tmp_path / "c")
+        run(fresh(), True, CheckpointFile(tmp_path / "c", 0.0))
+    run(broken, False, CheckpointFile(tmp_path / "c", 0.0))
     for name, tensor in whole.state().items():
         assert torch.equal(broken.state()[name], tensor), name
 

@@ -20,6 +20,7 @@ from capsid.generate.masked import MaskedTransformer
 from capsid.generate.network import NetworkShape
 from capsid.generate.objective import NextToken
 from capsid.ragged import Ragged
+from capsid.running import CheckpointFile
 from capsid.train.options import Training
 
 ITEMS = 15
@@ -217,7 +218,7 @@ class Killed(Exception):
 
 def test_killed_and_resumed_with_the_same_bits(tmp_path: Path) -> None:
     """What is masked is drawn from the random numbers that a checkpoint keeps."""
-    options = Training(steps=12, batch_size=4, validate_every=4, checkpoint_seconds=0.0)
+    options = Training(steps=12, batch_size=4, validate_every=4)
 
     class Killer:
         def line(self, text: str) -> None:
@@ -234,8 +235,8 @@ def test_killed_and_resumed_with_the_same_bits(tmp_path: Path) -> None:
 
     whole = run()
     with pytest.raises(Killed):
-        run(checkpoint=tmp_path / "c", progress=Killer())
-    resumed = run(checkpoint=tmp_path / "c")
+        run(checkpoint=CheckpointFile(tmp_path / "c", 0.0), progress=Killer())
+    resumed = run(checkpoint=CheckpointFile(tmp_path / "c", 0.0))
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
 
 

@@ -19,7 +19,7 @@ from capsid.generate.stage_two import Companion, RoutingAdapters, code_spans
 from capsid.ids.collisions import Bucket, Suffix
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
-from capsid.recipe import Phase
+from capsid.recipe import Phase, Stretch
 from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -174,15 +174,16 @@ def test_a_bias_that_tells_certain_merges_apart_keeps_their_order() -> None:
         assert min(after.strength) == pytest.approx(1.0)
 
 
-def test_a_phase_is_cut_into_adapting_parts_and_a_rest_at_the_rates_of_the_whole() -> None:
+def test_a_phase_is_cut_into_adapting_stretches_and_a_rest_of_the_same_schedule() -> None:
     whole = Training(steps=90, warmup=0.1)
     phase = Phase(training=whole, adapt=RoutingAdapters(share=0.5, refreshes=3))
-    cut = phase.parts()
-    assert [p.training.steps for p in cut] == [15, 15, 15, 45]
-    assert [p.adapt is not None for p in cut] == [True, True, True, False]
-    rates = [p.training.rate(s) for p in cut for s in range(p.training.steps)]
-    assert rates == [whole.rate(s) for s in range(90)]
-    assert Phase().parts() == (Phase(),)
+    cut = phase.stretches()
+    assert [c.steps for c in cut] == [range(15), range(15, 30), range(30, 45), range(45, 90)]
+    assert [c.phase.adapt is not None for c in cut] == [True, True, True, False]
+    assert {c.phase.training for c in cut} == {whole}
+    first = dataclasses.replace(phase, retokenize=True).stretches()
+    assert [c.phase.retokenize for c in first] == [True, False, False, False]
+    assert Phase().stretches() == (Stretch(Phase(), range(5_000)),)
 
 
 @pytest.mark.parametrize(

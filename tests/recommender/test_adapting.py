@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from small_recipes import small, world
 from test_retokenise import same
-from worlds import Killed, Killer, Watcher
+from worlds import EVERY_STEP, Killed, Killer, Watcher
 
 from capsid.data.item_table import ItemTable
 from capsid.data.split import leave_one_out
@@ -53,8 +53,8 @@ def test_a_run_killed_anywhere_ends_the_same(tmp_path: Path) -> None:
     whole = Recommender(recipe()).fit(world()).fitted
     for words in ("generator, routing adapts: step 3", "re-tokenised", "generator: step 12"):
         with pytest.raises(Killed):
-            Recommender(recipe()).fit(world(), work=tmp_path, progress=Killer(words))
-    resumed = Recommender(recipe()).fit(world(), work=tmp_path).fitted
+            Recommender(recipe()).fit(world(), work=tmp_path, run=EVERY_STEP, progress=Killer(words))
+    resumed = Recommender(recipe()).fit(world(), work=tmp_path, run=EVERY_STEP).fitted
     assert same(resumed, whole)
     assert resumed.tokenizer.merges_.learnt_bias_ == whole.tokenizer.merges_.learnt_bias_
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from small_recipes import small, tiny_world, world
 from test_retokenise import KINDS_OF_OURS, RECIPE, same
-from worlds import Killed, Killer, Watcher
+from worlds import EVERY_STEP, Killed, Killer, Watcher
 
 from capsid.errors import ConfigError
 from capsid.recipes import RECIPES
@@ -48,10 +48,11 @@ def test_the_whole_way(tmp_path: Path) -> None:
     without = Recommender(small("capsid-bpe", steps=10).with_settings(["merges=null"])).fit(world())
     assert without.fitted.tokenizer.ids.codes == ids.codes, "merging comes after the codes and changes none"
     assert "merged" not in next(line for line in watcher.lines if line.startswith("capsules settled"))
+    recipe = small("capsid-bpe", steps=10)
     for words in ("merges: ", "generator: step 5"):
         with pytest.raises(Killed):
-            Recommender(small("capsid-bpe", steps=10)).fit(world(), work=tmp_path, progress=Killer(words))
-    resumed = Recommender(small("capsid-bpe", steps=10)).fit(world(), work=tmp_path)
+            Recommender(recipe).fit(world(), work=tmp_path, run=EVERY_STEP, progress=Killer(words))
+    resumed = Recommender(recipe).fit(world(), work=tmp_path, run=EVERY_STEP)
     assert same(resumed.fitted, whole.fitted)
 
 

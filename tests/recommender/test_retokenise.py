@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from small_recipes import tiny_world, world
 from torch import Tensor
-from worlds import Killed, Killer
+from worlds import EVERY_STEP, Killed, Killer
 
 from capsid.artifacts import open_folder
 from capsid.data.item_table import ItemTable
@@ -32,6 +32,7 @@ from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.recipe import KINDS, Phase, Recipe
 from capsid.recommender import Recommender
+from capsid.running import CheckpointFile
 from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans
@@ -51,7 +52,7 @@ class Drifting:
         return self.codebooks
 
     def fit(
-        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: Path | None = None
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Drifting:
         self.seed_ = seed
         self.inner_ = self._quantizer("item").fit(table, seed=seed, progress=progress)
@@ -100,9 +101,7 @@ class SmallNorms:
 
 
 KINDS_OF_OURS = {"drifting": Drifting, "small-norms": SmallNorms}
-TRAINING = Training(
-    steps=12, batch_size=16, learning_rate=0.02, validate_every=6, ema=0.5, checkpoint_seconds=0.0, validation_users=30
-)
+TRAINING = Training(steps=12, batch_size=16, learning_rate=0.02, validate_every=6, ema=0.5, validation_users=30)
 RECIPE = Recipe(
     name="drifting",
     about="ids that follow the generator",
@@ -125,7 +124,7 @@ RECIPE = Recipe(
 
 
 def fit(work: Path | None = None, progress: Progress = silent, recipe: Recipe = RECIPE) -> Recommender:
-    return Recommender(recipe, seed=2).fit(world(), work=work, kinds=KINDS_OF_OURS, progress=progress)
+    return Recommender(recipe, seed=2).fit(world(), work=work, run=EVERY_STEP, kinds=KINDS_OF_OURS, progress=progress)
 
 
 @pytest.fixture(scope="module")

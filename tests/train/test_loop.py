@@ -14,6 +14,7 @@ from worlds import Watcher
 
 from capsid.blocks.dropout import dropout
 from capsid.errors import ArtifactError, CapsidError
+from capsid.running import CheckpointFile
 from capsid.train.batches import BatchPlan
 from capsid.train.loop import Loss, Task, TrainingResult, train
 from capsid.train.options import Training
@@ -74,7 +75,7 @@ def task(network: Network, *, die_at: int | None = None, metric: Callable[[int],
     return Task(network, BatchPlan(np.arange(ROWS) % 5, 8, seed=3), loss, validate)
 
 
-OPTIONS = Training(steps=STEPS, learning_rate=0.02, validate_every=5, ema=0.9, checkpoint_seconds=0.0)
+OPTIONS = Training(steps=STEPS, learning_rate=0.02, validate_every=5, ema=0.9)
 
 
 def weights(network: nn.Module) -> dict[str, Tensor]:
@@ -110,10 +111,10 @@ def test_a_killed_run_goes_on_with_the_same_bits(tmp_path: Path, stop: int) -> N
     expected = train(task(whole), OPTIONS, seed=0)
     file = tmp_path / "c"
     with pytest.raises(Killed):
-        train(task(broken, die_at=stop), OPTIONS, seed=0, checkpoint=file)
+        train(task(broken, die_at=stop), OPTIONS, seed=0, checkpoint=CheckpointFile(file, 0.0))
     torch.manual_seed(99)
     fresh = make_network()
-    result = train(task(fresh), OPTIONS, seed=0, checkpoint=file)
+    result = train(task(fresh), OPTIONS, seed=0, checkpoint=CheckpointFile(file, 0.0))
     assert told(result) == told(expected)
     assert same(weights(fresh), weights(whole))
 
@@ -123,39 +124,52 @@ def test_a_run_killed_again_and_again(tmp_path: Path) -> None:
     expected = train(task(whole), OPTIONS, seed=0)
     for stop in range(1, STEPS, 3):
         with pytest.raises(Killed):
-            train(task(make_network(), die_at=stop), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+            train(task(make_network(), die_at=stop), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
     last = make_network()
-    assert told(train(task(last), OPTIONS, seed=0, checkpoint=tmp_path / "c")) == told(expected)
+    assert told(train(task(last), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))) == told(expected)
     assert same(weights(last), weights(whole))
 
 
 def test_steps_after_the_last_checkpoint_are_done_again(tmp_path: Path) -> None:
     """Checkpoints only at validations: a run killed between two goes on from the earlier."""
-    rare = Training(**{**OPTIONS.__dict__, "checkpoint_seconds": 1e9})
+    rare = CheckpointFile(tmp_path / "c", 1e9)
     whole = make_network()
-    expected = train(task(whole), rare, seed=0)
+    expected = train(task(whole), OPTIONS, seed=0)
     with pytest.raises(Killed):
-        train(task(make_network(), die_at=13), rare, seed=0, checkpoint=tmp_path / "c")
+        train(task(make_network(), die_at=13), OPTIONS, seed=0, checkpoint=rare)
     asked: list[int] = []
     fresh = make_network()
     again = task(fresh)
     spy = Task(again.network, again.plan, lambda r, s: (asked.append(s), again.loss(r, s))[1], again.validate)
-    assert told(train(spy, rare, seed=0, checkpoint=tmp_path / "c")) == told(expected)
+    assert told(train(spy, OPTIONS, seed=0, checkpoint=rare)) == told(expected)
     assert asked == list(range(10, STEPS))
     assert same(weights(fresh), weights(whole))
 
 
+@pytest.mark.parametrize("steps", [range(8), range(8, 20), range(20)])
+def test_some_steps_of_a_schedule_have_the_rates_of_the_whole(steps: range) -> None:
+    """Under a constant gradient an Adam step is as long as its learning rate."""
+    options = Training(steps=20, warmup=0.3, learning_rate=0.1, weight_decay=0.0, ema=0.0, clip=1e9)
+    network = torch.nn.Linear(1, 1, bias=False)
+    began = float(network.weight.detach())
+    plan = BatchPlan(np.ones(4, dtype=np.int64), 2, 0)
+    result = train(Task(network, plan, lambda r, s: Loss(network.weight.sum(), 1)), options, seed=0, steps=steps)
+    assert result.steps == len(steps)
+    walked = began - float(network.weight.detach())
+    assert walked == pytest.approx(sum(options.rate(s) for s in steps), rel=1e-4)
+
+
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     network = make_network()
-    expected = train(task(network), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+    expected = train(task(network), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
     again = make_network()
-    result = train(task(again, die_at=0), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+    result = train(task(again, die_at=0), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
     assert told(result) == told(expected)
     assert same(weights(again), weights(network))
 
 
 def test_without_validation_the_last_average_is_taken(tmp_path: Path) -> None:
-    def run(network: Network, die_at: int | None = None, checkpoint: Path | None = None) -> TrainingResult:
+    def run(network: Network, die_at: int | None = None, checkpoint: CheckpointFile | None = None) -> TrainingResult:
         full = task(network, die_at=die_at)
         return train(Task(full.network, full.plan, full.loss), OPTIONS, seed=0, checkpoint=checkpoint)
 
@@ -163,8 +177,8 @@ def test_without_validation_the_last_average_is_taken(tmp_path: Path) -> None:
     result = run(whole)
     assert (result.best_step, result.curve) == (STEPS, ())
     with pytest.raises(Killed):
-        run(make_network(), 17, tmp_path / "c")
-    run(fresh, None, tmp_path / "c")
+        run(make_network(), 17, CheckpointFile(tmp_path / "c", 0.0))
+    run(fresh, None, CheckpointFile(tmp_path / "c", 0.0))
     assert same(weights(fresh), weights(whole))
 
 
@@ -264,8 +278,8 @@ def test_the_weights_of_the_best_validation_are_kept(tmp_path: Path) -> None:
     broken, again = make_network(), make_network()
     dying = task(broken, die_at=12, metric=lambda n: metrics[n - 1])
     with pytest.raises(Killed):
-        train(dying, OPTIONS, seed=0, checkpoint=tmp_path / "c")
-    train(task(again, metric=lambda n: metrics[n + 1]), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+        train(dying, OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
+    train(task(again, metric=lambda n: metrics[n + 1]), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
     assert same(weights(again), seen[1])
 
 
@@ -273,9 +287,10 @@ def test_a_stopped_early_run_stays_stopped(tmp_path: Path) -> None:
     options = Training(**{**OPTIONS.__dict__, "patience": 1})
     metrics = [0.3, 0.2, 0.9, 0.9, 0.9]
     first = make_network()
-    expected = train(task(first, metric=lambda n: metrics[n - 1]), options, seed=0, checkpoint=tmp_path / "c")
+    kept = CheckpointFile(tmp_path / "c", 0.0)
+    expected = train(task(first, metric=lambda n: metrics[n - 1]), options, seed=0, checkpoint=kept)
     again = make_network()
-    result = train(task(again, die_at=10), options, seed=0, checkpoint=tmp_path / "c")
+    result = train(task(again, die_at=10), options, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
     assert told(result) == told(expected)
     assert same(weights(first), weights(again))
 
@@ -289,21 +304,21 @@ def test_a_loss_that_is_no_number_is_said(tmp_path: Path, value: float) -> None:
         return Loss(found.value * (value if step == 6 else 1.0), found.tokens)
 
     with pytest.raises(CapsidError, match=r"the loss became (nan|inf) at step 7.*learning_rate"):
-        train(Task(full.network, full.plan, loss), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+        train(Task(full.network, full.plan, loss), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
     # What was kept is from before the trouble: with a sound loss the run goes on.
-    train(task(make_network()), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+    train(task(make_network()), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
 
 
 def test_a_checkpoint_that_does_not_fit(tmp_path: Path) -> None:
-    train(task(make_network()), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+    train(task(make_network()), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
     network = make_network()
     network.zeta.requires_grad_(False)
     with pytest.raises(CapsidError, match=r"of another network.*delete it"):
-        train(task(network), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+        train(task(network), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
     data = (tmp_path / "c").read_bytes()
     (tmp_path / "c").write_bytes(data[: len(data) // 2])
     with pytest.raises(ArtifactError, match="delete it to start anew"):
-        train(task(make_network()), OPTIONS, seed=0, checkpoint=tmp_path / "c")
+        train(task(make_network()), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
 
 
 def test_frozen_parameters_stay(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ from typing import Any
 from capsid.artifacts import read_json, write_json
 from capsid.bench.cells import Job
 from capsid.bench.results import Result
+from capsid.config import to_dict
 from capsid.errors import ArtifactError
+from capsid.running import RunOptions
 
 JOB, RESULT, ERROR, LOG = "job.json", "result.json", "error.json", "log.txt"
 COMMAND = (sys.executable, "-m", "capsid.bench.worker")
@@ -57,6 +59,7 @@ class CellProcess:
         job: Job,
         folder: Path,
         messages: queue.Queue[tuple[CellProcess, Any]],
+        run: RunOptions,
         command: Sequence[str] = COMMAND,
         keep: Path | None = None,
     ) -> None:
@@ -68,7 +71,7 @@ class CellProcess:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ERROR).unlink(missing_ok=True)
         kept = None if keep is None else str((keep / job.run_name).resolve())
-        write_json(folder / JOB, {**job.to_dict(), "keep": kept})
+        write_json(folder / JOB, {**job.to_dict(), "run": to_dict(run), "keep": kept})
         with open(folder / LOG, "ab") as log:
             self.process = subprocess.Popen(
                 [*command, str(folder)],

@@ -27,6 +27,7 @@ from capsid.bench.results import Result
 from capsid.bench.store import Finished, Place, adopt, append, forget_work, opened
 from capsid.errors import ArtifactError
 from capsid.progress import duration
+from capsid.running import RunOptions
 
 TAKEN, NO_TIME = "taken over", "not started"
 BAD = (FAILED, KILLED)
@@ -79,7 +80,8 @@ class Summary:
 
 @dataclass(frozen=True)
 class Options:
-    """`budget` in seconds; `keep`: a folder for fitted runs; `grace`: how long a cell may take to stop when asked."""
+    """`budget` in seconds; `keep`: a folder for fitted runs; `grace`: how long a cell may take to stop when asked;
+    `run`: how each cell runs."""
 
     workers: int = 1
     budget: float | None = None
@@ -87,6 +89,7 @@ class Options:
     keep: Path | None = None
     grace: float = 60.0
     command: Sequence[str] = COMMAND
+    run: RunOptions = field(default_factory=RunOptions)
 
 
 def run_plan(
@@ -226,7 +229,8 @@ class _Run:
             return
         again = ", goes on" if p.spent else ""
         self.watch.line(f"{p.cell.name}: starts{again}")
-        self.running.append(CellProcess(job, folder, self.messages, self.options.command, self.options.keep))
+        o = self.options
+        self.running.append(CellProcess(job, folder, self.messages, o.run, o.command, o.keep))
 
     def _store(self, job: Job, result: Result) -> bool:
         if not self.place.values(result.key).exists():

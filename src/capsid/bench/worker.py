@@ -28,6 +28,7 @@ from capsid.bench.plans import POSITIONS
 from capsid.bench.process import JOB, RESULT
 from capsid.bench.results import Result, arrays_hash
 from capsid.bench.store import Place, plain, write_values
+from capsid.config import from_dict
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
@@ -41,6 +42,7 @@ from capsid.locks import held
 from capsid.progress import Progress, duration
 from capsid.recipe import KINDS
 from capsid.recommender import Recommender
+from capsid.running import RunOptions
 from capsid.stored import KIND as RUN
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 
@@ -78,16 +80,18 @@ class Told:
         self.file.flush()
 
 
-def run_cell(job: Job, place: Place, journal: Journal, progress: Progress, keep: Path | None = None) -> Result:
+def run_cell(
+    job: Job, place: Place, journal: Journal, progress: Progress, run: RunOptions, keep: Path | None = None
+) -> Result:
     """All of a cell; killed at any moment and called again it goes on. The fitted run is saved at `keep`."""
     if keep is not None:
         check_place(keep, kind=RUN, replace=True)
     dataset = _checked(load_dataset(job.data.source, progress=progress), job.data)
     recommender = Recommender(job.recipe, seed=job.cell.seed)
-    shared = SharedTokenizers(job, place, journal)
+    shared = SharedTokenizers(job, place, journal, run)
     if job.recipe.encoder is not None and "vectors" not in journal.kept["seconds"]:
         _make_vectors(job.recipe.encoder, dataset, job.cell.seed, place, journal, progress)
-    recommender.fit(dataset, work=place.work(job.key) / "fit", progress=progress, tokenizer_from=shared)
+    recommender.fit(dataset, work=place.work(job.key) / "fit", progress=progress, run=run, tokenizer_from=shared)
     if keep is not None:
         recommender.save_pretrained(keep)
     evaluations: dict[str, Any] = {}
@@ -122,8 +126,8 @@ class SharedTokenizers:
     Ids of other code are not taken: a cell must not mix them with its own unawares.
     """
 
-    def __init__(self, job: Job, place: Place, journal: Journal) -> None:
-        self.recipe, self.journal = job.recipe, journal
+    def __init__(self, job: Job, place: Place, journal: Journal, run: RunOptions) -> None:
+        self.recipe, self.journal, self.run = job.recipe, journal, run
         key = tokenizer_fingerprint(job.recipe, job.data.fingerprint, job.cell.seed)
         self.folder = place.tokenizers / code_fingerprint() / key
 
@@ -143,12 +147,12 @@ class SharedTokenizers:
 
     def _make(self, table: ItemTable, seed: int, progress: Progress) -> None:
         began = time.monotonic()
-        checkpoint = self.folder.with_suffix(".checkpoint")
+        checkpoint = self.run.checkpoint(self.folder.with_suffix(".checkpoint"))
         made = tokenizer_parts(self.recipe).fit(table, seed=seed, progress=progress, checkpoint=checkpoint)
         with new_folder(self.folder, kind=SHARED) as new:
             made.save(new)
             write_json(new / "made.json", {"seconds": time.monotonic() - began})
-        checkpoint.unlink(missing_ok=True)
+        checkpoint.remove()
         progress.line(f"ids: made in {duration(time.monotonic() - began)}")
 
     def _drop_damaged(self, progress: Progress) -> None:
@@ -187,7 +191,7 @@ def _result(
     quality = tokenizer_quality(
         tokenizer.ids, tokenizer.vectors_, tokenizer.tokenizer_.decode, tokenizer.tokenizer_, tokenizer.merges_
     )
-    phases = [part for whole in job.recipe.schedule for part in whole.parts()]
+    phases = [stretch.phase for phase in job.recipe.schedule for stretch in phase.stretches()]
     journal.stage("training", float(sum(phase["seconds"] for phase in log)))
     kept = journal.kept
     return Result(
@@ -243,11 +247,12 @@ def work(folder: Path, told: Told) -> int:
         content = read_json(folder / JOB)
         job = Job.from_dict(content)
         keep = Path(content["keep"]) if content.get("keep") else None
+        run: RunOptions = from_dict(RunOptions, content.get("run", {}), {})
         # The job lies in the cell's own folder, three below the store.
         place = Place(folder.parents[2], folder.parents[1].name)
         journal = told.journal = Journal(folder, code_fingerprint())
         try:
-            result = run_cell(job, place, journal, told, keep)
+            result = run_cell(job, place, journal, told, run, keep)
             write_json(folder / RESULT, plain(result.to_dict()))
         except Interrupted:
             return INTERRUPTED

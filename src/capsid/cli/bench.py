@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capsid.cli import bench_show
-from capsid.cli.options import BENCH_STORE, BenchStore
+from capsid.cli.options import BENCH_STORE, CHECKPOINT_EVERY, BenchStore, CheckpointEvery, run_options
 from capsid.cli.output import print_json, print_table
 from capsid.errors import ConfigError
 from capsid.progress import Console, duration
@@ -67,6 +67,7 @@ def run_command(
         Path | None,
         typer.Option("--keep", metavar="FOLDER", help="Keep what is fitted now, as FOLDER/DATASET-SEED/LABEL."),
     ] = None,
+    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -86,6 +87,7 @@ def run_command(
         raise ConfigError(f"--workers is {workers}", hint="at least 1; more than there are cores is no faster")
     if budget is not None and not budget > 0:
         raise ConfigError(f"--budget is {budget:g}", hint="minutes, more than 0")
+    run = run_options(checkpoint_every)
     from capsid.bench.estimate import fitting
     from capsid.bench.plans import read_plan
     from capsid.bench.prepare import data_sources, look
@@ -102,7 +104,7 @@ def run_command(
         ahead = [p.estimate.seconds if p.estimate else 0.0 for p in prospects]
         _show_prospects(prospects, fitting(ahead, workers, seconds), as_json)
         return
-    options = Options(workers=workers, budget=seconds, fresh_code=fresh_code, keep=keep)
+    options = Options(workers=workers, budget=seconds, fresh_code=fresh_code, keep=keep, run=run)
     summary = run_plan(wanted, place, sources, options, BenchConsole(), whole=only is None)
     _show_summary(summary, place.lines, as_json)
     if summary.failed:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsid.cli.options import Data, RecipeName, Seed, Settings
+from capsid.cli.options import CHECKPOINT_EVERY, CheckpointEvery, Data, RecipeName, Seed, Settings, run_options
 from capsid.cli.output import print_json
 from capsid.progress import Console, duration
 
@@ -24,6 +24,7 @@ def fit(
     out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The folder to write.")],
     seed: Seed = 0,
     settings: Settings = None,
+    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     force: Annotated[bool, typer.Option("--force", help="Fit anew and replace what stands at RUN.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -43,11 +44,11 @@ def fit(
     from capsid.runs.fit import fit_or_reuse
     from capsid.stored import KIND
 
-    progress = Console()
+    progress, run = Console(), run_options(checkpoint_every)
     recommender = Recommender.from_recipe(recipe, seed=seed, settings=settings or ())
     with reserved(out, kind=KIND, replace=True):
         dataset = load_dataset(data, progress=progress)
-        summary = fit_or_reuse(recommender, dataset, out, force=force, progress=progress)
+        summary = fit_or_reuse(recommender, dataset, out, force=force, progress=progress, run=run)
     if summary.reused:
         progress.line(f"{out} is finished already, with the same recipe, seed and data; --force fits it anew")
     if as_json:

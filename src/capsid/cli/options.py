@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from capsid.errors import ConfigError
+from capsid.running import RunOptions
+from capsid.settings import SettingError
+
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe (`capsid recipes list`).")]
 Data = Annotated[str, typer.Option("--data", metavar="D", help="A name (`capsid data list`) or a folder.")]
 Seed = Annotated[int, typer.Option("--seed", help="Another seed gives another run and other ids.")]
@@ -14,6 +18,25 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="part.field=value", help="Change a setting (`capsid recipes show`); repeatable."),
 ]
+CheckpointEvery = Annotated[
+    float,
+    typer.Option(
+        "--checkpoint-every",
+        metavar="SECONDS",
+        help="Seconds of training between checkpoints; 0: every step.",
+    ),
+]
+CHECKPOINT_EVERY = RunOptions().checkpoint_every
+
+
+def run_options(checkpoint_every: float) -> RunOptions:
+    """How to run, from the options that verbs which train take."""
+    try:
+        return RunOptions(checkpoint_every=checkpoint_every)
+    except SettingError as error:
+        message = f"--checkpoint-every must be {error.allowed}, got {checkpoint_every:g}"
+        raise ConfigError(message, hint=error.hint) from None
+
 
 Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier command wrote there.")]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from capsid.cli.options import Data, Force, RecipeName, Seed, Settings
+from capsid.cli.options import CHECKPOINT_EVERY, CheckpointEvery, Data, Force, RecipeName, Seed, Settings, run_options
 from capsid.cli.output import check_items, json_line, parse_k, print_json, print_table
 from capsid.cli.output_file import OutputFile
 from capsid.errors import ConfigError
@@ -31,6 +31,7 @@ def fit(
     out: Annotated[Path, typer.Option("--out", metavar="TOK", help="The folder to write.")],
     seed: Seed = 0,
     settings: Settings = None,
+    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     force: Force = False,
 ) -> None:
     """Fit a recipe's encoder, tokenizer and merges on the training part of a dataset; no generator is trained.
@@ -51,11 +52,11 @@ def fit(
     from capsid.runs.tokenizers import fit_tokenizer
     from capsid.tokenize.item_tokenizer import KIND
 
-    progress = Console()
+    progress, run = Console(), run_options(checkpoint_every)
     chosen = get_recipe(recipe).with_settings(settings or ())
     with reserved(out, kind=KIND, replace=force):
         dataset = load_dataset(data, progress=progress)
-        fit_tokenizer(chosen, dataset, out, seed=seed, replace=force, progress=progress)
+        fit_tokenizer(chosen, dataset, out, seed=seed, replace=force, progress=progress, run=run)
     print(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsid.cli.options import Force, RecipeName, Seed, Settings
+from capsid.cli.options import CHECKPOINT_EVERY, CheckpointEvery, Force, RecipeName, Seed, Settings, run_options
 from capsid.cli.output import print_json
 from capsid.errors import ConfigError
 from capsid.progress import Console, duration
@@ -37,6 +37,7 @@ def fit(
     out: Annotated[Path, typer.Option("--out", metavar="TOK", help="The folder to write.")],
     seed: Seed = 0,
     settings: Settings = None,
+    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     keep: Annotated[
         bool, typer.Option("--keep-vectors/--no-vectors", help="Whether TOK holds a copy of the vectors, for reports.")
     ] = True,
@@ -58,7 +59,10 @@ def fit(
 
     start = time.monotonic()
     chosen = get_recipe(recipe).with_settings(settings or ())
-    fitted = fit_on_vectors(chosen, vectors, out, seed=seed, keep_vectors=keep, replace=force, progress=Console())
+    run = run_options(checkpoint_every)
+    fitted = fit_on_vectors(
+        chosen, vectors, out, seed=seed, keep_vectors=keep, replace=force, progress=Console(), run=run
+    )
     seconds = round(time.monotonic() - start, 1)
     if as_json:
         print_json({**fitted.to_dict(), "seconds": seconds})

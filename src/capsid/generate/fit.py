@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.rng import numpy_rng
+from capsid.running import CheckpointFile
 from capsid.train.batches import BatchPlan
 from capsid.train.loop import Loss, Task, TrainingResult, train
 from capsid.train.options import Training
@@ -40,12 +40,14 @@ def fit_generator(
     companion: Companion | None = None,
     augment: Augment | None = None,
     validate: Callable[[], float] | None = None,
-    checkpoint: Path | None = None,
+    steps: range | None = None,
+    checkpoint: CheckpointFile | None = None,
     progress: Progress = silent,
     name: str = "generator",
 ) -> TrainingResult:
     """Train the parameters whose names match `learns` (shell patterns); the others stay as they are.
 
+    `steps` are the steps of the schedule to train now, all of them by default.
     A companion learns as well, and adds to inputs and loss (stage 2). Sequences are augmented anew at every step.
     """
     pieces = training_pieces(sequences, generator.history)
@@ -75,7 +77,7 @@ def fit_generator(
 
     learner = network if companion is None else nn.ModuleDict({"generator": network, "companion": companion})
     task = Task(learner, plan, loss, validate, training.select)
-    return train(task, training, seed=seed, checkpoint=checkpoint, progress=progress, name=name)
+    return train(task, training, seed=seed, steps=steps, checkpoint=checkpoint, progress=progress, name=name)
 
 
 def training_pieces(sequences: Ragged, history: int) -> Ragged:

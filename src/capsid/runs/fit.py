@@ -14,10 +14,11 @@ from capsid.artifacts import MANIFEST, open_folder, read_json, reserved
 from capsid.config import canonical_json
 from capsid.data.dataset import Dataset
 from capsid.data.split import leave_one_out
-from capsid.errors import ArtifactError
+from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Progress, silent
 from capsid.recipe import Recipe
 from capsid.recommender import Recommender
+from capsid.running import RunOptions
 from capsid.stored import KIND
 
 
@@ -50,6 +51,7 @@ def fit_or_reuse(
     force: bool = False,
     replace: bool = False,
     progress: Progress = silent,
+    run: RunOptions | None = None,
 ) -> RunSummary:
     """Fit and save, unless a finished run of the same recipe, seed and data stands at `out`: that one is left as it is.
 
@@ -66,7 +68,7 @@ def fit_or_reuse(
         if force:
             shutil.rmtree(own, ignore_errors=True)
         progress.line(outlook(recommender.recipe, dataset))
-        recommender.fit(dataset, work=work, progress=progress)
+        recommender.fit(dataset, work=work, progress=progress, run=run)
         recommender.save_pretrained(place)
         shutil.rmtree(own, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -120,7 +122,7 @@ def _is_done(out: Path, recommender: Recommender, dataset: Dataset, replace: boo
     same = (
         about["seed"] == recommender.seed
         and about["dataset_fingerprint"] == dataset.fingerprint
-        and canonical_json(stored) == canonical_json(recommender.recipe)
+        and _read_again(stored) == canonical_json(recommender.recipe)
     )
     if not same and not replace:
         raise ArtifactError(
@@ -128,3 +130,11 @@ def _is_done(out: Path, recommender: Recommender, dataset: Dataset, replace: boo
             hint="choose another --out, or replace it with --force",
         )
     return bool(same)
+
+
+def _read_again(stored: dict[str, Any]) -> str | None:
+    """A stored recipe as today's code would write it; None if today's code cannot read it."""
+    try:
+        return canonical_json(Recipe.from_dict(stored))
+    except ConfigError:
+        return None

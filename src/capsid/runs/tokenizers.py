@@ -16,6 +16,7 @@ from capsid.encode.mapped_files import open_vectors, vector_files
 from capsid.errors import ConfigError
 from capsid.inspection.items import OpenTokenizer
 from capsid.progress import Progress, silent
+from capsid.running import CheckpointFile, RunOptions
 from capsid.tokenize.item_tokenizer import KIND, ItemTokenizer
 from capsid.tokenize.shards import tokenizer_key
 from capsid.vocabulary import Vocabulary
@@ -66,6 +67,7 @@ def fit_tokenizer(
     seed: int = 0,
     replace: bool = False,
     progress: Progress = silent,
+    run: RunOptions | None = None,
 ) -> ItemTokenizer:
     """Fit a recipe's encoder, tokenizer and merges on a dataset's training part, and write them with the items' titles.
 
@@ -77,13 +79,14 @@ def fit_tokenizer(
     )
     about = {"dataset": dataset.name, "dataset_fingerprint": dataset.fingerprint}
     with reserved(Path(out), kind=KIND, replace=replace) as place:
-        checkpoint = _checkpoint(place, recipe.encoder, recipe.tokenizer, recipe.merges, seed, dataset.fingerprint)
+        about_ids = (recipe.encoder, recipe.tokenizer, recipe.merges, seed, dataset.fingerprint)
+        checkpoint = _checkpoint(place, run, *about_ids)
         fitted = parts.fit(dataset, seed=seed, progress=progress, checkpoint=checkpoint)
         with new_folder(place, kind=KIND) as folder:
             fitted.save(folder)
             write_json(folder / TITLES, [dataset.title(n) for n in range(len(dataset.items))])
             write_json(folder / ABOUT, _about(recipe, seed, about))
-        checkpoint.unlink(missing_ok=True)
+        checkpoint.remove()
     return fitted
 
 
@@ -96,6 +99,7 @@ def fit_on_vectors(
     keep_vectors: bool = True,
     replace: bool = False,
     progress: Progress = silent,
+    run: RunOptions | None = None,
 ) -> VectorsFit:
     """Fit a recipe's tokenizer on a file of vectors, which may be larger than memory; its encoder is not used.
 
@@ -109,14 +113,14 @@ def fit_on_vectors(
         source = open_vectors(vectors, progress=progress)
         # Other settings or vectors have another checkpoint, so that no fit resumes from a stranger's.
         files = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in vector_files(vectors)]
-        checkpoint = _checkpoint(place, recipe.tokenizer, seed, files)
+        checkpoint = _checkpoint(place, run, recipe.tokenizer, seed, files)
         parts.fit(source.table(), seed=seed, progress=progress, checkpoint=checkpoint)
         # A mapped array is copied from file to file, so keeping it takes disk and no memory.
         parts.vectors_ = source.vectors_ND if keep_vectors else None
         with new_folder(place, kind=KIND) as folder:
             parts.save(folder)
             write_json(folder / ABOUT, _about(recipe, seed, {"vectors": vectors.name}))
-        checkpoint.unlink(missing_ok=True)
+        checkpoint.remove()
     return VectorsFit(str(out), len(source), source.vectors_ND.shape[1], tokenizer_key(parts.tokenizer_))
 
 
@@ -153,9 +157,9 @@ def _add_to_tokenizer(path: Path, names: Vocabulary, attributes: pl.DataFrame, o
     return grown
 
 
-def _checkpoint(out: Path, *about: Any) -> Path:
+def _checkpoint(out: Path, run: RunOptions | None, *about: Any) -> CheckpointFile:
     """A hidden file beside `out` for a fit to resume from; anything else fitted there has another one."""
-    return out.with_name(f".{out.name}.{fingerprint(*about)}.checkpoint")
+    return (run or RunOptions()).checkpoint(out.with_name(f".{out.name}.{fingerprint(*about)}.checkpoint"))
 
 
 def _about(recipe: Recipe, seed: int, source: dict[str, str]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from capsid.encode.base import require_items
 from capsid.errors import DataError, NotFittedError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.running import CheckpointFile
 from capsid.vocabulary import Vocabulary
 
 
@@ -28,7 +28,7 @@ class Atomic:
         return (len(self._fitted()),)
 
     def fit(
-        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: Path | None = None
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Atomic:
         """Remember the catalogue."""
         require_items(table)

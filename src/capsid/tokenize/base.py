@@ -7,7 +7,6 @@ What only some tokenizers can do is declared here too, one protocol per ability.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -16,6 +15,7 @@ from capsid.data.item_table import ItemTable
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.running import CheckpointFile
 from capsid.tokenize.stopping import Stops
 from capsid.tokenize.trace import Trace
 
@@ -33,7 +33,7 @@ class Tokenizer(Protocol):
         """Codebook size of every depth, once fitted."""
 
     def fit(
-        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: Path | None = None
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Self:
         """Learn codebooks. What takes long goes on from `checkpoint` if that is there."""
 

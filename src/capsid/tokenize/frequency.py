@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from capsid.ids.collisions import running_number
 from capsid.popularity import popularity_order
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 from capsid.vocabulary import Vocabulary
 
@@ -43,7 +43,7 @@ class Frequency:
         return self.sizes_
 
     def fit(
-        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: Path | None = None
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Frequency:
         """Count and rank; the seed decides nothing."""
         require_items(table)

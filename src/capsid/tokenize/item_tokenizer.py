@@ -29,6 +29,7 @@ from capsid.ids.layout import TokenLayout
 from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
+from capsid.running import CheckpointFile
 from capsid.tokenize.base import LastCosts, Revising
 from capsid.tokenize.kinds import MERGES, TOKENIZERS
 from capsid.vocabulary import Vocabulary
@@ -59,7 +60,7 @@ class ItemTokenizer:
         *,
         seed: int = 0,
         progress: Progress = silent,
-        checkpoint: Path | None = None,
+        checkpoint: CheckpointFile | None = None,
     ) -> ItemTokenizer:
         """Learn from a dataset's training part (leave-one-out), or from an item table made of any other split.
 
@@ -83,7 +84,7 @@ class ItemTokenizer:
                 centres_VD=self.token_vectors(),
                 seed=seed,
                 progress=progress,
-                checkpoint=None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}.merges"),
+                checkpoint=None if checkpoint is None else checkpoint.beside("merges"),
             )
             self.ids_ = self.ids_.with_merges(self.merges_.table_)
         return self

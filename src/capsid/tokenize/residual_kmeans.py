@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import faiss
@@ -20,6 +19,7 @@ from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.rng import child_seed
+from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 
 
@@ -44,7 +44,7 @@ class ResidualKMeans:
         return tuple(len(c) for c in self._fitted())
 
     def fit(
-        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: Path | None = None
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> ResidualKMeans:
         """k-means on the vectors, then on the residuals, depth by depth."""
         require_items(table)

@@ -24,8 +24,9 @@ from capsid.errors import ArtifactError
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Tensors by name and plain values."""
+    """Tensors by name and plain values, as the file at `path` has them."""
 
+    path: Path
     tensors: Mapping[str, Tensor]
     values: Mapping[str, Any]
 
@@ -62,7 +63,7 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
             tensors, text = {n: file.get_tensor(n) for n in file.keys()}, metadata["values"]  # noqa: SIM118
             if _digest(tensors, text) != metadata["sha256"]:
                 raise ValueError("it was changed after it was written")
-            return Checkpoint(tensors, json.loads(text))
+            return Checkpoint(path, tensors, json.loads(text))
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise ArtifactError(f"the checkpoint {path} cannot be read: {error}", hint="delete it to start anew") from error
 

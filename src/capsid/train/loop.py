@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from capsid.errors import CapsidError
 from capsid.memory import keep_freed_memory
 from capsid.progress import Progress, duration, silent
 from capsid.rng import child_seed
+from capsid.running import CheckpointFile
 from capsid.train.batches import BatchPlan
 from capsid.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from capsid.train.options import Training
@@ -76,15 +76,20 @@ def train(
     options: Training,
     *,
     seed: int,
-    checkpoint: Path | None = None,
+    steps: range | None = None,
+    checkpoint: CheckpointFile | None = None,
     progress: Progress = silent,
     name: str = "training",
 ) -> TrainingResult:
-    """Train to the end, or on from the checkpoint if there is one."""
+    """Train to the end, or on from the checkpoint if there is one.
+
+    `steps` are the steps of the schedule to train now, at their learning rates; all of them by default.
+    """
     keep_freed_memory()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(child_seed(seed, "dropout"))
-        run = _Run(task, options, seed, checkpoint, progress, name)
+        wanted = range(options.steps) if steps is None else steps
+        run = _Run(task, options, wanted, seed, checkpoint, progress, name)
         run.resume()
         while not run.over():
             run.step()
@@ -95,8 +100,9 @@ def train(
 class _Run:
     task: Task
     options: Training
+    steps: range
     seed: int
-    checkpoint: Path | None
+    checkpoint: CheckpointFile | None
     progress: Progress
     name: str
     done: int = 0
@@ -124,7 +130,7 @@ class _Run:
         self.start_tokens, self.start_seconds = 0, 0.0
 
     def over(self) -> bool:
-        if self.done >= self.options.steps:
+        if self.done >= len(self.steps):
             return True
         stale = [p for p in self.curve if p.step > self.best_step]
         return len(stale) >= self.options.patience
@@ -135,7 +141,7 @@ class _Run:
         if epoch != self.epoch:
             self.epoch, self.batches = epoch, self.task.plan.epoch(epoch)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.options.rate(self.done)
+            group["lr"] = self.options.rate(self.steps[self.done])
         loss = self.task.loss(self.batches[index], self.done)
         self.optimizer.zero_grad(set_to_none=True)
         loss.value.backward()
@@ -162,11 +168,11 @@ class _Run:
         self.recent = loss if math.isnan(self.recent) else 0.98 * self.recent + 0.02 * loss
 
     def _after_step(self) -> None:
-        last = self.done >= self.options.steps
+        last = self.done >= len(self.steps)
         if self.done % self.options.validate_every == 0 or last:
             self._validate()
             self._save()
-        elif time.monotonic() - self.saved_at > self.options.checkpoint_seconds:
+        elif self.checkpoint is not None and time.monotonic() - self.saved_at > self.checkpoint.every:
             self._save()
         self.progress.update(self._status())
 
@@ -191,9 +197,9 @@ class _Run:
     def _status(self) -> str:
         spent = self.seconds - self.start_seconds
         speed = (self.tokens - self.start_tokens) / spent if spent > 0 else 0.0
-        steps = self.seconds / max(self.done, 1) * (self.options.steps - self.done)
+        steps = self.seconds / max(self.done, 1) * (len(self.steps) - self.done)
         return (
-            f"{self.name}: step {self.done:,}/{self.options.steps:,}  loss {self.recent:.3f}  "
+            f"{self.name}: step {self.done:,}/{len(self.steps):,}  loss {self.recent:.3f}  "
             f"{speed:,.0f} tokens/s  ETA {duration(steps)}"
         )
 
@@ -220,12 +226,12 @@ class _Run:
             "numbers": [self.best_metric, self.seconds, self.recent],
             "curve": [[p.step, p.loss, p.metric, p.seconds] for p in self.curve],
         }
-        save_checkpoint(self.checkpoint, tensors, values)
+        save_checkpoint(self.checkpoint.path, tensors, values)
         self.saved_at = time.monotonic()
 
     def resume(self) -> None:
         self.task.network.train()
-        saved = load_checkpoint(self.checkpoint) if self.checkpoint is not None else None
+        saved = load_checkpoint(self.checkpoint.path) if self.checkpoint is not None else None
         if saved is None:
             return
         self._restore_tensors(saved)
@@ -239,7 +245,7 @@ class _Run:
         weights, average, best, adam = (saved.group(g) for g in ("weights", "average", "best", "adam"))
         own = self.parameters | self.buffers
         if {n: t.shape for n, t in weights.items()} != {n: p.shape for n, p in own.items()}:
-            raise CapsidError(f"the checkpoint {self.checkpoint} is of another network", hint="delete it to start anew")
+            raise CapsidError(f"the checkpoint {saved.path} is of another network", hint="delete it to start anew")
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(weights[name])

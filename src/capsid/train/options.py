@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from capsid.settings import check_settings, setting
@@ -11,12 +11,14 @@ from capsid.settings import check_settings, setting
 
 @dataclass(kw_only=True, frozen=True)
 class Training:
-    """AdamW, linear warm-up, cosine to `final_rate`, clipping, EMA, early stopping by validation.
-
-    A part of a longer run follows that run's learning rates: `begun` steps of its `whole` came before (0: no part).
-    """
+    """AdamW, linear warm-up, cosine to `final_rate`, clipping, EMA, early stopping by validation."""
 
     kind: ClassVar[str] = "training"
+    dropped: ClassVar[dict[str, str]] = {
+        "checkpoint_seconds": "how often to write a checkpoint is no part of a recipe: use --checkpoint-every",
+        "begun": "which steps of a schedule to train is no part of a recipe",
+        "whole": "which steps of a schedule to train is no part of a recipe",
+    }
     steps: int = setting(5_000, "How many optimiser steps to train for, at most.", least=1)
     batch_size: int = setting(64, "Sequences (or vectors, or pairs) per step.", least=1)
     learning_rate: float = setting(1e-3, "Highest learning rate, reached after the warm-up.", above=0)
@@ -39,23 +41,15 @@ class Training:
     equal_targets: bool = setting(
         False, "Whether every target item has the same weight; otherwise every batch has, however many it holds."
     )
-    checkpoint_seconds: float = setting(60.0, "Seconds from one checkpoint to the next.", least=0)
-    begun: int = setting(0, "Steps of a longer run that came before this part of it.", least=0)
-    whole: int = setting(0, "Steps of the longer run that this is a part of; 0: it is no part.", least=0)
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def rate(self, step: int) -> float:
         """Learning rate of a step (counted from 0)."""
-        whole, step = self.whole or self.steps, step + self.begun
-        warm = max(1, round(self.warmup * whole))
+        warm = max(1, round(self.warmup * self.steps))
         if step < warm:
             return self.learning_rate * (step + 1) / warm
-        share = (step - warm) / max(1, whole - warm)
+        share = (step - warm) / max(1, self.steps - warm)
         floor = self.final_rate * self.learning_rate
         return floor + (self.learning_rate - floor) * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
-
-    def part(self, begin: int, end: int) -> Training:
-        """Steps `begin` to `end` of this run, at the learning rates that they would have had."""
-        return replace(self, steps=end - begin, begun=self.begun + begin, whole=self.whole or self.steps)

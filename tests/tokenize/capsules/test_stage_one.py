@@ -14,6 +14,7 @@ from worlds import Killed, Killer, Watcher, make_table
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
+from capsid.running import CheckpointFile
 from capsid.tokenize.capsules import stage_one
 from capsid.tokenize.capsules.centres import fit_centres
 from capsid.tokenize.capsules.initialise import calibrate, start_from_data
@@ -30,9 +31,7 @@ TABLE = make_table(VECTORS)
 
 
 def training(steps: int = 20, **more: Any) -> Training:
-    return Training(
-        **{"steps": steps, "batch_size": 64, "ema": 0.0, "validate_every": 10, "checkpoint_seconds": 0.0, **more}
-    )
+    return Training(**{"steps": steps, "batch_size": 64, "ema": 0.0, "validate_every": 10, **more})
 
 
 def small(**fields: Any) -> CapsuleTokenizer:
@@ -71,8 +70,8 @@ def test_killed_and_resumed_with_the_same_bits(word: str, tmp_path: Path) -> Non
     busy = small(codebooks=(40, 9, 9), leak=(0.5, 0.0), training=training(20))
     whole = busy.fit(TABLE, seed=4).state()
     with pytest.raises(Killed):
-        busy.fit(TABLE, seed=4, checkpoint=tmp_path / "c", progress=Killer(word))
-    resumed = busy.fit(TABLE, seed=4, checkpoint=tmp_path / "c").state()
+        busy.fit(TABLE, seed=4, checkpoint=CheckpointFile(tmp_path / "c", 0.0), progress=Killer(word))
+    resumed = busy.fit(TABLE, seed=4, checkpoint=CheckpointFile(tmp_path / "c", 0.0)).state()
     assert resumed.keys() == whole.keys()
     for name, array in whole.items():
         np.testing.assert_array_equal(resumed[name], array, err_msg=name)

@@ -12,7 +12,7 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.tokenize.merging.semantic_bpe import gate_training
 
-QUICK = dataclasses.replace(gate_training(), steps=60, checkpoint_seconds=0.0)
+QUICK = dataclasses.replace(gate_training(), steps=60)
 # Depths of 6, 6 and 4 codes: tokens 2 to 7, 8 to 13, 14 to 17.
 SIZES = (6, 6, 4)
 ALIKE = [(2 + k, 8 + k) for k in range(4)]

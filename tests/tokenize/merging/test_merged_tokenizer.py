@@ -14,6 +14,7 @@ from capsid.data.planted import planted_dataset
 from capsid.encode.hashing import HashingEncoder
 from capsid.ids.collisions import Bucket, Suffix
 from capsid.ids.merges import MergeTable
+from capsid.running import CheckpointFile
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.residual_kmeans import ResidualKMeans
@@ -91,5 +92,5 @@ def test_the_checkpoint_has_its_own_file(data: Dataset, tmp_path: Path, monkeypa
     asked = []
     fit = SemanticBPE.fit
     monkeypatch.setattr(SemanticBPE, "fit", lambda self, *a, **k: asked.append(k["checkpoint"]) or fit(self, *a, **k))
-    make().fit(data, seed=1, checkpoint=tmp_path / "work")
-    assert asked == [tmp_path / "work.merges"]
+    make().fit(data, seed=1, checkpoint=CheckpointFile(tmp_path / "work", 0.0))
+    assert asked == [CheckpointFile(tmp_path / "work.merges", 0.0)]

@@ -16,6 +16,7 @@ from capsid.errors import ConfigError, NotFittedError
 from capsid.evaluate.merge_report import merge_report, merge_uses
 from capsid.ids.merges import MergeTable
 from capsid.ragged import Ragged
+from capsid.running import CheckpointFile
 from capsid.tokenize.merging.gate import gumbel_noise
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 
@@ -133,11 +134,12 @@ class Killer(Watcher):
 def test_a_killed_fit_goes_on(tmp_path: Path) -> None:
     settings = SemanticBPE(training=QUICK)
     unbroken = dataclasses.replace(settings).fit(*planted(), seed=3)
+    kept = CheckpointFile(tmp_path / "work", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        dataclasses.replace(settings).fit(*planted(), seed=3, checkpoint=tmp_path / "work", progress=Killer())
+        dataclasses.replace(settings).fit(*planted(), seed=3, checkpoint=kept, progress=Killer())
     assert list(tmp_path.iterdir())
     watcher = Watcher()
-    resumed = dataclasses.replace(settings).fit(*planted(), seed=3, checkpoint=tmp_path / "work", progress=watcher)
+    resumed = dataclasses.replace(settings).fit(*planted(), seed=3, checkpoint=kept, progress=watcher)
     assert any("going on from step 50" in line for line in watcher.lines)
     assert same(resumed, unbroken)
     assert not list(tmp_path.iterdir()), "seconds of work leave nothing behind"

@@ -17,6 +17,7 @@ from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Progress
 from capsid.ragged import Ragged
+from capsid.running import CheckpointFile
 from capsid.tokenize.rqvae import fit as fitting
 from capsid.tokenize.rqvae.network import RQVAENetwork
 from capsid.tokenize.rqvae.tokenizer import RQVAE
@@ -36,7 +37,6 @@ def training(steps: int = 20, **more: Any) -> Training:
             "learning_rate": 3e-3,
             "ema": 0.0,
             "validate_every": 10,
-            "checkpoint_seconds": 0.0,
             **more,
         }
     )
@@ -148,8 +148,8 @@ def test_killed_and_resumed_with_the_same_bits(word: str, tmp_path: Path) -> Non
     whole = busy.fit(TABLE, seed=4, progress=watcher).state()
     assert sum("revived" in line for line in watcher.lines) > 1, "there must be something to do between epochs"
     with pytest.raises(Killed):
-        busy.fit(TABLE, seed=4, checkpoint=tmp_path / "c", progress=Killer(word))
-    resumed = busy.fit(TABLE, seed=4, checkpoint=tmp_path / "c").state()
+        busy.fit(TABLE, seed=4, checkpoint=CheckpointFile(tmp_path / "c", 0.0), progress=Killer(word))
+    resumed = busy.fit(TABLE, seed=4, checkpoint=CheckpointFile(tmp_path / "c", 0.0)).state()
     assert resumed.keys() == whole.keys()
     for name, array in whole.items():
         np.testing.assert_array_equal(resumed[name], array, err_msg=name)

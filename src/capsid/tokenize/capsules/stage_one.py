@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from capsid.progress import Progress
 from capsid.rng import child_seed, numpy_rng
+from capsid.running import CheckpointFile
 from capsid.tokenize.capsules.centres import fit_centres
 from capsid.tokenize.capsules.encoding import trace, traces
 from capsid.tokenize.capsules.initialise import GAIN, settle, start_from_data
@@ -55,7 +55,7 @@ def fit_stage_one(
     vectors_NI: np.ndarray,
     *,
     seed: int,
-    checkpoint: Path | None,
+    checkpoint: CheckpointFile | None,
     progress: Progress,
 ) -> StageOne:
     """Initialise, train, settle, and freeze the prefix counts."""

@@ -7,7 +7,6 @@ The network itself, and torch with it, is loaded when it is needed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from capsid.errors import ConfigError, NotFittedError
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 from capsid.tokenize.stopping import Crowded, StopRules, Stops, stop
 from capsid.train.options import Training
@@ -144,7 +144,7 @@ class CapsuleTokenizer:
         *,
         seed: int = 0,
         progress: Progress = silent,
-        checkpoint: Path | None = None,
+        checkpoint: CheckpointFile | None = None,
     ) -> CapsuleTokenizer:
         """Stage 1 on the table's vectors, which may be a mapped file larger than memory."""
         from capsid.tokenize.capsules.stage_one import fit_stage_one

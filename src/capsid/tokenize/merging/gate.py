@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch.nn import functional
 
 from capsid.progress import Progress
 from capsid.rng import child_seed
+from capsid.running import CheckpointFile
 from capsid.tokenize.merging.candidates import Candidates
 from capsid.train.batches import BatchPlan
 from capsid.train.loop import Loss, Task, train
@@ -57,7 +57,7 @@ def train_gate(
     settings: GateSettings,
     *,
     seed: int,
-    checkpoint: Path | None,
+    checkpoint: CheckpointFile | None,
     progress: Progress,
 ) -> np.ndarray:
     """Logit of merging every pair. `teacher(share)` says which to merge when that share of training is over."""

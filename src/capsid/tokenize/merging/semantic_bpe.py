@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.rng import child_seed
+from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 from capsid.tokenize.merging.candidates import (
     Candidates,
@@ -126,7 +126,7 @@ class SemanticBPE:
         centres_VD: np.ndarray | None = None,
         seed: int = 0,
         progress: Progress = silent,
-        checkpoint: Path | None = None,
+        checkpoint: CheckpointFile | None = None,
     ) -> SemanticBPE:
         """Learn from the ids and training sequences of the table's items. `centres_VD` has a vector a token.
 
@@ -138,7 +138,7 @@ class SemanticBPE:
         self.counts_ = np.bincount(table.sequences.values, minlength=len(ids)).astype(np.int64)
         files = []
         for number in range(1, self.passes + 1):
-            work = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}-{number}")
+            work = None if checkpoint is None else checkpoint.beside(str(number))
             files += [work] if work is not None else []
             job = _Pass(self, number, ids.with_merges(self.table_), table.sequences, progress)
             found = job.learn(vectors_ND, centres_VD, child_seed(seed, "merges", number), work)
@@ -146,7 +146,7 @@ class SemanticBPE:
             if not (found.merge >= 0).any():
                 break
         for file in files:
-            file.unlink(missing_ok=True)
+            file.remove()
         return self
 
     def state(self) -> dict[str, np.ndarray]:
@@ -181,7 +181,7 @@ class _Pass:
         return -(-left // (self.settings.passes - self.number + 1))
 
     def learn(
-        self, vectors_ND: np.ndarray | None, centres_VD: np.ndarray | None, seed: int, checkpoint: Path | None
+        self, vectors_ND: np.ndarray | None, centres_VD: np.ndarray | None, seed: int, checkpoint: CheckpointFile | None
     ) -> Candidates:
         s = self.settings
         pairs = find_candidates(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import faiss
@@ -20,6 +19,7 @@ from capsid.ids.order import group_numbers
 from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.rng import child_seed, numpy_rng
+from capsid.running import CheckpointFile
 from capsid.tokenize.rqvae.network import RQVAENetwork, nearest, quantized_blocks
 from capsid.train.batches import BatchPlan
 from capsid.train.loop import Loss, Task, train
@@ -62,7 +62,7 @@ class Look:
 
 
 def fit_rqvae(
-    settings: RQVAE, vectors_NI: np.ndarray, *, seed: int, checkpoint: Path | None, progress: Progress
+    settings: RQVAE, vectors_NI: np.ndarray, *, seed: int, checkpoint: CheckpointFile | None, progress: Progress
 ) -> RQVAENetwork:
     """Start the codebooks from data, then train all of it together."""
     rows = np.sort(numpy_rng(seed, "rq-vae", "sample").permutation(len(vectors_NI))[: settings.sample])

@@ -7,7 +7,6 @@ torch with it, is loaded when it is needed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from capsid.errors import NotFittedError
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 from capsid.train.options import Training
 
@@ -68,7 +68,7 @@ class RQVAE:
         return tuple(len(book) for book in self._fitted().books)
 
     def fit(
-        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: Path | None = None
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> RQVAE:
         """Train on the table's vectors, which may be a mapped file larger than memory."""
         from capsid.tokenize.rqvae.fit import fit_rqvae

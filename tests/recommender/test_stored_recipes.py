@@ -1,0 +1,59 @@
+"""What earlier versions wrote can still be read: recipes of kept runs and of benchmark cells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsid.config import flatten
+from capsid.errors import ConfigError
+from capsid.recipe import Recipe
+from capsid.recipes import get_recipe
+from capsid.running import RunOptions
+
+RESULTS = Path(__file__).parents[2] / "results"
+# How a phase's training was written when run options were still part of it.
+OLD = {"steps": 7, "batch_size": 64, "checkpoint_seconds": 60.0, "begun": 0, "whole": 0}
+
+
+def stored() -> Iterator[tuple[str, dict[str, Any]]]:
+    for file in sorted(RESULTS.glob("**/recipe.json")):
+        yield str(file.relative_to(RESULTS)), json.loads(file.read_text())
+    for file in sorted(RESULTS.glob("bench/*/cells.jsonl")):
+        for line in file.read_text().splitlines():
+            cell = json.loads(line)
+            yield f"{cell['plan']}/{cell['label']}", cell["recipe"]
+
+
+def test_kept_recipes_load() -> None:
+    found = list(stored())
+    assert len(found) > 10
+    for name, data in found:
+        recipe = Recipe.from_dict(data)
+        same = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
+        assert same == recipe, name
+        old, new = flatten(data), flatten(recipe)
+        gone = {p.rpartition(".")[2] for p in old if p not in new}
+        assert gone <= {"checkpoint_seconds", "begun", "whole"}, f"{name} lost {gone}"
+        assert all(new[p] == value for p, value in old.items() if p in new), name
+
+
+def test_run_options_are_no_part_of_a_recipe() -> None:
+    recipe = get_recipe("tiger")
+    data = recipe.to_dict()
+    data["schedule"][0]["training"].update(OLD)
+    assert Recipe.from_dict(data) == recipe.with_settings(["schedule.0.training.steps=7"])
+    assert not {p for p in flatten(recipe) if "checkpoint" in p or "begun" in p}
+    with pytest.raises(ConfigError, match="Training has no field 'checkpoint_seconds'") as caught:
+        recipe.with_settings(["schedule.0.training.checkpoint_seconds=0"])
+    assert "--checkpoint-every" in (caught.value.hint or "")
+
+
+def test_run_options_are_checked() -> None:
+    with pytest.raises(ConfigError, match="checkpoint_every must be at least 0, got -1"):
+        RunOptions(checkpoint_every=-1)
+    assert RunOptions().checkpoint(Path("a")).beside("b").path == Path("a.b")
