@@ -177,7 +177,7 @@ def test_predicting_the_last_is_what_start_does() -> None:
     histories = Ragged.from_rows([row[:-1] for row in sequences], np.int64)
     _, logits_UV = generator.start(IDS.read(histories, last=6))
     torch.testing.assert_close(
-        network.norm(found.hidden_ND) @ found.vectors.score_VD.T, logits_UV, rtol=1e-4, atol=1e-4
+        network.norm(found.hidden_ND) @ found.vectors.score_VS.T, logits_UV, rtol=1e-4, atol=1e-4
     )
     assert found.targets_N.tolist() == [FIRST + int(row[-1]) for row in sequences]
 
@@ -277,5 +277,5 @@ def test_places_are_counted_from_the_end_that_is_named() -> None:
     (gradient,) = torch.autograd.grad(logits[0].square().sum(), network.place.weight)
     assert gradient.abs().sum(1).nonzero()[:, 0].tolist() == [4, 5, 6]
     found = network.predict(IDS.lesson(Ragged.from_rows([[1, 2, 9], [4, 5, 6, 9]]), last=7))
-    trained = network.norm(found.hidden_ND) @ found.vectors.score_VD.T
+    trained = network.norm(found.hidden_ND) @ found.vectors.score_VS.T
     torch.testing.assert_close(trained, generator.start(IDS.read(Ragged.from_rows([[1, 2], [4, 5, 6]]), last=6))[1])

@@ -232,5 +232,5 @@ def test_the_input_scale_multiplies_what_enters_and_not_what_scores(kind: str) -
     plain, scaled = (random_generator(IDS, 2, kind=cls, input_scale=s, **fields) for s in (1.0, 3.0))
     batch = IDS.read(Ragged.from_rows([[1, 2, 3], [4]]), last=6)
     own = plain.network.token.vectors
-    plain.network.token.vectors = lambda: TokenVectors(3.0 * own().enter_VD, own().score_VD)  # type: ignore[method-assign]
+    plain.network.token.vectors = lambda: TokenVectors(3.0 * own().enter_VD, own().score_VS)  # type: ignore[method-assign]
     torch.testing.assert_close(scaled.start(batch)[1], plain.start(batch)[1], rtol=1e-5, atol=1e-5)

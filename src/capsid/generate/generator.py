@@ -69,6 +69,13 @@ class TransformerGenerator:
     cosine_temperature: float = setting(
         0.0, "Tokens are scored by cosines divided by this; 0: by inner products.", least=0
     )
+    score_length: bool = setting(
+        False, "Whether a cosine is multiplied by a learnt power of the token vector's length, at first the 0th."
+    )
+    token_bias: bool = setting(False, "Whether each token has a learnt number added to its scores.")
+    own_dropout: float = setting(
+        0.0, "Share of merged tokens whose own vectors are left out at a training step.", least=0, most=0.99
+    )
     input_scale: float = setting(1.0, "Token embeddings are multiplied by this where they enter.", above=0)
     positions_from: str = setting(
         "start", "From which end of a history its positions are counted.", choices=("start", "end")
@@ -128,6 +135,11 @@ class TransformerGenerator:
         # Asked here, not in __post_init__: settings change one field at a time.
         if self.width % self.heads:
             raise ConfigError(f"generator.width {self.width} is not a multiple of generator.heads {self.heads}")
+        if self.score_length and not self.cosine_temperature:
+            raise ConfigError(
+                "generator.score_length needs a generator.cosine_temperature above 0",
+                hint="inner products have the length already",
+            )
         return NetworkShape(
             vocabulary=layout.vocabulary,
             depths=layout.depths + 1,
@@ -139,6 +151,9 @@ class TransformerGenerator:
             dropout=self.dropout,
             embedding_dropout=self.embedding_dropout,
             cosine_temperature=self.cosine_temperature,
+            score_length=self.score_length,
+            token_bias=self.token_bias,
+            own_dropout=self.own_dropout,
             attention_dropout=self.attention_dropout,
             hidden_dropout=self.hidden_dropout,
             input_scale=self.input_scale,

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, reset
 from capsid.errors import ConfigError
-from capsid.generate.network import NetworkShape, Predictions, State, counted, padded
-from capsid.generate.token_table import TokenTable
+from capsid.generate.network import NetworkShape, Predictions, State, counted, padded, token_table
+from capsid.generate.token_table import LastNorm
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
 
@@ -26,15 +26,16 @@ class MaskedTransformer(nn.Module):
         super().__init__()
         self.shape = shape
         self.share, self.only_last = share, only_last
-        self.token = TokenTable(shape.vocabulary, shape.width, temperature=shape.cosine_temperature)
+        self.token = token_table(shape)
         self.place = nn.Embedding(shape.history + 1, shape.width)
         self.mask = nn.Parameter(torch.zeros(1, shape.width))
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm = nn.LayerNorm(shape.width)
+        self.norm = LastNorm(shape.width, ones=shape.token_bias)
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
         reset(self, self.shape.layers, generator)
+        self.token.start()
 
     def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
         """Hidden rows of masked items, and the items (section 3.6, Eq. 8). Outside training the last one is masked."""
@@ -53,7 +54,7 @@ class MaskedTransformer(nn.Module):
         masked_UL[users, lengths_U] = True
         x_ULD = self._read(tokens_UL, masked_UL, lengths_U + 1)
         vectors = self.token.vectors()
-        return State((), masked_UL, lengths_U, vectors), F.linear(self.norm(x_ULD[users, lengths_U]), vectors.score_VD)
+        return State((), masked_UL, lengths_U, vectors), F.linear(self.norm(x_ULD[users, lengths_U]), vectors.score_VS)
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """Never needed: an item is its first token."""

@@ -19,7 +19,7 @@ from capsid.blocks.cross_entropy import Added
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, BlockShape, Cache, Layer, reset
 from capsid.generate.repeats import Taken
-from capsid.generate.token_table import TokenTable, TokenVectors
+from capsid.generate.token_table import LastNorm, TokenTable, TokenVectors
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import Ragged
@@ -33,6 +33,9 @@ class NetworkShape(BlockShape):
     depths: int
     embedding_dropout: float
     cosine_temperature: float = 0.0
+    score_length: bool = False
+    token_bias: bool = False
+    own_dropout: float = 0.0
     input_scale: float = 1.0
     positions_from: str = "start"
 
@@ -67,7 +70,7 @@ class GeneratorNetwork(Protocol):
     """What loss terms and training need of a network; decoding needs `start` and `step` (`capsid.decode.protocol`)."""
 
     token: TokenTable
-    norm: nn.LayerNorm
+    norm: LastNorm
 
     def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
         """Read whole sequences; the rows that predict the tokens of the lesson's items, in order.
@@ -82,14 +85,14 @@ class TokenNetwork(nn.Module):
     def __init__(self, shape: NetworkShape, parts: Ragged | None = None) -> None:
         super().__init__()
         self.shape = shape
-        self.token = TokenTable(shape.vocabulary, shape.width, parts, shape.cosine_temperature)
+        self.token = token_table(shape, parts)
         self.depth = nn.Embedding(shape.depths + 1, shape.width)
-        self.norm = nn.LayerNorm(shape.width)
+        self.norm = LastNorm(shape.width, ones=shape.token_bias)
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
         reset(self, sum(isinstance(module, Layer) for module in self.modules()), generator)
-        self.token.clear_own()
+        self.token.start()
 
     def _entering(self, x: Tensor) -> Tensor:
         """Token embeddings as they enter, before places and depths are added."""
@@ -97,7 +100,7 @@ class TokenNetwork(nn.Module):
 
     def logits(self, x: Tensor, vectors: TokenVectors) -> Tensor:
         """Scores of all tokens for rows that will be predicted from."""
-        return F.linear(self.norm(x), vectors.score_VD)
+        return F.linear(self.norm(x), vectors.score_VS)
 
     def _stepped(self, blocks: nn.ModuleList, x_UWD: Tensor, state: State, parents_UW: Tensor) -> tuple[State, Tensor]:
         """One new position a beam through blocks with caches."""
@@ -172,6 +175,19 @@ class CausalTransformer(TokenNetwork):
     def _embed(self, vectors: TokenVectors, tokens: Tensor, positions: Tensor, depths: Tensor) -> Tensor:
         x = self._entering(F.embedding(tokens, vectors.enter_VD)) + self.place(positions) + self.depth(depths)
         return dropout(x, self.shape.embedding_dropout, self.training)
+
+
+def token_table(shape: NetworkShape, parts: Ragged | None = None) -> TokenTable:
+    """The embeddings that a shape asks for."""
+    return TokenTable(
+        shape.vocabulary,
+        shape.width,
+        parts,
+        temperature=shape.cosine_temperature,
+        length=shape.score_length,
+        bias=shape.token_bias,
+        own_dropout=shape.own_dropout,
+    )
 
 
 def counted(positions_BL: Tensor, read_B: np.ndarray, shape: NetworkShape) -> Tensor:

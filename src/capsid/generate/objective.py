@@ -46,7 +46,7 @@ class NextToken:
             added = added and replace(added, value=added.value / self.temperature)
         return linear_cross_entropy(
             hidden_ND,
-            predictions.vectors.score_VD,
+            predictions.vectors.score_VS,
             predictions.targets_N,
             label_smoothing=self.label_smoothing,
             added=added,

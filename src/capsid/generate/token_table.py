@@ -1,6 +1,7 @@
 """The embeddings of tokens: what each enters a network as, and what it is scored by.
 
-Merged tokens may be made of their parts, scores may be cosines. Knows tokens only; which tokens are merged is given.
+Merged tokens may be made of their parts. Scores are inner products, cosines, or between the two, with a bias per token
+if asked for. Knows tokens only; which tokens are merged is given.
 """
 
 from __future__ import annotations
@@ -13,56 +14,107 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsid.blocks.dropout import dropout
 from capsid.ragged import Ragged
 
 
 @dataclass(frozen=True, eq=False)
 class TokenVectors:
-    """Of every token of the vocabulary. Shapes: (V, D)."""
+    """Of every token of the vocabulary. Shapes: (V, D), (V, S), where S is D, or D + 1 with a bias per token.
+
+    A score is the product of `score` and a hidden row that went through the last norm (see `LastNorm`).
+    """
 
     enter_VD: Tensor
-    score_VD: Tensor
+    score_VS: Tensor
+
+
+class LastNorm(nn.LayerNorm):
+    """LayerNorm of the rows that tokens are predicted from; with `ones` a 1 follows, which meets the tokens' biases."""
+
+    def __init__(self, width: int, *, ones: bool = False) -> None:
+        super().__init__(width)
+        self.ones = ones
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows of width S."""
+        normed = super().forward(x)
+        return F.pad(normed, (0, 1), value=1.0) if self.ones else normed
 
 
 class TokenTable(nn.Embedding):
-    """A row a token, tied: the same vectors enter and score.
+    """One row per token, tied: the same vectors enter and score.
 
     With `parts`, the last tokens are merged ones, each made of the given earlier tokens: their vectors are those of
-    their parts plus their own row, which starts at nothing. With a temperature above 0, a score is the cosine over it,
-    for hidden rows of length sqrt(D), as LayerNorm makes them; otherwise it is the inner product.
+    their parts plus their own row, which starts at 0. In training a share `own_dropout` of these rows is left out at
+    every step, so that the parts learn to explain a token and its own row to correct them.
+
+    With a temperature above 0, a score is the cosine over it, for hidden rows of length sqrt(D), as LayerNorm makes
+    them; otherwise it is the inner product. With `length`, the cosine is multiplied by a learnt power of the vector's
+    length, at first the 0th: a frequent token may become long. With `bias`, each token has a number added to its
+    scores, at first 0.
     """
 
     parts_P: Tensor
     starts_M: Tensor
     scales_M1: Tensor
 
-    def __init__(self, vocabulary: int, width: int, parts: Ragged | None = None, temperature: float = 0.0) -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        parts: Ragged | None = None,
+        *,
+        temperature: float = 0.0,
+        length: bool = False,
+        bias: bool = False,
+        own_dropout: float = 0.0,
+    ) -> None:
         super().__init__(vocabulary, width)
         self.temperature = temperature
+        self.own_dropout = own_dropout
+        self.power = nn.Parameter(torch.zeros(())) if length else None
+        self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
         self.merged = 0 if parts is None else len(parts)
         if parts is not None:
-            # The sum over the root of their number, as merged tokens are warm-started (methods 6.7, B11).
+            # The sum over the root of their number, as merged tokens are warm-started.
             roots = np.sqrt(parts.lengths.astype(np.float32))
             arrays = {"parts_P": parts.values, "starts_M": parts.offsets[:-1], "scales_M1": 1 / roots[:, None]}
             for name, array in arrays.items():
                 self.register_buffer(name, torch.from_numpy(np.array(array)), persistent=False)
 
-    def clear_own(self) -> None:
-        """Merged tokens become their parts and nothing else."""
+    def start(self) -> None:
+        """Merged tokens become their parts and nothing else; power and biases are 0."""
         with torch.no_grad():
             self.weight[len(self.weight) - self.merged :] = 0.0
+            for parameter in (self.power, self.bias):
+                if parameter is not None:
+                    parameter.zero_()
 
     def vectors(self) -> TokenVectors:
         """As the weights are now, with gradients; made once for all that a step does."""
         enter_VD = self._composed()
+        score_VS = self._scoring(enter_VD)
+        if self.bias is not None:
+            score_VS = torch.cat([score_VS, self.bias[:, None]], 1)
+        return TokenVectors(enter_VD, score_VS)
+
+    def _scoring(self, enter_VD: Tensor) -> Tensor:
         if not self.temperature:
-            return TokenVectors(enter_VD, enter_VD)
+            return enter_VD
         scale = 1 / (self.temperature * math.sqrt(self.embedding_dim))
-        return TokenVectors(enter_VD, F.normalize(enter_VD, dim=1) * scale)
+        directions_VD = F.normalize(enter_VD, dim=1) * scale
+        if self.power is None:
+            return directions_VD
+        # Padding may have no length at all, and a power of 0 has no slope.
+        lengths_V1 = enter_VD.square().sum(1, keepdim=True).clamp_min(1e-12).sqrt()
+        return directions_VD * lengths_V1.pow(self.power)
 
     def _composed(self) -> Tensor:
         if not self.merged:
             return self.weight
         plain_WD, own_MD = self.weight[: -self.merged], self.weight[-self.merged :]
+        if self.own_dropout:
+            own_MD = own_MD * dropout(own_MD.new_ones(self.merged, 1), self.own_dropout, self.training)
         sums_MD = F.embedding_bag(self.parts_P, plain_WD, self.starts_M, mode="sum")
         return torch.cat([plain_WD, torch.addcmul(own_MD, sums_MD, self.scales_M1)])
