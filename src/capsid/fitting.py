@@ -134,7 +134,7 @@ class _Revision:
         weights = self.generator.network.token.vectors().enter_VD.detach().numpy()
         sums = old.tokens.sums(weights[old.tokens.values])
         learnt = (sums / old.tokens.lengths[:, None]).astype(np.float32)
-        new = self.tokenizer.revise(self.table, learnt, seed=self.seed, progress=self.progress)
+        new = self.tokenizer.revise(self.table, learnt)
         _tell_churn(old, new.ids, self.progress)
         return new
 
@@ -152,9 +152,7 @@ class _Adapted:
 
     def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
         old, bias = self.tokenizer.ids, self.companion.bias
-        new = self.tokenizer.adapt(
-            self.table, most=self.adapt.churn, gate_bias=bias, seed=self.seed, progress=self.progress
-        )
+        new = self.tokenizer.adapt(self.table, most=self.adapt.churn, gate_bias=bias)
         _tell_churn(old, new.ids, self.progress)
         if self.companion.gate is not None:
             before, after = (i.statistics().mean_tokens for i in (old, new.ids))

@@ -38,7 +38,7 @@ def parts() -> tuple[CapsuleTokenizer, SemanticIds, SemanticBPE]:
     ids = SemanticIds.assign(TABLE.items, tokenizer.encode(TABLE), tokenizer.sizes, Suffix())
     table = dataclasses.replace(TABLE, sequences=SEQUENCES)
     gate = Training(steps=30, batch_size=64, learning_rate=0.02, validate_every=30, ema=0.0)
-    merges = SemanticBPE(size=6, min_count=2, alpha=(1.0, 1.0), training=gate).fit(ids, table, VECTORS, seed=0)
+    merges = SemanticBPE(size=6, min_count=2, alpha=(1.0, 1.0), training=gate).fit(ids, table, seed=0)
     assert len(merges.table_) >= 3
     return tokenizer, ids.with_merges(merges.table_), merges
 

@@ -163,6 +163,19 @@ def test_one_token_ids_need_no_encoder(data: Dataset, tmp_path: Path) -> None:
         tokenizer.with_items(NEW)
 
 
+def test_vectors_of_known_items_have_one_owner(fitted: ItemTokenizer, data: Dataset, tmp_path: Path) -> None:
+    """Vectors that come with the table are kept like those of an encoder, and left out only when asked."""
+    table = ItemTable.from_training(data, leave_one_out(data).train).with_block("item", fitted.vectors_)
+    given = ItemTokenizer(tokenizer=make().tokenizer, collisions=Suffix()).fit(table, seed=1)
+    assert given.ids == fitted.ids
+    assert given.vectors_ is table.vectors()
+    given.without_vectors().save_pretrained(tmp_path / "bare")
+    bare = ItemTokenizer.from_pretrained(tmp_path / "bare")
+    assert bare.vectors_ is None
+    assert bare.ids == fitted.ids
+    assert given.vectors_ is not None, "the tokenizer itself keeps them"
+
+
 def test_unfitted_and_wrong_input(fitted: ItemTokenizer, tmp_path: Path) -> None:
     for ask in (
         lambda t: t.ids,

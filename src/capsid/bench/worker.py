@@ -36,7 +36,7 @@ from capsid.data.split import leave_one_out
 from capsid.encode.cache import encode_items
 from capsid.errors import ArtifactError, CapsidError, DataError
 from capsid.evaluate.positions import position_accuracy
-from capsid.evaluate.tokenizer_quality import tokenizer_quality
+from capsid.evaluate.tokenizer_quality import quality_of
 from capsid.fitting import tokenizer_parts
 from capsid.locks import held
 from capsid.progress import Progress, duration
@@ -188,9 +188,7 @@ def _result(
 ) -> Result:
     fitted, cell = recommender.fitted, job.cell
     tokenizer, log = fitted.tokenizer, fitted.log
-    quality = tokenizer_quality(
-        tokenizer.ids, tokenizer.vectors_, tokenizer.tokenizer_.decode, tokenizer.tokenizer_, tokenizer.merges_
-    )
+    quality = quality_of(tokenizer)
     phases = [stretch.phase for phase in job.recipe.schedule for stretch in phase.stretches()]
     journal.stage("training", float(sum(phase["seconds"] for phase in log)))
     kept = journal.kept

@@ -242,7 +242,7 @@ def _write(
     import numpy as np
 
     from capsid.artifacts import write_bytes, write_json
-    from capsid.evaluate.tokenizer_quality import tokenizer_quality
+    from capsid.evaluate.tokenizer_quality import quality_of
     from capsid.ids.order import group_numbers
     from capsid.report import Report, overview_png, write_report
 
@@ -252,7 +252,7 @@ def _write(
         title=f"capsid demo: {dataset.name}",
         dataset=dataset.describe(),
         methods=results,
-        quality=tokenizer_quality(tokenizer.ids, tokenizer.vectors_, tokenizer.tokenizer_.decode, tokenizer.tokenizer_),
+        quality=quality_of(tokenizer),
         sharing={int(n): int((sizes == n).sum() * n) for n in np.unique(sizes)},
         people=people,
         notes=("Settings were chosen on the validation split; a small demonstration, not a benchmark.",),

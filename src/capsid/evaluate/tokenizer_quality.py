@@ -16,6 +16,7 @@ from capsid.evaluate.capsule_report import Routing, RoutingConvergence, RoutingQ
 from capsid.evaluate.merge_report import MergeReport, merge_report
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
+from capsid.tokenize.item_tokenizer import ItemTokenizer
 
 Decode = Callable[[Ragged], np.ndarray | None]
 
@@ -60,6 +61,12 @@ class TokenizerQuality:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `--json` prints them."""
         return asdict(self)
+
+
+def quality_of(tokenizer: ItemTokenizer) -> TokenizerQuality:
+    """All that can be told of the ids of a fitted tokenizer."""
+    fitted = tokenizer.tokenizer_
+    return tokenizer_quality(tokenizer.ids, tokenizer.vectors_, fitted.decode, fitted, tokenizer.merges_)
 
 
 def tokenizer_quality(

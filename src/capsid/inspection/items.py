@@ -15,7 +15,7 @@ import numpy as np
 from capsid.errors import ConfigError
 from capsid.evaluate.capsule_meaning import Capsule, TitleWords, capsules, two_facets
 from capsid.evaluate.capsule_report import Drift, Routing, drift
-from capsid.evaluate.tokenizer_quality import TokenizerQuality, tokenizer_quality
+from capsid.evaluate.tokenizer_quality import TokenizerQuality, quality_of
 from capsid.inspection.merges import merges_of, subwords_of
 from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -115,9 +115,7 @@ class OpenTokenizer:
 
     def quality(self) -> TokenizerQuality:
         """Diagnostics, with the vectors the ids were made from where there are any."""
-        tokenizer = self.tokenizer
-        fitted = tokenizer.tokenizer_
-        return tokenizer_quality(tokenizer.ids, tokenizer.vectors_, fitted.decode, fitted, tokenizer.merges_)
+        return quality_of(self.tokenizer)
 
     def merges(self, *, top: int) -> dict[str, Any]:
         """The most used merged tokens."""

@@ -114,14 +114,13 @@ def fit_on_vectors(
         # Other settings or vectors have another checkpoint, so that no fit resumes from a stranger's.
         files = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in vector_files(vectors)]
         checkpoint = _checkpoint(place, run, recipe.tokenizer, seed, files)
-        parts.fit(source.table(), seed=seed, progress=progress, checkpoint=checkpoint)
-        # A mapped array is copied from file to file, so keeping it takes disk and no memory.
-        parts.vectors_ = source.vectors_ND if keep_vectors else None
+        fitted = parts.fit(source.table(), seed=seed, progress=progress, checkpoint=checkpoint)
         with new_folder(place, kind=KIND) as folder:
-            parts.save(folder)
+            # A mapped array is copied from file to file, so keeping it takes disk and no memory.
+            (fitted if keep_vectors else fitted.without_vectors()).save(folder)
             write_json(folder / ABOUT, _about(recipe, seed, {"vectors": vectors.name}))
         checkpoint.remove()
-    return VectorsFit(str(out), len(source), source.vectors_ND.shape[1], tokenizer_key(parts.tokenizer_))
+    return VectorsFit(str(out), len(source), source.vectors_ND.shape[1], tokenizer_key(fitted.tokenizer_))
 
 
 def add_items(path: str | Path, attributes: pl.DataFrame, out: str | Path, *, replace: bool = False) -> Drift | None:

@@ -40,7 +40,11 @@ KINDS: Kinds = {**ENCODERS, **TOKENIZERS, **COLLISIONS, **MERGES}
 
 @dataclass(kw_only=True)
 class ItemTokenizer:
-    """Parts as in a recipe; `encoder` may be None where the tokenizer needs no vectors, `merges` where none are."""
+    """Parts as in a recipe; `encoder` may be None where the tokenizer needs no vectors, `merges` where none are.
+
+    Item vectors have one owner. While parts are fitted it is the item table (its block "item"); afterwards it is
+    `vectors_` of this class, and whoever needs vectors of known items asks here.
+    """
 
     tokenizer: Any
     encoder: Any | None = None
@@ -69,8 +73,11 @@ class ItemTokenizer:
         self._check_parts()
         table = data if isinstance(data, ItemTable) else ItemTable.from_training(data, leave_one_out(data).train)
         self.text_fields_ = table.text_fields
-        self.vectors_: np.ndarray | None = None
-        table = self._with_vectors(table, seed, progress)
+        self.encoder_: Any | None = None
+        if self.encoder is not None:
+            self.encoder_, vectors = encode_items(self.encoder, table, seed=seed, progress=progress)
+            table = table.with_block("item", vectors)
+        self.vectors_: np.ndarray | None = table.blocks.get("item")
         self.tokenizer_ = dataclasses.replace(self.tokenizer).fit(
             table, seed=seed, progress=progress, checkpoint=checkpoint
         )
@@ -80,7 +87,6 @@ class ItemTokenizer:
             self.merges_ = dataclasses.replace(self.merges).fit(
                 self.ids_,
                 table,
-                table.blocks.get("item"),
                 centres_VD=self.token_vectors(),
                 seed=seed,
                 progress=progress,
@@ -89,23 +95,19 @@ class ItemTokenizer:
             self.ids_ = self.ids_.with_merges(self.merges_.table_)
         return self
 
-    def revise(
-        self, table: ItemTable, learnt_ND: np.ndarray, *, seed: int = 0, progress: Progress = silent
-    ) -> ItemTokenizer:
+    def revise(self, table: ItemTable, learnt_ND: np.ndarray) -> ItemTokenizer:
         """New ids for the same items, from what a generator has learnt of each (for re-tokenising recipes)."""
         if not isinstance(self.tokenizer_, Revising):
             raise ConfigError(
                 f"the tokenizer {self.tokenizer_.kind!r} cannot re-tokenise", hint="drop retokenize from the schedule"
             )
-        table = self._with_vectors(table, seed, progress).with_block("learnt", learnt_ND)
+        table = self._with_vectors(table).with_block("learnt", learnt_ND)
         self.tokenizer_.revise(table)
         return self._assign_again(table, self.ids.layout)
 
-    def adapt(
-        self, table: ItemTable, *, most: float, gate_bias: float, seed: int = 0, progress: Progress = silent
-    ) -> ItemTokenizer:
+    def adapt(self, table: ItemTable, *, most: float, gate_bias: float) -> ItemTokenizer:
         """New ids for at most a share `most` of the items, from what adapters of the routing have learnt (stage 2)."""
-        table = self._with_vectors(table, seed, progress)
+        table = self._with_vectors(table)
         # What the policy changed is no churn: the tokenizer is compared with its own codes.
         self.tokenizer_.end_adapting(table, self.ids.encoded, most)
         layout = self.ids.layout
@@ -161,6 +163,12 @@ class ItemTokenizer:
         if self.vectors_ is not None:
             grown.vectors_ = np.concatenate([self.vectors_, table.vectors()])
         return grown
+
+    def without_vectors(self) -> ItemTokenizer:
+        """The same without the items' vectors: a smaller folder, of which reports can tell less."""
+        bare = copy.copy(self)
+        bare.vectors_ = None
+        return bare
 
     def decode(self, tokens: Sequence[int]) -> list[str]:
         """The items that own these tokens."""
@@ -237,14 +245,9 @@ class ItemTokenizer:
         """Read a folder that `save_pretrained` wrote."""
         return cls.load(open_folder(Path(path), kind=KIND))
 
-    def _with_vectors(self, table: ItemTable, seed: int, progress: Progress) -> ItemTable:
-        self.encoder_ = None
-        self.vectors_ = None
-        if self.encoder is None:
-            return table
-        self.encoder_, vectors = encode_items(self.encoder, table, seed=seed, progress=progress)
-        self.vectors_ = vectors
-        return table.with_block("item", vectors)
+    def _with_vectors(self, table: ItemTable) -> ItemTable:
+        """The items of the fit with the vectors that they were fitted on."""
+        return table if self.vectors_ is None else table.with_block("item", self.vectors_)
 
     def _frame(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> tuple[pl.DataFrame, Vocabulary]:
         """Items as a frame, and their ids."""

@@ -19,7 +19,7 @@ ALIKE = [(2 + k, 8 + k) for k in range(4)]
 POPULAR = (2 + 4, 8 + 5)
 
 
-def planted(seed: int = 0) -> tuple[SemanticIds, ItemTable, np.ndarray]:
+def planted(seed: int = 0) -> tuple[SemanticIds, ItemTable]:
     """Codes (k, k) belong to one direction. (4, 5) is taken most of all, but its codes are of two directions.
 
     Third codes are spread over everything, so they are like nothing.
@@ -43,4 +43,4 @@ def planted(seed: int = 0) -> tuple[SemanticIds, ItemTable, np.ndarray]:
     table = dataclasses.replace(
         make_table(vectors, names=list(ids.items)), counts=np.bincount(taken), sequences=sequences
     )
-    return ids, table, vectors.astype(np.float32)
+    return ids, table

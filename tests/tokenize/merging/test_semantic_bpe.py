@@ -74,13 +74,13 @@ def test_the_noise_is_gumbel() -> None:
 
 def test_counted_by_users() -> None:
     """One user who takes a pair all the time is one user."""
-    ids, table, vectors = planted()
+    ids, table = planted()
     one = np.full(900, len(ids) - 1)
     others = table.sequences.values[table.sequences.values != len(ids) - 1]
     sequences = Ragged.from_rows([one, *np.array_split(others, 100)], np.int64)
     table = dataclasses.replace(table, sequences=sequences)
     for count, wanted in (("interactions", [POPULAR]), ("users", [])):
-        merges = SemanticBPE(size=1, alpha=(1.0, 1.0), count=count, training=QUICK).fit(ids, table, vectors)
+        merges = SemanticBPE(size=1, alpha=(1.0, 1.0), count=count, training=QUICK).fit(ids, table)
         assert [p for p in pairs(merges) if p == POPULAR] == wanted
         assert len(merges.table_) == 1
 
@@ -97,17 +97,15 @@ def test_further_passes_merge_merges() -> None:
 
 
 def test_centres_as_profiles() -> None:
-    ids, table, _ = planted()
+    ids, table = planted()
     centres = np.random.default_rng(0).normal(size=(ids.layout.vocabulary, 4))
     centres[ALIKE[2][0]] = centres[ALIKE[2][1]]
-    merges = SemanticBPE(profile="centres", theta=(0.99, 0.99), training=QUICK).fit(
-        ids, table, None, centres_VD=centres
-    )
+    merges = SemanticBPE(profile="centres", theta=(0.99, 0.99), training=QUICK).fit(ids, table, centres_VD=centres)
     assert pairs(merges) == [ALIKE[2]]
     with pytest.raises(ConfigError, match="no centres"):
-        SemanticBPE(profile="centres").fit(ids, table, None)
+        SemanticBPE(profile="centres").fit(ids, table)
     with pytest.raises(ConfigError, match="need item vectors"):
-        SemanticBPE().fit(ids, table, None)
+        SemanticBPE().fit(ids, dataclasses.replace(table, blocks={}))
 
 
 def same(a: SemanticBPE, b: SemanticBPE) -> bool:
@@ -146,20 +144,20 @@ def test_a_killed_fit_goes_on(tmp_path: Path) -> None:
 
 
 def test_nothing_to_merge() -> None:
-    ids, table, vectors = planted()
+    ids, table = planted()
     for fields, words in (
         ({"min_count": 10_000}, "no pair of neighbouring tokens is taken 10000 times"),
         ({"theta": (1.0, 1.0)}, "has a cosine above 1"),
     ):
         watcher = Watcher()
-        merges = SemanticBPE(**fields).fit(ids, table, vectors, progress=watcher)  # type: ignore[arg-type]
+        merges = SemanticBPE(**fields).fit(ids, table, progress=watcher)  # type: ignore[arg-type]
         assert merges.table_ == MergeTable(ids.layout.vocabulary)
         assert words in watcher.lines[-1]
         assert ids.with_merges(merges.table_).tokens == ids.tokens
         assert merge_report(ids.with_merges(merges.table_), merges).count == 0
     single = make_ids([[0], [1]], (2,))
     table = dataclasses.replace(make_table(np.eye(2), names=list(single.items)), sequences=Ragged.from_rows([[0, 1]]))
-    assert len(SemanticBPE(min_count=1).fit(single, table, None).table_) == 0, "ids of one token have no pairs"
+    assert len(SemanticBPE(min_count=1).fit(single, table).table_) == 0, "ids of one token have no pairs"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +184,7 @@ def test_bad_fields(fields: dict) -> None:
 
 
 def test_the_report_by_hand() -> None:
-    ids, table, _ = planted()
+    ids, table = planted()
     merges = fit()
     merged = ids.with_merges(merges.table_)
     grown = merged.extend(["new"], Ragged.from_rows([[0, 0, 1]]))

@@ -18,7 +18,6 @@ from capsid.errors import ConfigError, NotFittedError
 from capsid.ids.merges import MergeTable
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
-from capsid.ragged import Ragged
 from capsid.rng import child_seed
 from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
@@ -121,14 +120,13 @@ class SemanticBPE:
         self,
         ids: SemanticIds,
         table: ItemTable,
-        vectors_ND: np.ndarray | None,
         *,
         centres_VD: np.ndarray | None = None,
         seed: int = 0,
         progress: Progress = silent,
         checkpoint: CheckpointFile | None = None,
     ) -> SemanticBPE:
-        """Learn from the ids and training sequences of the table's items. `centres_VD` has a vector a token.
+        """Learn from the ids, vectors and training sequences of the table's items. `centres_VD` has a vector per token.
 
         With a checkpoint, a killed fit goes on; files begin with its name and are gone when all is done.
         """
@@ -140,8 +138,8 @@ class SemanticBPE:
         for number in range(1, self.passes + 1):
             work = None if checkpoint is None else checkpoint.beside(str(number))
             files += [work] if work is not None else []
-            job = _Pass(self, number, ids.with_merges(self.table_), table.sequences, progress)
-            found = job.learn(vectors_ND, centres_VD, child_seed(seed, "merges", number), work)
+            job = _Pass(self, number, ids.with_merges(self.table_), table, progress)
+            found = job.learn(centres_VD, child_seed(seed, "merges", number), work)
             self.candidates_ = self.candidates_.append(found)
             if not (found.merge >= 0).any():
                 break
@@ -172,7 +170,7 @@ class _Pass:
     settings: SemanticBPE
     number: int
     ids: SemanticIds
-    sequences: Ragged
+    table: ItemTable
     progress: Progress
 
     @property
@@ -180,14 +178,12 @@ class _Pass:
         left = self.settings.size - len(self.ids.layout.merges)
         return -(-left // (self.settings.passes - self.number + 1))
 
-    def learn(
-        self, vectors_ND: np.ndarray | None, centres_VD: np.ndarray | None, seed: int, checkpoint: CheckpointFile | None
-    ) -> Candidates:
+    def learn(self, centres_VD: np.ndarray | None, seed: int, checkpoint: CheckpointFile | None) -> Candidates:
         s = self.settings
         pairs = find_candidates(
             self.ids.tokens,
             self.ids.layout,
-            self.sequences,
+            self.table.sequences,
             number=self.number,
             least=s.min_count,
             count=s.count,
@@ -198,7 +194,7 @@ class _Pass:
                 f"merges: no pair of neighbouring tokens is taken {s.min_count} times, so none is merged"
             )
             return pairs
-        profiles_VD = self._profiles(vectors_ND, centres_VD)
+        profiles_VD = self._profiles(centres_VD)
         pairs = with_cosines(pairs, profiles_VD)
         fine = self._eligible(pairs, 1.0)
         if not fine.any():
@@ -226,14 +222,14 @@ class _Pass:
         )
         return pairs
 
-    def _profiles(self, vectors_ND: np.ndarray | None, centres_VD: np.ndarray | None) -> np.ndarray:
+    def _profiles(self, centres_VD: np.ndarray | None) -> np.ndarray:
         if self.settings.profile == "centres":
             if centres_VD is None:
                 raise ConfigError("the tokenizer has no centres for merges", hint="set merges.profile=items")
             return centre_profiles(self.ids.layout, centres_VD)
-        if vectors_ND is None:
+        if "item" not in self.table.blocks:
             raise ConfigError("merges need item vectors", hint="set an encoder, or merges=null")
-        return item_profiles(self.ids.tokens, self.ids.layout.vocabulary, vectors_ND)
+        return item_profiles(self.ids.tokens, self.ids.layout.vocabulary, self.table.vectors())
 
     def _eligible(self, pairs: Candidates, share: float) -> np.ndarray:
         """Pairs whose cosine is above theta, `share` of the way (paper, appendix on SemanticBPE, merge candidates)."""
