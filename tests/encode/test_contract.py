@@ -18,8 +18,10 @@ from capsid.encode.hashing import HashingEncoder
 from capsid.encode.joined import JoinedEncoder
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.precomputed import PrecomputedEncoder
+from capsid.encode.sequence import SequenceEncoder
 from capsid.encode.text import TextEncoder
 from capsid.errors import DataError, NotFittedError
+from capsid.train.options import Training
 from encode.catalogue import COLD, make_table, new_items, permuted, some
 
 HASHING, COLLABORATIVE = HashingEncoder(dim=48), CollaborativeEncoder(dim=8)
@@ -27,6 +29,7 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "text": lambda folder: TextEncoder(batch_size=8),
     "hashing": lambda folder: HashingEncoder(dim=32),
     "collaborative": lambda folder: CollaborativeEncoder(dim=8),
+    "sasrec": lambda folder: SequenceEncoder(dim=8, layers=1, training=Training(steps=12, batch_size=16)),
     "attributes": lambda folder: AttributeEncoder(dim=8),
     "precomputed": lambda folder: PrecomputedEncoder(path=str(folder / "own.npz")),
     "joined": lambda folder: JoinedEncoder(parts=(HASHING, COLLABORATIVE), dim=12),
@@ -35,7 +38,7 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "joined-whole": lambda folder: JoinedEncoder(parts=(HASHING, COLLABORATIVE), block_dim=0, weights=(1.0, 0.5)),
     "joined-nested": lambda folder: JoinedEncoder(parts=(JoinedEncoder(parts=(HASHING,)), AttributeEncoder())),
 }
-KNOWS_NEW_ITEMS = [name for name in MAKERS if name not in ("collaborative", "precomputed")]
+KNOWS_NEW_ITEMS = [name for name in MAKERS if name not in ("collaborative", "sasrec", "precomputed")]
 
 
 @pytest.fixture
@@ -133,7 +136,8 @@ def test_new_items_land_beside_their_like(name: str, folder: Path, table: ItemTa
 
 
 def test_new_items_without_evidence_are_zeros_or_an_error(folder: Path, table: ItemTable) -> None:
-    assert not MAKERS["collaborative"](folder).fit(table).transform(new_items()).any()
+    for name in ("collaborative", "sasrec"):
+        assert not MAKERS[name](folder).fit(table).transform(new_items()).any()
     with pytest.raises(DataError, match="no vector for 4 of 4 items: 'new-0'"):
         MAKERS["precomputed"](folder).fit(table).transform(new_items())
 

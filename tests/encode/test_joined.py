@@ -15,6 +15,7 @@ from capsid.encode.joined import JoinedEncoder
 from capsid.encode.kinds import ENCODERS
 from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent
+from capsid.running import CheckpointFile
 from encode.catalogue import COLD, make_table, new_items
 
 
@@ -26,7 +27,9 @@ class Given:
 
     block: str
 
-    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Given:
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> Given:
         return self
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:

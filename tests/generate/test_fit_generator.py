@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from worlds import make_ids, random_codes, random_generator
 
 from capsid.errors import ConfigError, DataError
-from capsid.generate.fit import fit_generator, training_pieces
+from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.network import GeneratorNetwork, Predictions
 from capsid.generate.objective import NextToken
@@ -24,26 +24,7 @@ from capsid.running import CheckpointFile
 from capsid.train.options import Training
 
 IDS = make_ids(random_codes(3, items=12, sizes=(4, 3, 3), variable=True), (4, 3, 3))
-SEQUENCES = st.lists(st.lists(st.integers(0, 11), max_size=17), min_size=1, max_size=6)
 TINY = Training(steps=6, batch_size=3, validate_every=3, learning_rate=0.01)
-
-
-@given(sequences=SEQUENCES, history=st.integers(1, 6))
-def test_every_next_item_is_a_target_once(sequences: list[list[int]], history: int) -> None:
-    numbered, number = [], 0
-    for row in sequences:
-        numbered.append(list(range(number, number + len(row))))
-        number += len(row)
-    pieces = [p.tolist() for p in training_pieces(Ragged.from_rows(numbered, np.int64), history)]
-    targets = [event for piece in pieces for event in piece[1:]]
-    assert sorted(targets) == [event for row in numbered for event in row[1:]]
-    for piece in pieces:
-        assert 2 <= len(piece) <= history + 1
-        assert piece == list(range(piece[0], piece[-1] + 1)), "a piece is a stretch of one sequence"
-        assert any(piece[0] in row and piece[-1] in row for row in numbered)
-    for row in numbered:
-        if len(row) > history:
-            assert row[-history - 1 :] in pieces, "the latest items have the longest past"
 
 
 @given(sequences=st.lists(st.lists(st.integers(0, 11), min_size=2, max_size=7), min_size=1, max_size=5))

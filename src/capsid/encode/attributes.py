@@ -21,6 +21,7 @@ from capsid.encode.linalg import truncated_svd
 from capsid.errors import ConfigError, DataError, nearest
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 
 # A column of strings is taken for an attribute when its values repeat: titles and descriptions hardly do.
@@ -50,7 +51,9 @@ class AttributeEncoder:
         self.idf_: np.ndarray | None = None
         self.axes_: np.ndarray | None = None
 
-    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> Self:
         """Choose the values worth a feature, weigh them by rarity, find the leading directions."""
         require_items(table)
         columns = choose_columns(table, self.columns)

@@ -16,6 +16,7 @@ import numpy as np
 from capsid.data.item_table import ItemTable
 from capsid.errors import ArtifactError, DataError, NotFittedError
 from capsid.progress import Progress, silent
+from capsid.running import CheckpointFile
 from capsid.vocabulary import Vocabulary
 
 T = TypeVar("T")
@@ -26,8 +27,13 @@ class ItemEncoder(Protocol):
 
     kind: ClassVar[str]
 
-    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
-        """Learn whatever the vectors need from the catalogue and its training histories."""
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> Self:
+        """Learn whatever the vectors need from the catalogue and its training histories.
+
+        What trains for long goes on from `checkpoint` if that is there.
+        """
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
         """Vectors in the order of the table, float32, finite; a zero row: no evidence. Shape: (items, d)."""
@@ -124,6 +130,11 @@ def take(state: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     return state[name]
 
 
+def below(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The arrays whose names begin with `prefix`, without it: the state of one part of several."""
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+
+
 class RemembersVectors:
     """The saved state of encoders that hold one vector for every item they know."""
 
@@ -139,6 +150,17 @@ class RemembersVectors:
         self.items_ = Vocabulary(unpack_strings(take(state, "items")))
         self.vectors_ = take(state, "vectors")
         return self
+
+    def remembered(self, items: Sequence[str]) -> np.ndarray:
+        """Vectors by item id, zeros for items that are not known. Shape: (items, d)."""
+        vectors_ND = fitted(self.vectors_, self)
+        numbers = fitted(self.items_, self).numbers(items, missing="negative")
+        return np.where((numbers >= 0)[:, None], vectors_ND[numbers], np.float32(0.0))
+
+
+def histories_hash(table: ItemTable) -> str:
+    """A hash of the items and their training histories, for cache keys of encoders that read nothing else."""
+    return content_hash(table.items, table.sequences.values, table.sequences.offsets)
 
 
 def content_hash(*parts: Iterable[str] | np.ndarray) -> str:

@@ -5,8 +5,10 @@ Parts of a joined encoder are kept on their own, so that the slow text block ser
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -19,7 +21,9 @@ from capsid.data.item_table import ItemTable
 from capsid.encode.base import ItemEncoder, check_vectors, first_ids, fresh, has_evidence
 from capsid.encode.joined import JoinedEncoder
 from capsid.errors import ArtifactError, DataError
+from capsid.locks import held
 from capsid.progress import Progress, duration, silent
+from capsid.running import CheckpointFile, RunOptions
 
 KIND = "vectors"
 E = TypeVar("E", bound=ItemEncoder)
@@ -57,13 +61,35 @@ def _encode(encoder: E, table: ItemTable, seed: int, progress: Progress, root: P
         parts, blocks = zip(*[_encode(part, table, seed, progress, root) for part in copy.parts])
         vectors_ND = copy.join_blocks(parts, blocks)
     else:
-        vectors_ND = copy.fit(table, seed=seed, progress=progress).transform(table, progress=progress)
+        with _checkpoint(folder) as checkpoint:
+            copy.fit(table, seed=seed, progress=progress, checkpoint=checkpoint)
+        vectors_ND = copy.transform(table, progress=progress)
     check_vectors(vectors_ND, table.items, allow_zero=True)
     took = duration(time.monotonic() - start)
     progress.line(f"{encoder.kind} vectors: {len(table):,} items, {vectors_ND.shape[1]} wide, {took}")
     if folder is not None:
         _store(copy, vectors_ND, folder, progress)
     return copy, vectors_ND
+
+
+@contextlib.contextmanager
+def _checkpoint(folder: Path | None) -> Iterator[CheckpointFile | None]:
+    """A file beside the folder that is to be, for a fit to resume from; removed when the fit is done.
+
+    None without a cache, and while another process fits the same: two must not write one file.
+    """
+    if folder is None:
+        yield None
+        return
+    file = RunOptions().checkpoint(folder.with_name(f".{folder.name}.checkpoint"))
+    with contextlib.ExitStack() as stack:
+        try:
+            alone = stack.enter_context(held(file.beside("lock").path, wait=False))
+        except OSError:  # a cache that cannot be written costs time, not the run
+            alone = False
+        yield file if alone else None
+        if alone:
+            file.remove()
 
 
 def _load(encoder: E, table: ItemTable, folder: Path, progress: Progress) -> tuple[E, np.ndarray] | None:

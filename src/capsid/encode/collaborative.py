@@ -13,11 +13,12 @@ import scipy.sparse as sp
 
 from capsid.config import fingerprint
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import RemembersVectors, content_hash, fitted, require_items
+from capsid.encode.base import RemembersVectors, histories_hash, require_items
 from capsid.encode.linalg import truncated_svd
 from capsid.errors import DataError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 from capsid.vocabulary import Vocabulary
 
@@ -45,7 +46,9 @@ class CollaborativeEncoder(RemembersVectors):
         self.items_: Vocabulary | None = None
         self.vectors_: np.ndarray | None = None
 
-    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> Self:
         """Count, weigh and factorise the training histories."""
         require_items(table)
         counts_NN = cooccurrence(table.sequences, len(table), window=self.window, decay=self.decay)
@@ -66,14 +69,11 @@ class CollaborativeEncoder(RemembersVectors):
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
         """The learnt vectors by item id; zeros for what training did not see. Shape: (items, dim)."""
-        vectors_ND = fitted(self.vectors_, self)
-        numbers = fitted(self.items_, self).numbers(table.items, missing="negative")
-        return np.where((numbers >= 0)[:, None], vectors_ND[numbers], np.float32(0.0))
+        return self.remembered(table.items)
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
         """The training histories, the hyperparameters and the seed of the factorisation."""
-        histories = content_hash(table.items, table.sequences.values, table.sequences.offsets)
-        return fingerprint(self, self.version, histories, seed)
+        return fingerprint(self, self.version, histories_hash(table), seed)
 
 
 def cooccurrence(sequences: Ragged, items: int, *, window: int, decay: str = "harmonic") -> sp.csr_matrix:

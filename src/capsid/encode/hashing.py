@@ -21,6 +21,7 @@ from capsid.encode.text import item_texts, refuse_blank_catalogue, resolve_field
 from capsid.errors import ConfigError
 from capsid.progress import Progress, silent
 from capsid.rng import numpy_rng
+from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 
 _WORD = re.compile(r"\w+")
@@ -50,7 +51,9 @@ class HashingEncoder:
         self.fields_: tuple[str, ...] | None = None
         self.idf_: np.ndarray | None = None
 
-    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> Self:
         """Count in how many items each bucket occurs."""
         require_items(table)
         fields = resolve_fields(table, self.fields)

@@ -13,10 +13,20 @@ import numpy as np
 
 from capsid.config import fingerprint
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import ItemEncoder, fitted, fresh, has_evidence, l2_normalise, require_items, take
+from capsid.encode.base import (
+    ItemEncoder,
+    below,
+    fitted,
+    fresh,
+    has_evidence,
+    l2_normalise,
+    require_items,
+    take,
+)
 from capsid.encode.linalg import principal_axes
 from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent
+from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 
 
@@ -50,15 +60,22 @@ class JoinedEncoder:
         self.rotation_: np.ndarray | None = None
         self.blocks_: list[dict[str, np.ndarray]] = []
 
-    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> Self:
         """Fit every part and the projections; the parts given as hyperparameters stay as they are."""
-        self.fit_transform(table, seed=seed, progress=progress)
+        self.fit_transform(table, seed=seed, progress=progress, checkpoint=checkpoint)
         return self
 
-    def fit_transform(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> np.ndarray:
+    def fit_transform(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> np.ndarray:
         """`fit`, and the catalogue's vectors without computing any part twice. Shape: (items, at most dim)."""
         require_items(table)
-        parts = tuple(fresh(part).fit(table, seed=seed, progress=progress) for part in self.parts)
+        parts = tuple(
+            fresh(part).fit(table, seed=seed, progress=progress, checkpoint=checkpoint and checkpoint.beside(f"{i}"))
+            for i, part in enumerate(self.parts)
+        )
         blocks = [part.transform(table, progress=progress) for part in parts]
         return self.join_blocks(parts, blocks)
 
@@ -92,8 +109,8 @@ class JoinedEncoder:
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
         """Take over a saved state."""
         self.rotation_ = take(state, "rotation")
-        self.parts_ = tuple(fresh(p).load_state(_below(state, f"parts.{i}.")) for i, p in enumerate(self.parts))
-        self.blocks_ = [_below(state, f"block.{i}.") for i in range(len(self.parts))]
+        self.parts_ = tuple(fresh(p).load_state(below(state, f"parts.{i}.")) for i, p in enumerate(self.parts))
+        self.blocks_ = [below(state, f"block.{i}.") for i in range(len(self.parts))]
         return self
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
@@ -141,7 +158,3 @@ class JoinedEncoder:
         weights = self.weights or (1.0,) * len(filled)
         wide_NS = np.concatenate([w * block for w, block in zip(weights, filled, strict=True)], axis=1)
         return l2_normalise(wide_NS).astype(np.float64)
-
-
-def _below(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

@@ -7,6 +7,7 @@ from capsid.encode.collaborative import CollaborativeEncoder
 from capsid.encode.hashing import HashingEncoder
 from capsid.encode.joined import JoinedEncoder
 from capsid.encode.precomputed import PrecomputedEncoder
+from capsid.encode.sequence import SequenceEncoder
 from capsid.encode.text import TextEncoder
 
 ENCODERS: dict[str, type] = {
@@ -15,5 +16,6 @@ ENCODERS: dict[str, type] = {
     "hashing": HashingEncoder,
     "joined": JoinedEncoder,
     "precomputed": PrecomputedEncoder,
+    "sasrec": SequenceEncoder,
     "text": TextEncoder,
 }

@@ -26,6 +26,7 @@ from capsid.encode.base import (
 from capsid.encode.matrix_files import ids_file, read_matrix
 from capsid.errors import DataError
 from capsid.progress import Progress, silent
+from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 from capsid.vocabulary import Vocabulary
 
@@ -47,7 +48,9 @@ class PrecomputedEncoder(RemembersVectors):
         self.items_: Vocabulary | None = None
         self.vectors_: np.ndarray | None = None
 
-    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> Self:
         """Read and check the file. Rows of other items are kept: they may be tomorrow's new ones."""
         require_items(table)
         vectors_ND, ids = read_matrix(Path(self.path))
@@ -74,7 +77,7 @@ class PrecomputedEncoder(RemembersVectors):
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
         """The file's vectors by item id; works for new items that the file holds. Shape: (items, d)."""
-        vectors_ND, known = fitted(self.vectors_, self), fitted(self.items_, self)
+        known = fitted(self.items_, self)
         numbers = known.numbers(table.items, missing="negative")
         if self.missing == "error" and (numbers < 0).any():
             sample = ", ".join(map(repr, known[:3]))
@@ -83,7 +86,7 @@ class PrecomputedEncoder(RemembersVectors):
                 f"{first_ids(numbers < 0, table.items)}",
                 hint=f"its ids look like {sample}; missing=zero lets items be without a vector",
             )
-        out_ND = np.where((numbers >= 0)[:, None], vectors_ND[numbers], np.float32(0.0))
+        out_ND = self.remembered(table.items)
         if self.missing == "error" and not has_evidence(out_ND).all():
             zero = ~has_evidence(out_ND)
             raise DataError(

@@ -30,6 +30,7 @@ from capsid.encode.base import (
 )
 from capsid.errors import ConfigError, DataError, nearest
 from capsid.progress import Progress, duration, silent
+from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 
 MINILM = "minilm"
@@ -54,7 +55,9 @@ class TextEncoder:
         check_settings(self)
         self.fields_: tuple[str, ...] | None = None
 
-    def fit(self, table: ItemTable, *, seed: int = 0, progress: Progress = silent) -> Self:
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> Self:
         """Fix the fields of the template, so that new items are described by the same ones."""
         require_items(table)
         fields = resolve_fields(table, self.fields)

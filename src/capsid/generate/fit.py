@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from capsid.data.augment import Augment
+from capsid.data.pieces import training_pieces
 from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.objective import Term
@@ -78,18 +79,6 @@ def fit_generator(
     learner = network if companion is None else nn.ModuleDict({"generator": network, "companion": companion})
     task = Task(learner, plan, loss, validate, training.select)
     return train(task, training, seed=seed, steps=steps, checkpoint=checkpoint, progress=progress, name=name)
-
-
-def training_pieces(sequences: Ragged, history: int) -> Ragged:
-    """Sequences of two items and more, cut into pieces of at most history + 1 items that overlap by one."""
-    lengths = sequences.lengths
-    counts = np.where(lengths >= 2, -(-(lengths - 1) // history), 0)
-    numbers = Ragged.ranges(0, counts)
-    row = numbers.row_numbers
-    # Cut from the end, so that the latest items have the longest past.
-    stop = lengths[row] - numbers.values * history
-    start = np.maximum(stop - history - 1, 0)
-    return sequences.slices(start, stop - start, row)
 
 
 def _freeze(network: torch.nn.Module, learns: Sequence[str]) -> None:

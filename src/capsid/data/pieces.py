@@ -1,0 +1,19 @@
+"""Training sequences in pieces that a network of limited history can read, without losing a target."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from capsid.ragged import Ragged
+
+
+def training_pieces(sequences: Ragged, history: int) -> Ragged:
+    """Sequences of two items and more, cut into pieces of at most history + 1 items that overlap by one."""
+    lengths = sequences.lengths
+    counts = np.where(lengths >= 2, -(-(lengths - 1) // history), 0)
+    numbers = Ragged.ranges(0, counts)
+    row = numbers.row_numbers
+    # Cut from the end, so that the latest items have the longest past.
+    stop = lengths[row] - numbers.values * history
+    start = np.maximum(stop - history - 1, 0)
+    return sequences.slices(start, stop - start, row)

@@ -1,0 +1,81 @@
+"""Item vectors learnt from training sequences: the item embeddings of a small SASRec (Kang and McAuley 2018, arXiv
+1808.09781) with full cross-entropy.
+
+Reads the table's training sequences and nothing else. Items that no sequence of two and more holds, new ones too, get
+zeros. The network, and torch with it, is loaded when it is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from capsid.config import fingerprint
+from capsid.data.item_table import ItemTable
+from capsid.data.pieces import training_pieces
+from capsid.encode.base import RemembersVectors, histories_hash, require_items
+from capsid.errors import DataError
+from capsid.progress import Progress, silent
+from capsid.ragged import Ragged
+from capsid.running import CheckpointFile
+from capsid.settings import check_settings, setting
+from capsid.train.options import Training
+from capsid.vocabulary import Vocabulary
+
+
+def sequence_training() -> Training:
+    """Some thirty epochs of twenty thousand sequences."""
+    return Training(steps=2_500, batch_size=256, learning_rate=3e-3, weight_decay=1e-3)
+
+
+@dataclass(kw_only=True)
+class SequenceEncoder(RemembersVectors):
+    """Embeddings that predict the next item of a history; as long as training made them, so not of length one."""
+
+    kind: ClassVar[str] = "sasrec"
+    version: ClassVar[int] = 1
+
+    dim: int = setting(32, "Width of the vectors and of the network.", least=1)
+    layers: int = setting(2, "Number of Transformer blocks.", least=1)
+    history: int = setting(50, "How many items the network reads at most; longer sequences are cut.", least=1)
+    dropout: float = setting(0.3, "Share of the activations that training drops.", least=0, most=0.99)
+    training: Training = setting(factory=sequence_training, about="How the network is trained.")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        self.items_: Vocabulary | None = None
+        self.vectors_: np.ndarray | None = None
+
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> Self:
+        """Train on the histories to the end; from the checkpoint on, if there is one."""
+        from capsid.encode.sequence_network import learn_embeddings
+
+        require_items(table)
+        pieces = training_pieces(table.sequences, self.history)
+        if not len(pieces):
+            raise DataError(
+                "no training history has two items",
+                hint="vectors from sequences need users with two or more training items; use text or attributes",
+            )
+        seen = np.unique(pieces.values)
+        # By id: what is learnt of an item must not depend on its place in the catalogue.
+        seen = seen[np.argsort(np.array(table.items.ids(seen), dtype=np.str_))]
+        number_N = np.full(len(table), -1, dtype=np.int64)
+        number_N[seen] = np.arange(len(seen))
+        numbered = Ragged(number_N[pieces.values], pieces.offsets)
+        vectors_ND = np.zeros((len(table), self.dim), dtype=np.float32)
+        vectors_ND[seen] = learn_embeddings(self, numbered, len(seen), seed, checkpoint, progress)
+        self.items_, self.vectors_ = table.items, vectors_ND
+        return self
+
+    def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
+        """The learnt vectors by item id; zeros for what training did not see. Shape: (items, dim)."""
+        return self.remembered(table.items)
+
+    def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
+        """The training histories, the hyperparameters and the seed."""
+        return fingerprint(self, self.version, histories_hash(table), seed)

@@ -1,0 +1,87 @@
+"""A causal Transformer over items that predicts the next one, trained for the sake of its item embeddings.
+
+Item numbers in, embeddings out. Knows no item ids and no table. Shapes: B pieces, L length, D width, R rows with a
+target.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from capsid.blocks.cross_entropy import linear_cross_entropy
+from capsid.blocks.dropout import dropout
+from capsid.blocks.layers import Block, BlockShape, reset
+from capsid.progress import Progress
+from capsid.ragged import Ragged
+from capsid.rng import child_seed
+from capsid.running import CheckpointFile
+from capsid.train.batches import BatchPlan
+from capsid.train.loop import Loss, Task, train
+
+if TYPE_CHECKING:
+    from capsid.encode.sequence import SequenceEncoder
+
+
+class SequenceNetwork(nn.Module):
+    """One embedding per item, to read it and to predict it."""
+
+    def __init__(self, items: int, shape: BlockShape) -> None:
+        super().__init__()
+        self.dropout = shape.dropout
+        self.item = nn.Embedding(items, shape.width)
+        self.place = nn.Embedding(shape.history, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width)
+
+    def forward(self, items_BL: Tensor) -> Tensor:
+        """What is known after every item; padding stands at the end, where no real position sees it."""
+        x_BLD = self.item(items_BL) + self.place.weight[: items_BL.shape[1]]
+        x_BLD = dropout(x_BLD, self.dropout, self.training)
+        for block in self.blocks:
+            x_BLD, _ = block(x_BLD)
+        out: Tensor = self.norm(x_BLD)
+        return out
+
+    def loss(self, pieces: Ragged) -> Tensor:
+        """Mean cross-entropy of every item but the first of each piece, over all items."""
+        lengths_B = pieces.lengths - 1
+        read, targets = pieces.slices(0, lengths_B), pieces.slices(1, lengths_B)
+        hidden_BLD = self(torch.from_numpy(read.dense(fill=0)))
+        there_BL = torch.arange(hidden_BLD.shape[1]) < torch.from_numpy(lengths_B)[:, None]
+        return linear_cross_entropy(hidden_BLD[there_BL], self.item.weight, torch.from_numpy(targets.values))
+
+
+def learn_embeddings(
+    settings: SequenceEncoder,
+    pieces: Ragged,
+    items: int,
+    seed: int,
+    checkpoint: CheckpointFile | None,
+    progress: Progress,
+) -> np.ndarray:
+    """Train on pieces of item numbers. Shape: (items, dim)."""
+    shape = BlockShape(
+        layers=settings.layers,
+        heads=1,
+        width=settings.dim,
+        feedforward=4 * settings.dim,
+        history=settings.history,
+        dropout=settings.dropout,
+    )
+    network = SequenceNetwork(items, shape)
+    reset(network, shape.layers, torch.Generator().manual_seed(child_seed(seed, "sasrec", "weights")))
+    plan = BatchPlan(pieces.lengths, settings.training.batch_size, seed)
+
+    def loss(rows: np.ndarray, step: int) -> Loss:
+        batch = pieces.take(rows)
+        return Loss(network.loss(batch), len(batch.values) - len(batch))
+
+    train(
+        Task(network, plan, loss), settings.training, seed=seed, checkpoint=checkpoint, progress=progress, name="sasrec"
+    )
+    vectors: np.ndarray = network.item.weight.detach().numpy().copy()
+    return vectors
