@@ -149,7 +149,7 @@ class _Copies:
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
     mask_NL: Tensor
-    places_U: Tensor
+    positions_U: Tensor
     depth: int
     beams: int
 
@@ -161,18 +161,18 @@ class OwnCopies:
         self.network = network
 
     def start(self, histories: TokenBatch) -> tuple[_Copies, Tensor]:
-        state, logits = self.network.start(histories)
+        state, rows = self.network.start(histories)
         keys = tuple(c.keys_UHLK for c in state.caches)
         values = tuple(c.values_UHLK for c in state.caches)
-        return _Copies(keys, values, ~state.padding_UL, state.places_U, 0, 1), logits
+        return _Copies(keys, values, ~state.padding_UL, state.positions_U, 0, 1), rows
 
     def step(self, state: _Copies, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[_Copies, Tensor]:
         users, beams = tokens_UW.shape
         rows = (torch.arange(users)[:, None] * state.beams + parents_UW).flatten()
         mask = torch.cat([state.mask_NL[rows], torch.ones(len(rows), 1, dtype=torch.bool)], dim=1)
         net, tokens = self.network, tokens_UW.reshape(-1, 1)
-        places = state.places_U.repeat_interleave(beams)[:, None]
-        x = net.token(tokens) + net.place(places) + net.depth(torch.full_like(tokens, state.depth))
+        positions = state.positions_U.repeat_interleave(beams)[:, None]
+        x = net.token(tokens) + net.place(positions) + net.depth(torch.full_like(tokens, state.depth))
         keys, values = [], []
         for block, k, v in zip(net.blocks, state.keys, state.values):
             assert isinstance(block, Block)
@@ -184,8 +184,11 @@ class OwnCopies:
             )
             x = x + block.out(mixed.transpose(1, 2).flatten(2))
             x = x + block.down(F.gelu(block.up(block.norm_feedforward(x))))
-        logits = net.logits(x, net.token.vectors()).view(users, beams, -1)
-        return _Copies(tuple(keys), tuple(values), mask, state.places_U, state.depth + 1, beams), logits
+        rows_UWD = x.view(users, beams, -1)
+        return _Copies(tuple(keys), tuple(values), mask, state.positions_U, state.depth + 1, beams), rows_UWD
+
+    def scores(self, state: _Copies, rows_UWD: Tensor) -> Tensor:
+        return self.network.logits(rows_UWD, self.network.token.vectors())
 
 
 class DictTrie:

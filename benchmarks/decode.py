@@ -21,7 +21,9 @@ from _made import BEAUTY_ITEMS, World, growth_world, large_trie, made_world, wor
 from _twins import DictTrie, OwnCopies, Transformers
 from common import Times, gigabytes, machine, memory_now, side_by_side, write_result
 
-from capsid.decode.beam import BeamSearch, RankedLeaves
+from capsid.decode.beam import BeamSearch
+from capsid.decode.ranked import RankedLeaves
+from capsid.decode.reader import Reader
 from capsid.ids.reading import TokenBatch
 from capsid.ids.trie import Children, Trie
 
@@ -39,7 +41,7 @@ def variants(world: World, batch: TokenBatch, width: int, k: int) -> dict[str, C
 
     def ask(model: Any, trie: Any) -> Callable[[], Found]:
         def call() -> Found:
-            found = search.search(model, batch, trie, k=k)
+            found = search.leaves(Reader(model, world.ids, trie, world.generator.history), world.histories, k)
             return world.trie.items[world.trie.low[found.leaves_UF]], found.scores_UF
 
         return call
@@ -55,7 +57,7 @@ def variants(world: World, batch: TokenBatch, width: int, k: int) -> dict[str, C
 def logits_differ(world: World, batch: TokenBatch) -> float:
     """Largest difference of plain logits after the histories: are the weights really the same?"""
     with torch.inference_mode():
-        ours = world.generator.start(batch)[1]
+        ours = world.generator.scores(*world.generator.start(batch))[:, 0]
         return float((Transformers(world.generator.network, world.ids.closed).logits(batch) - ours).abs().max())
 
 
@@ -102,9 +104,10 @@ class Watched:
     def __init__(self, trie: Trie) -> None:
         self.trie, self.seconds, self.searches = trie, 0.0, 0
 
-    def searched(self, search: BeamSearch, world: World, batch: TokenBatch, k: int) -> RankedLeaves:
+    def searched(self, search: BeamSearch, world: World, k: int) -> RankedLeaves:
         self.searches += 1
-        return search.search(world.generator, batch, self, k=k)  # type: ignore[arg-type]
+        reader = Reader(world.generator, world.ids, self, world.generator.history)  # type: ignore[arg-type]
+        return search.leaves(reader, world.histories, k)
 
     def children(self, nodes: np.ndarray) -> Children:
         start = time.process_time()
@@ -124,14 +127,14 @@ class Watched:
 def growth(sizes: tuple[int, ...], *, users: int, width: int, k: int, repeat: int) -> list[dict[str, Any]]:
     """One model, ever larger catalogues: time of a step, time inside the trie, memory."""
     world = growth_world(users, GROWTH_SIZES)
-    batch, search = world.batch(), BeamSearch(width=width)
+    search = BeamSearch(width=width)
     rows, tries, calls = [], {}, {}
     for items in sizes:
         before, start = memory_now(), time.perf_counter()
         trie = large_trie(items, GROWTH_SIZES)
         seconds = time.perf_counter() - start
         tries[str(items)] = watched = Watched(trie)
-        calls[str(items)] = lambda watched=watched: watched.searched(search, world, batch, k)
+        calls[str(items)] = lambda watched=watched: watched.searched(search, world, k)
         memory = {"trie_bytes": trie.nbytes, "process_bytes": memory_now(), "grown_bytes": memory_now() - before}
         rows.append({"items": items, "nodes": trie.nodes, "make_and_build_seconds": seconds, **memory})
     steps = {name: call().steps for name, call in calls.items()}

@@ -45,7 +45,7 @@ def search(of: Retriever, cases: Cases) -> int:
     steps = 0
     for start in range(0, len(cases), BATCH):
         rows = np.arange(start, min(start + BATCH, len(cases)))
-        steps += of.rank(cases.take(rows).histories, 10, filter_history=False).leaves.steps * len(rows)
+        steps += of.ranker.leaves(of.reader, cases.take(rows).histories, 10).steps * len(rows)
     return steps
 
 
@@ -66,8 +66,8 @@ def measure(runs: dict[str, Recommender], users: int, repeat: int) -> list[dict[
             "cost": times[name].cpu_seconds / base.cpu_seconds,
             "users_per_second": len(cases) / times[name].seconds,
             "steps_a_user": search(made[name], cases) / len(cases),
-            "tokens_an_item": float(made[name].ids.closed.lengths.mean()),
-            "vocabulary": made[name].ids.layout.vocabulary,
+            "tokens_an_item": float(made[name].reader.ids.closed.lengths.mean()),
+            "vocabulary": made[name].reader.ids.layout.vocabulary,
             **times[name].summary(),
         }
         for name in made

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from capsid.data.item_table import ItemTable
 from capsid.decode.beam import BeamSearch
+from capsid.decode.likelihood import Over
+from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.generate.generator import TransformerGenerator
 from capsid.ids.collisions import CollisionPolicy
@@ -109,7 +111,7 @@ class TableModel:
 
     def start(self, histories: TokenBatch) -> tuple[list[list[tuple[int, ...]]], Tensor]:
         state = [[()] for _ in range(len(histories))]
-        return state, self._logits(state)[:, 0]
+        return state, torch.zeros(len(histories), 1, 0)
 
     def step(
         self, state: list[list[tuple[int, ...]]], parents_UW: Tensor, tokens_UW: Tensor
@@ -118,9 +120,12 @@ class TableModel:
             [(*state[u][p], t) for p, t in zip(parents, tokens)]
             for u, (parents, tokens) in enumerate(zip(parents_UW.tolist(), tokens_UW.tolist()))
         ]
-        return grown, self._logits(grown)
+        return grown, torch.zeros(*tokens_UW.shape, 0)
 
-    def _logits(self, state: list[list[tuple[int, ...]]]) -> Tensor:
+    def scores_of(self, state: list[list[tuple[int, ...]]], rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
+        return self.scores(state, rows_UWD).flatten(0, 1)[row_E, token_E]
+
+    def scores(self, state: list[list[tuple[int, ...]]], rows_UWD: Tensor) -> Tensor:
         out = torch.full((len(state), len(state[0]) if state else 1, self.vocabulary), -torch.inf)
         for u, beams in enumerate(state):
             for w, prefix in enumerate(beams):
@@ -132,10 +137,42 @@ class TableModel:
 
 
 def retriever_of(
-    model: object, ids: SemanticIds, *, width: int = 10_000, history: int = 6, priority: np.ndarray | None = None
+    model: object,
+    ids: SemanticIds,
+    *,
+    width: int = 10_000,
+    history: int = 6,
+    priority: np.ndarray | None = None,
+    over: Over = "vocabulary",
 ) -> Retriever:
     """A retriever over these ids, by default with a beam wider than any catalogue here."""
-    return Retriever(model, ids, Trie.build(ids.closed, priority), BeamSearch(width=width), history)  # type: ignore[arg-type]
+    return Retriever(reader_of(model, ids, history=history, priority=priority, over=over), BeamSearch(width=width))
+
+
+def reader_of(
+    model: object,
+    ids: SemanticIds,
+    *,
+    history: int = 6,
+    priority: np.ndarray | None = None,
+    over: Over = "vocabulary",
+) -> Reader:
+    """A model with these ids and their trie."""
+    return Reader(model, ids, Trie.build(ids.closed, priority), history, over)  # type: ignore[arg-type]
+
+
+def first_scores(generator: TransformerGenerator, batch: TokenBatch) -> tuple[object, Tensor]:
+    """State, and the scores of all first tokens after every history. Shape: (U, V)."""
+    state, rows_U1D = generator.start(batch)
+    return state, generator.scores(state, rows_U1D)[:, 0]
+
+
+def next_scores(
+    generator: TransformerGenerator, state: object, parents_UW: Tensor, tokens_UW: Tensor
+) -> tuple[object, Tensor]:
+    """State, and the scores of all tokens after every beam took one. Shape: (U, W, V)."""
+    stepped, rows_UWD = generator.step(state, parents_UW, tokens_UW)  # type: ignore[arg-type]
+    return stepped, generator.scores(stepped, rows_UWD)
 
 
 @contextmanager

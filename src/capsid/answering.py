@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 
 from capsid.decode.filters import Filter, places_of
-from capsid.decode.retrieve import RankedItems, Retriever
+from capsid.decode.ranked import RankedItems
+from capsid.decode.retrieve import Retriever
 from capsid.errors import ConfigError, DataError
 from capsid.popularity import popularity_order
 from capsid.ragged import Ragged
@@ -26,12 +27,16 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Items best first. `personal` is False where no item of the history was known and popular items stand in."""
+    """Items best first. `personal` is False where no item of the history was known and popular items stand in.
+
+    `seen` is the share of all probability that the search has weighed, where item probabilities sum to 1.
+    """
 
     items: tuple[str, ...]
     scores: tuple[float, ...]
     titles: tuple[str, ...]
     personal: bool = True
+    seen: float | None = None
 
     def __len__(self) -> int:
         return len(self.items)
@@ -87,10 +92,8 @@ class Answerer:
             for start in range(0, len(numbers), BATCH):
                 part = numbers[start : start + BATCH]
                 ranked = self._rank([rows[n] for n in part], max(queries[n].k for n in part))
-                for number, items, scores in zip(part, ranked.items_UK, ranked.scores_UK):
-                    k = queries[number].k
-                    kept = items[:k] >= 0
-                    out[number] = self._recommendation(items[:k][kept], scores[:k][kept], personal=True)
+                for row, number in enumerate(part):
+                    out[number] = self._personal(ranked, row, queries[number].k)
         return [answer for answer in out if answer is not None]
 
     def group(self, query: Query) -> tuple[Any, ...]:
@@ -98,8 +101,7 @@ class Answerer:
 
         Above the width of the beam, k itself sets how wide the search is.
         """
-        width = getattr(self.retriever.decoder, "width", 0)
-        return query.allow, query.k if query.k > width else 0
+        return query.allow, query.k if query.k > self.retriever.ranker.width else 0
 
     @cached_property
     def _closed(self) -> np.ndarray | None:
@@ -107,7 +109,7 @@ class Answerer:
         retired = self.catalogue.retired
         if not retired:
             return None
-        return places_of(self.retriever.trie, self.catalogue.items.numbers(sorted(retired)))
+        return places_of(self.retriever.reader.trie, self.catalogue.items.numbers(sorted(retired)))
 
     @cached_property
     def _by_popularity(self) -> tuple[np.ndarray, np.ndarray]:
@@ -134,20 +136,20 @@ class Answerer:
             return False
         if allow is None:
             return len(self._closed) == len(self.catalogue.items)
-        return bool(np.isin(places_of(self.retriever.trie, allow), self._closed).all())
+        return bool(np.isin(places_of(self.retriever.reader.trie, allow), self._closed).all())
 
     def _rank(self, rows: list[_Rows], k: int) -> RankedItems:
         histories = Ragged.from_rows([r.history for r in rows], np.int64)
         excluded = Ragged.from_rows([r.excluded for r in rows], np.int64)
         only = None
         if len(excluded.values) or rows[0].allow is not None or self._closed is not None:
-            trie = self.retriever.trie
+            trie = self.retriever.reader.trie
             only = Filter.build(trie, len(rows), seen=excluded, allow=rows[0].allow, closed=self._closed)
-        return self.retriever.search(histories, k, only)
+        return self.retriever.ranker.rank(self.retriever.reader, histories, k, only)
 
     def _popular(self, query: Query, rows: _Rows) -> Recommendation:
         counts, (order, ranks) = self.catalogue.counts, self._by_popularity
-        closed = np.zeros(0, dtype=np.int64) if self._closed is None else self.retriever.trie.items[self._closed]
+        closed = np.zeros(0, dtype=np.int64) if self._closed is None else self.retriever.reader.trie.items[self._closed]
         excluded = np.concatenate([rows.excluded, closed])
         if rows.allow is None:
             # At most all excluded ones stand before the k-th that is not.
@@ -158,10 +160,18 @@ class Answerer:
         shares = np.log((counts[items] + 0.5) / (counts.sum() + 0.5 * len(counts)))
         return self._recommendation(items, shares, personal=False)
 
-    def _recommendation(self, items: np.ndarray, scores: np.ndarray, *, personal: bool) -> Recommendation:
+    def _personal(self, ranked: RankedItems, row: int, k: int) -> Recommendation:
+        items, scores = ranked.items_UK[row, :k], ranked.scores_UK[row, :k]
+        seen = None if ranked.seen_U is None else float(ranked.seen_U[row])
+        return self._recommendation(items[items >= 0], scores[items >= 0], personal=True, seen=seen)
+
+    def _recommendation(
+        self, items: np.ndarray, scores: np.ndarray, *, personal: bool, seen: float | None = None
+    ) -> Recommendation:
         return Recommendation(
             tuple(self.catalogue.items.ids(items)),
             tuple(float(s) for s in scores),
             tuple(self.catalogue.title(i) for i in items),
             personal,
+            seen,
         )

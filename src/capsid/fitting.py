@@ -20,6 +20,7 @@ from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, write
 from capsid.config import Kinds, canonical_json
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split
+from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import evaluate
@@ -68,7 +69,7 @@ def fit_recipe(
         if phase.retokenize:
             tokenizer = stages.tokenizer(f"tokenizer-{number}", _Revision(tokenizer, generator, table, seed, progress))
             trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
-        retriever = Retriever(generator, tokenizer.ids, trie, recipe.decoder, generator.history)
+        retriever = Retriever(Reader(generator, tokenizer.ids, trie, generator.history), recipe.decoder)
         companion = None if phase.adapt is None else Companion(phase.adapt, tokenizer, seed=seed + number)
         log.append(stages.train(number, recipe, stretch, retriever, companion, table, split, seed, progress))
         if phase.adapt is not None and companion is not None:
@@ -207,18 +208,18 @@ class _Stages:
         seed: int,
         progress: Progress,
     ) -> dict[str, Any]:
-        generator, phase = retriever.model, stretch.phase
+        generator, ids, phase = retriever.reader.model, retriever.reader.ids, stretch.phase
         folder = self.work / f"phase-{number}" if self.work is not None else None
         if folder is not None and (folder / MANIFEST).exists():
             _open_stage(folder)
-            generator.load_state(retriever.ids.layout, load_file(folder / "generator.safetensors"))  # type: ignore[attr-defined]
+            generator.load_state(ids.layout, load_file(folder / "generator.safetensors"))  # type: ignore[attr-defined]
             if companion is not None:
                 companion.load_state_dict(load_file(folder / "companion.safetensors"))
             log: dict[str, Any] = read_json(folder / "log.json")
             return log
         result = fit_generator(
             generator,  # type: ignore[arg-type]
-            retriever.ids,
+            ids,
             table.sequences,
             phase.terms or recipe.objective,
             phase.training,

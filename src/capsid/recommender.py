@@ -20,6 +20,7 @@ from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
 from capsid.data.split import Split, leave_one_out
+from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.errors import DataError, NotFittedError
 from capsid.evaluate.evaluator import Evaluation, evaluate
@@ -103,7 +104,7 @@ class Recommender:
     def retriever(self) -> Retriever:
         """The search over this recommender's items."""
         f = self.fitted
-        return Retriever(f.generator, f.tokenizer.ids, f.trie, self.recipe.decoder, f.generator.history)
+        return Retriever(Reader(f.generator, f.tokenizer.ids, f.trie, f.generator.history), self.recipe.decoder)
 
     @property
     def answerer(self) -> Answerer:

@@ -42,7 +42,7 @@ def test_other_weights_or_items_are_noticed(load) -> None:  # type: ignore[no-un
     theirs = twins.Transformers(world.generator.network, world.ids.closed)
     with torch.no_grad():
         world.generator.network.depth.weight[1, 0] += 2.0
-        ours = world.generator.start(batch)[1]
+        ours = world.generator.scores(*world.generator.start(batch))[:, 0]
     assert float((theirs.logits(batch) - ours).abs().max()) > 1e-2
     one = (np.arange(6).reshape(2, 3), np.zeros((2, 3)))
     other = (np.array([[0, 1, 2], [3, 5, 4]]), np.full((2, 3), 0.25))

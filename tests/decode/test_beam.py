@@ -9,16 +9,27 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import TableModel, make_ids, random_codes, random_generator, random_histories, retriever_of
+from worlds import (
+    TableModel,
+    first_scores,
+    make_ids,
+    random_codes,
+    random_generator,
+    random_histories,
+    reader_of,
+    retriever_of,
+)
 
 from capsid.decode import beam
 from capsid.decode.exact import exact_scores
-from capsid.decode.retrieve import RankedItems, Retriever
+from capsid.decode.ranked import RankedItems
+from capsid.decode.retrieve import Retriever
 from capsid.errors import ConfigError
 from capsid.generate.generator import PopularityGenerator
 from capsid.ids.collisions import Suffix
 from capsid.ids.layout import END
 from capsid.ids.semantic_ids import SemanticIds
+from capsid.ids.trie import ROOT
 from capsid.ragged import Ragged
 
 SIZES = (4, 3, 3)
@@ -37,8 +48,7 @@ def check_ranking(
     found: RankedItems, retriever: Retriever, histories: Ragged, k: int, forbidden: list[set[int]]
 ) -> np.ndarray:
     """Whatever the beam returned is valid, unique, allowed and rightly scored; returns the exact scores."""
-    ids = retriever.ids
-    exact = exact_scores(retriever.model, ids.read(histories, last=retriever.history), ids.closed).numpy()
+    exact = exact_scores(retriever.reader, histories).numpy()
     for user, (items, scores) in enumerate(zip(found.items_UK, found.scores_UK)):
         kept = items[items >= 0]
         assert len(items) == k
@@ -133,13 +143,13 @@ def test_exact_scoring_is_a_product_of_probabilities() -> None:
         return dict(enumerate(row.tolist()))
 
     model = TableModel(ids.layout.vocabulary, probabilities)
-    batch = ids.read(Ragged.from_rows([[0], [1]]), last=5)
-    found = exact_scores(model, batch, ids.closed).numpy()
+    reader, histories = reader_of(model, ids), Ragged.from_rows([[0], [1]])
+    found = exact_scores(reader, histories).numpy()
     for user, item in itertools.product(range(2), range(4)):
         path = ids.closed[item].tolist()
         expected = sum(np.log(tables[user, tuple(path[:d])][t]) for d, t in enumerate(path))
         assert found[user, item] == pytest.approx(expected, rel=1e-4)
-    np.testing.assert_allclose(exact_scores(model, batch, ids.closed, chunk=3).numpy(), found, rtol=1e-5)
+    np.testing.assert_allclose(exact_scores(reader, histories, chunk=3).numpy(), found, rtol=1e-5)
 
 
 def uniform(ids: SemanticIds) -> TableModel:
@@ -220,7 +230,6 @@ def test_the_search_stops_when_nothing_unfinished_can_win() -> None:
     model = TableModel(ids.layout.vocabulary, lambda user, prefix: {2: 0.9, 3: 0.1} if not prefix else {4: 0.5, 5: 0.5})
     ranked = retriever_of(model, ids).rank(Ragged.from_rows([[0]]), 1, filter_history=False)
     assert ranked.items_UK.tolist() == [[0]]
-    assert ranked.leaves.steps == 1
     assert {prefix for _, prefix in model.asked} == {()}, "no step was needed"
 
 
@@ -260,14 +269,15 @@ def test_first_scores_are_those_of_the_root() -> None:
     ids = world(5, "fixed")
     generator = random_generator(ids, 5)
     histories = random_histories(5, len(ids), [2, 4])
-    ranked = retriever_of(generator, ids).rank(histories, 3, filter_history=False)
-    _, logits = generator.start(ids.read(histories, last=6))
-    np.testing.assert_allclose(ranked.leaves.first_UV, logits.log_softmax(-1).detach().numpy(), atol=1e-5)
+    reader = reader_of(generator, ids)
+    _, logits = first_scores(generator, ids.read(histories, last=6))
+    wanted = logits.log_softmax(-1).detach().numpy()[:, reader.trie.children(np.array([ROOT])).token]
+    np.testing.assert_allclose(reader.root_scores(histories), wanted, atol=1e-5)
 
 
 def test_k_must_be_positive() -> None:
     ids = world(0, "fixed")
-    with pytest.raises(ConfigError, match="k is 0"):
+    with pytest.raises(ConfigError, match="k must be at least 1, got 0"):
         retriever_of(random_generator(ids), ids).rank(Ragged.from_rows([[0]]), 0, filter_history=False)
 
 

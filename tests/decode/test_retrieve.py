@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from worlds import TableModel, make_ids, ragged_codes, random_codes, random_generator, retriever_of
 
 from capsid.decode.filters import Filter, places_of
+from capsid.decode.ranked import expand
+from capsid.decode.retrieve import Retriever
 from capsid.errors import DataError
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
@@ -45,7 +47,7 @@ BUCKETS = make_ids([[0, 0], [0, 1], [0, 0], [0, 1], [0, 0], [1, 0]], (2, 2))
 PRIORITY = np.array([2, 0, 1, 5, 0, 9])
 
 
-def bucket_retriever() -> object:
+def bucket_retriever() -> Retriever:
     tables = {(): {2: 0.7, 3: 0.3}, (2,): {4: 0.4, 5: 0.6}, (3,): {4: 1.0}}
     model = TableModel(BUCKETS.layout.vocabulary, lambda user, prefix: tables.get(prefix, {}))
     return retriever_of(model, BUCKETS, priority=PRIORITY)
@@ -81,7 +83,10 @@ def test_filtered_buckets_keep_their_other_items() -> None:
 
 
 def test_counts_before_and_inside_buckets() -> None:
-    found = bucket_retriever().rank(Ragged.from_rows([[4]]), 6, filter_history=True)
+    retriever, histories = bucket_retriever(), Ragged.from_rows([[4]])
+    allowed = retriever.filter(histories, filter_history=True)
+    leaves = retriever.ranker.leaves(retriever.reader, histories, 6, allowed)
+    found = expand(retriever.reader.trie, leaves, 6, allowed)
     assert found.before_UF[0, :3].tolist() == [0, 2, 3]
     assert found.sizes_UF[0, :3].tolist() == [2, 1, 2]
     assert (found.sizes_UF[0, 3:] == 0).all()

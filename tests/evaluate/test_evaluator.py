@@ -8,7 +8,7 @@ from capsid.data.split import Cases
 from capsid.decode.exact import exact_scores
 from capsid.decode.retrieve import Retriever
 from capsid.errors import DataError
-from capsid.evaluate.evaluator import Evaluation, evaluate, target_ranks
+from capsid.evaluate.evaluator import Evaluation, evaluate, item_ranks
 from capsid.evaluate.metrics import ndcg_recall_slope
 from capsid.ids.merges import MergeTable
 from capsid.ids.semantic_ids import SemanticIds
@@ -35,7 +35,7 @@ def test_ranks_are_those_of_exact_scoring(seed: int, filter_history: bool) -> No
     """Scores of the whole catalogue, sorted: the three readings counted by hand."""
     ids, retriever, cases = world(seed)
     found = evaluate(retriever, cases, COUNTS, filter_history=filter_history, ks=(5, 10))
-    exact = exact_scores(retriever.model, ids.read(cases.histories, last=6), ids.closed).numpy()
+    exact = exact_scores(retriever.reader, cases.histories).numpy()
     for case, target in enumerate(cases.targets):
         allowed = [i for i in range(ITEMS) if not (filter_history and i in cases.histories[case])]
         # Items of one bucket have one score up to rounding; buckets must not be mixed up by it.
@@ -101,11 +101,13 @@ def test_first_code_ranks_without_merges_are_ranks_of_tokens(seed: int) -> None:
     """Codes and tokens are one and the same then, and so must be the ranks, to the last bit of the scores."""
     ids, retriever, cases = world(seed)
     found = evaluate(retriever, cases, COUNTS, batch=100).values["first_code_rank"]
-    scores = retriever.rank(cases.histories, 10, filter_history=False).leaves.first_UV
-    begin = retriever.trie.children(np.array([ROOT])).token
-    first = ids.tokens.values[ids.tokens.offsets[:-1][cases.targets]]
-    own = scores[np.arange(len(cases)), first]
-    np.testing.assert_array_equal(found, 1 + (scores[:, begin] > own[:, None]).sum(1))
+    order = np.argsort(cases.histories.lengths, kind="stable")
+    scores = np.empty((len(cases), len(retriever.reader.trie.children(np.array([ROOT])).token)), dtype=np.float32)
+    scores[order] = retriever.reader.root_scores(cases.histories.take(order))
+    begin = retriever.reader.trie.children(np.array([ROOT])).token.tolist()
+    first = ids.tokens.values[ids.tokens.offsets[:-1][cases.targets]].tolist()
+    own = scores[np.arange(len(cases)), [begin.index(t) for t in first]]
+    np.testing.assert_array_equal(found, 1 + (scores > own[:, None]).sum(1))
 
 
 def test_first_code_ranks_sum_over_merged_tokens() -> None:
@@ -145,7 +147,7 @@ def test_a_forbidden_target_is_not_found() -> None:
     retriever = retriever_of(model, ids)
     histories, targets = Ragged.from_rows([[0, 2]]), np.array([0])
     ranked = retriever.rank(histories, 3, filter_history=True)
-    assert target_ranks(retriever, ranked, targets).expanded.tolist() == [0]
+    assert item_ranks(ranked.items_UK, targets).expanded.tolist() == [0]
 
 
 def test_our_own_numbers_pass_the_slope_test() -> None:

@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import make_ids, ragged_codes, random_codes, random_generator, random_histories
+from worlds import make_ids, ragged_codes, random_codes, random_generator, random_histories, reader_of
 
 from capsid.data.split import Cases
-from capsid.decode.beam import BeamSearch
-from capsid.decode.retrieve import Retriever
 from capsid.evaluate.positions import code_ranks, position_accuracy
 from capsid.ids.merges import MergeTable
-from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 
 
@@ -55,8 +52,8 @@ def test_merged_ids_are_measured_on_their_codes() -> None:
     for ids in (plain, merged):
         histories = random_histories(1, len(ids), [3, 4, 2, 5, 3])
         cases = Cases(np.arange(5), histories, np.array([0, 3, 5, 7, 11]))
-        retriever = Retriever(random_generator(ids, 2), ids, Trie.build(ids.closed), BeamSearch(), 6)
-        found = position_accuracy(retriever, cases, users=5)
+        reader = reader_of(random_generator(ids, 2), ids)
+        found = position_accuracy(reader, cases, users=5)
         lengths = ids.codes.lengths[cases.targets]
         assert found.users == tuple(int((lengths > d).sum()) for d in range(max(lengths)))
         assert all(a <= b <= 1 for a, b in zip(found.top1, found.top5))

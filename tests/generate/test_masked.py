@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from worlds import make_ids, random_generator, random_histories, retriever_of
+from worlds import first_scores, make_ids, random_generator, random_histories, retriever_of
 
 from capsid.blocks.layers import Block
 from capsid.errors import ConfigError
@@ -75,7 +75,7 @@ def test_start_is_torchs_encoder_over_history_and_mask(seed: int) -> None:
     """In a batch of unequal lengths: padding changes nothing."""
     generator = masked(seed)
     histories = random_histories(seed, ITEMS, LENGTHS)
-    _, logits_UV = generator.start(IDS.read(histories, last=6))
+    _, logits_UV = first_scores(generator, IDS.read(histories, last=6))
     for user, history in enumerate(histories):
         wanted = slow_logits(generator, history[-6:].tolist())
         torch.testing.assert_close(logits_UV[user], wanted, rtol=1e-3, atol=1e-3)
@@ -85,9 +85,9 @@ def test_start_is_torchs_encoder_over_history_and_mask(seed: int) -> None:
 def test_alone_or_in_company() -> None:
     generator = masked(2)
     histories = random_histories(2, ITEMS, LENGTHS)
-    _, together = generator.start(IDS.read(histories, last=6))
+    _, together = first_scores(generator, IDS.read(histories, last=6))
     for user in range(len(histories)):
-        _, alone = generator.start(IDS.read(histories.take(np.array([user])), last=6))
+        _, alone = first_scores(generator, IDS.read(histories.take(np.array([user])), last=6))
         torch.testing.assert_close(together[user], alone[0], rtol=1e-4, atol=1e-4)
 
 
@@ -175,7 +175,7 @@ def test_predicting_the_last_is_what_start_does() -> None:
     sequences = random_histories(5, ITEMS, [2, 4, 7])
     found = network.predict(IDS.lesson(sequences, last=7))
     histories = Ragged.from_rows([row[:-1] for row in sequences], np.int64)
-    _, logits_UV = generator.start(IDS.read(histories, last=6))
+    _, logits_UV = first_scores(generator, IDS.read(histories, last=6))
     torch.testing.assert_close(
         network.norm(found.hidden_ND) @ found.vectors.score_VS.T, logits_UV, rtol=1e-4, atol=1e-4
     )
@@ -245,7 +245,7 @@ def test_ids_of_more_tokens_are_refused() -> None:
     with pytest.raises(ConfigError, match="one-token ids"):
         MaskedGenerator().build(pairs, np.ones(2), seed=0)
     generator = masked()
-    state, _ = generator.start(IDS.read(random_histories(0, ITEMS, [2]), last=6))
+    state, _ = first_scores(generator, IDS.read(random_histories(0, ITEMS, [2]), last=6))
     with pytest.raises(ConfigError, match="one token an item"):
         generator.step(state, torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.long))
 
@@ -273,9 +273,9 @@ def test_places_are_counted_from_the_end_that_is_named() -> None:
     """The mask stands where the next item would, after the last place; in training the last item stands there."""
     generator = masked(3, positions_from="end", input_scale=2.0)
     network = network_of(generator)
-    _, logits = generator.start(IDS.read(Ragged.from_rows([[1, 2], [4, 5, 6]]), last=6))
+    _, logits = first_scores(generator, IDS.read(Ragged.from_rows([[1, 2], [4, 5, 6]]), last=6))
     (gradient,) = torch.autograd.grad(logits[0].square().sum(), network.place.weight)
     assert gradient.abs().sum(1).nonzero()[:, 0].tolist() == [4, 5, 6]
     found = network.predict(IDS.lesson(Ragged.from_rows([[1, 2, 9], [4, 5, 6, 9]]), last=7))
     trained = network.norm(found.hidden_ND) @ found.vectors.score_VS.T
-    torch.testing.assert_close(trained, generator.start(IDS.read(Ragged.from_rows([[1, 2], [4, 5, 6]]), last=6))[1])
+    torch.testing.assert_close(trained, logits)

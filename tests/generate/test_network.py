@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from worlds import make_ids, random_codes, random_generator, random_histories
+from worlds import first_scores, make_ids, next_scores, random_codes, random_generator, random_histories
 
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.network import CausalTransformer
@@ -54,7 +54,7 @@ def test_cached_steps_are_the_full_forward(seed: int, layers: int, heads: int) -
     rng = np.random.default_rng(seed)
     histories = random_histories(seed, len(IDS), LENGTHS)
     batch = IDS.read(histories, last=6)
-    state, logits = generator.start(batch)
+    state, logits = first_scores(generator, batch)
     for user in range(len(histories)):
         alone = full_logits(generator, joined(histories[user], [], IDS, 6))
         torch.testing.assert_close(logits[user], alone[0, -1], rtol=1e-4, atol=1e-4)
@@ -62,7 +62,7 @@ def test_cached_steps_are_the_full_forward(seed: int, layers: int, heads: int) -
     for width in (3, 5, 2):
         parents = rng.integers(0, len(beams[0]), (len(histories), width))
         tokens = rng.integers(1, IDS.layout.vocabulary, (len(histories), width))
-        state, logits = generator.step(state, torch.from_numpy(parents), torch.from_numpy(tokens))
+        state, logits = next_scores(generator, state, torch.from_numpy(parents), torch.from_numpy(tokens))
         beams = [[[*beams[u][p], int(t)] for p, t in zip(parents[u], tokens[u])] for u in range(len(histories))]
         for user, own in enumerate(beams):
             for beam, path in enumerate(own):
@@ -73,12 +73,12 @@ def test_cached_steps_are_the_full_forward(seed: int, layers: int, heads: int) -
 def test_a_state_can_be_used_twice() -> None:
     """A step leaves the old state as it was, so one history can serve several searches."""
     generator = random_generator(IDS)
-    state, _ = generator.start(IDS.read(random_histories(0, len(IDS), [3, 5]), last=6))
+    state, _ = first_scores(generator, IDS.read(random_histories(0, len(IDS), [3, 5]), last=6))
     first, _ = generator.step(state, torch.zeros(2, 2, dtype=torch.long), torch.tensor([[2, 3], [4, 5]]))
     parents, tokens = torch.tensor([[1, 0], [0, 0]]), torch.tensor([[6, 7], [6, 7]])
-    _, once = generator.step(first, parents, tokens)
+    _, once = next_scores(generator, first, parents, tokens)
     generator.step(first, parents.flip(1), tokens)
-    _, twice = generator.step(first, parents, tokens)
+    _, twice = next_scores(generator, first, parents, tokens)
     torch.testing.assert_close(once, twice, rtol=0, atol=0)
 
 
@@ -205,7 +205,7 @@ def test_training_and_search_read_a_history_alike(kind: str, places: str, scale:
     cls, fields = KINDS[kind]
     generator = random_generator(IDS, 2, kind=cls, positions_from=places, input_scale=scale, **fields)
     for history in ([4], [1, 2, 3], [5, 6, 7, 8, 9, 10]):
-        _, logits = generator.start(IDS.read(Ragged.from_rows([history]), last=6))
+        _, logits = first_scores(generator, IDS.read(Ragged.from_rows([history]), last=6))
         found = generator.network.predict(IDS.lesson(Ragged.from_rows([[*history, 0]]), last=7))
         first = len(found.targets_N) - len(IDS.closed[0])
         trained = generator.network.logits(found.hidden_ND[first], found.vectors)
@@ -218,7 +218,7 @@ def test_places_are_counted_from_the_end_that_is_named(kind: str, places: str) -
     """Three items take the first three places, or the last three of the six."""
     cls, fields = KINDS[kind]
     generator = random_generator(IDS, 2, kind=cls, positions_from=places, **fields)
-    _, logits = generator.start(IDS.read(Ragged.from_rows([[1, 2, 3], [4]]), last=6))
+    _, logits = first_scores(generator, IDS.read(Ragged.from_rows([[1, 2, 3], [4]]), last=6))
     place = generator.network.place
     assert place is not None
     (gradient,) = torch.autograd.grad(logits[0].square().sum(), place.weight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from worlds import make_ids, random_generator
+from worlds import make_ids, random_generator, reader_of
 
 from capsid.decode.exact import exact_scores
 from capsid.generate.fit import fit_generator
@@ -43,12 +43,12 @@ def test_the_data_say_whether_people_come_back() -> None:
 @pytest.mark.parametrize("item", range(6))
 def test_the_number_moves_items_of_the_history_and_leaves_the_odds_of_the_others(item: int) -> None:
     generator = random_generator(IDS, kind=TimelineGenerator)
-    history = IDS.read(Ragged.from_rows([[3, item, item]]), last=6)
+    history = Ragged.from_rows([[3, item, item]])
     scores = []
     for weight in (0.0, -0.5):
         with torch.no_grad():
             generator.network.repeats.weight.fill_(weight)
-        scores.append(exact_scores(generator, history, IDS.closed)[0])
+        scores.append(exact_scores(reader_of(generator, IDS), history)[0])
     change_N = scores[1] - scores[0]
     codes = [IDS.closed[i].tolist() for i in range(len(IDS))]
     had = [codes[i] in (codes[3], codes[item]) for i in range(len(IDS))]

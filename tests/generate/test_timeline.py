@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from worlds import make_ids, random_codes, random_generator, random_histories
+from worlds import first_scores, make_ids, next_scores, random_codes, random_generator, random_histories, reader_of
 
 from capsid.blocks.layers import Block, Layer
 from capsid.decode.beam import BeamSearch
@@ -19,7 +19,6 @@ from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.timeline import READINGS
 from capsid.ids.reading import TokenBatch
-from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 
 IDS = make_ids(random_codes(3, items=15, sizes=(4, 3, 3), variable=True), (4, 3, 3))
@@ -80,7 +79,7 @@ def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers:
     histories = random_histories(seed, len(IDS), LENGTHS)
     # Everybody comes back for one item.
     histories = Ragged.from_rows([[*history, history[-1]] for history in histories])
-    state, logits = generator.start(IDS.read(histories, last=6))
+    state, logits = first_scores(generator, IDS.read(histories, last=6))
     beams: list[list[list[int]]] = [[[]] for _ in histories]
     seen = logits[:, None]
     for width in (3, 5, 0):
@@ -99,7 +98,7 @@ def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers:
             for user, beam in np.argwhere(rng.random(tokens.shape) < 0.5):
                 item = IDS.closed[rng.choice(histories[user][-6:])]
                 tokens[user, beam] = item[min(len(beams[0][0]), len(item) - 1)]
-            state, seen = generator.step(state, torch.from_numpy(parents), torch.from_numpy(tokens))
+            state, seen = next_scores(generator, state, torch.from_numpy(parents), torch.from_numpy(tokens))
             beams = [[[*beams[u][p], int(t)] for p, t in zip(parents[u], tokens[u])] for u in range(len(histories))]
 
 
@@ -125,10 +124,9 @@ def test_predictions_are_the_slow_forward_of_every_next_item(sequences: list[lis
 
 def test_a_beam_as_wide_as_the_catalogue_is_exact() -> None:
     generator = timeline(4)
-    trie = Trie.build(IDS.closed)
-    batch = IDS.read(random_histories(4, len(IDS), LENGTHS), last=6)
-    wide = BeamSearch(width=len(IDS)).search(generator, batch, trie, k=5)
-    exact_UN = exact_scores(generator, batch, IDS.closed).numpy()
+    reader, histories = reader_of(generator, IDS), random_histories(4, len(IDS), LENGTHS)
+    wide = BeamSearch(width=len(IDS)).leaves(reader, histories, 5)
+    exact_UN = exact_scores(reader, histories).numpy()
     by_leaf_UF = np.stack([np.sort(np.unique(row.round(4)))[::-1][:5] for row in exact_UN])
     np.testing.assert_allclose(wide.scores_UF, by_leaf_UF, atol=2e-4)
 

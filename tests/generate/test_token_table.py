@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from worlds import make_ids, random_codes, random_generator, random_histories
+from worlds import first_scores, make_ids, random_codes, random_generator, random_histories
 
 from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
@@ -115,7 +115,7 @@ def test_scores_are_cosines_over_the_temperature(kind: type[TransformerGenerator
             rtol=1e-3,
             atol=1e-3,
         )
-        state, logits = generator.start(batch)
+        state, logits = first_scores(generator, batch)
         again = generator.network.logits(found.hidden_ND, state.vectors)
     torch.testing.assert_close(again, cosine / 0.07, rtol=1e-3, atol=1e-3)
     assert float(logits.abs().max()) <= 1 / 0.07 + 1e-3

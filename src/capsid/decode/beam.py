@@ -1,9 +1,8 @@
 """Beam search over real items: a hypothesis is a path of the trie, finished ones compete until none can be beaten.
 
-A hypothesis' score is the sum of its tokens' log-probabilities under a softmax over the whole vocabulary; tokens
-outside the trie are left out without renormalising (protocol). Scores only fall, so the search stops when no unfinished
-hypothesis beats the k-th finished one; a beam as wide as the catalogue gives exact results (methods 9.8). Knows a
-protocol, not a network. Shapes: U users, W beams, E edges, V vocabulary, F finished.
+A hypothesis' score is the sum of its tokens' log-probabilities (`capsid.decode.likelihood`). Scores only fall, so the
+search stops when no unfinished hypothesis can reach the k-th finished one; a beam as wide as the catalogue gives exact
+results. Knows a protocol, not a network. Shapes: U users, W beams, E edges, V vocabulary, F finished.
 """
 
 from __future__ import annotations
@@ -16,9 +15,11 @@ import torch
 from torch import Tensor
 
 from capsid.decode.filters import Filter
-from capsid.decode.protocol import Decodable
+from capsid.decode.likelihood import edge_log_probabilities
+from capsid.decode.ranked import RankedItems, RankedLeaves, expand
+from capsid.decode.reader import Reader
+from capsid.decode.watch import Edges, Watch
 from capsid.errors import ConfigError
-from capsid.ids.reading import TokenBatch
 from capsid.ids.trie import ROOT, Trie
 from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
@@ -26,16 +27,6 @@ from capsid.settings import check_settings, setting
 
 # Fewer rows than this a step cost a model about as much as this many.
 _WAVE_ROWS = 512
-
-
-@dataclass(frozen=True, eq=False)
-class RankedLeaves:
-    """For every user the best leaves, best first; -1 and -inf where there are no more. `first_UV`: root's scores."""
-
-    leaves_UF: np.ndarray
-    scores_UF: np.ndarray
-    first_UV: np.ndarray
-    steps: int
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -48,114 +39,121 @@ class BeamSearch:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def search(
-        self, model: Decodable, histories: TokenBatch, trie: Trie, *, k: int, only: Filter | None = None
+    def rank(self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
+        """The k best items after every history."""
+        leaves = self.leaves(reader, histories, min(k, len(reader.trie)), allowed)
+        return expand(reader.trie, leaves, k, allowed).items
+
+    def leaves(
+        self,
+        reader: Reader,
+        histories: Ragged,
+        k: int,
+        allowed: Filter | None = None,
+        watch: Watch | None = None,
     ) -> RankedLeaves:
-        """The k best leaves for every history."""
+        """The k best leaves after every history."""
         if k < 1:
-            raise ConfigError(f"k is {k}, but at least one item must be asked for")
+            raise ConfigError(f"k must be at least 1, got {k}")
         keep_freed_memory()
-        return _search(model, histories, trie, max(self.width, k), k, only)
-
-
-@torch.inference_mode()
-def _search(
-    model: Decodable, histories: TokenBatch, trie: Trie, width: int, k: int, only: Filter | None
-) -> RankedLeaves:
-    users = len(histories)
-    state, logits = model.start(histories)
-    first_UV = logits.log_softmax(-1)
-    finished = _Finished(users, k)
-    ways = _ways(trie, np.full((users, 1), ROOT, dtype=np.int64), only)
-    edges = _scored(ways, torch.zeros(users, 1), first_UV)
-    steps = 1
-    while True:
-        finished.add(edges.select(edges.leaf))
-        best = _best(edges.select(~edges.leaf), users, width, finished.bound())
-        if best is None:
-            break
-        steps += 1
-        ways = _ways(trie, best.nodes, only)
-        if ways.leaf.all():
-            _last_step(model, state, best, ways, finished)
-            break
-        state, logits = model.step(state, best.parents, best.tokens)
-        edges = _scored(ways, best.scores, logits.log_softmax(-1))
-    return RankedLeaves(finished.nodes.numpy(), finished.scores.numpy(), first_UV.numpy(), steps)
+        return _Search(reader, allowed, watch, max(self.width, k), _Finished(len(histories), k)).run(histories)
 
 
 @dataclass(frozen=True, eq=False)
 class _Ways:
-    """Edges out of live beams, before they have scores: ordered by row (user, then beam), then trie order."""
+    """Edges out of live beams, before they have scores: ordered by row (user, then beam), then trie order.
+
+    All children of a node are there, because a score may be normalised over them; `open` are those the filter leaves.
+    """
 
     row: np.ndarray
     token: np.ndarray
     node: np.ndarray
     leaf: np.ndarray
+    open: np.ndarray
 
     def select(self, mask: np.ndarray) -> _Ways:
-        return _Ways(self.row[mask], self.token[mask], self.node[mask], self.leaf[mask])
+        return _Ways(self.row[mask], self.token[mask], self.node[mask], self.leaf[mask], self.open[mask])
 
 
 @dataclass(frozen=True, eq=False)
-class _Edges:
-    """Hypotheses one token longer, ordered by user, then beam, then trie order."""
+class _Search:
+    reader: Reader
+    allowed: Filter | None
+    watch: Watch | None
+    width: int
+    finished: _Finished
 
-    user: np.ndarray
-    beam: np.ndarray
-    token: np.ndarray
-    node: np.ndarray
-    leaf: np.ndarray
-    score: Tensor
+    @torch.inference_mode()
+    def run(self, histories: Ragged) -> RankedLeaves:
+        users, model, finished = len(histories), self.reader.model, self.finished
+        state, rows = model.start(self.reader.read(histories))
+        ways = self._ways(np.full((users, 1), ROOT, dtype=np.int64))
+        steps, scores = 1, torch.zeros(users, 1)
+        while True:
+            edges = self._scored(steps - 1, ways, scores, state, rows)
+            finished.add(edges.select(edges.leaf))
+            best = _best(edges.select(~edges.leaf), users, self.width, finished.bound())
+            if best is None:
+                break
+            steps += 1
+            ways = self._ways(best.nodes)
+            if ways.leaf[ways.open].all():
+                self._last_step(steps - 1, state, best, ways)
+                break
+            state, rows = model.step(state, best.parents, best.tokens)
+            scores = best.scores
+        seen_U = finished.seen.numpy() if self.reader.over == "children" else None
+        return RankedLeaves(finished.nodes.numpy(), finished.scores.numpy(), steps, seen_U)
 
-    def select(self, mask: np.ndarray) -> _Edges:
-        if mask.all():
-            return self
-        user, beam, token, node, leaf = (c[mask] for c in (self.user, self.beam, self.token, self.node, self.leaf))
-        return _Edges(user, beam, token, node, leaf, self.score[torch.from_numpy(mask)])
+    def _ways(self, nodes_UW: np.ndarray) -> _Ways:
+        """All children of all live beams (-1 marks a dead one)."""
+        trie: Trie = self.reader.trie
+        live = np.flatnonzero(nodes_UW.ravel() >= 0)
+        children = trie.children(nodes_UW.ravel()[live])
+        row, node = live[children.parent], children.node
+        fine = np.ones(len(node), dtype=bool)
+        if self.allowed is not None:
+            fine = self.allowed.open(row // nodes_UW.shape[1], node)
+        return _Ways(row, children.token, node, trie.is_leaf(node), fine)
+
+    def _scored(self, depth: int, ways: _Ways, scores_UW: Tensor, state: Any, rows_UWD: Tensor) -> Edges:
+        """The ways with the scores of their hypotheses, without those that the filter closes."""
+        beams, over = scores_UW.shape[1], self.reader.over
+        score = scores_UW.reshape(-1)[torch.from_numpy(ways.row)]
+        score = score + edge_log_probabilities(self.reader.model, state, rows_UWD, ways.row, ways.token, over)
+        edges = Edges(ways.row // beams, ways.row % beams, ways.token, ways.node, ways.leaf, score)
+        if self.watch is not None:
+            self.watch.weighed(depth, edges, ways.open)
+        if over == "children":
+            self.finished.see(edges)
+        return edges.select(ways.open)
+
+    def _last_step(self, depth: int, state: Any, best: _Best, ways: _Ways) -> None:
+        """Every hypothesis needs one more token to be an item. The best are asked first, because the k-th score that
+        they reach settles most of the others without asking the model; the result is the same.
+        """
+        finished, (users, beams) = self.finished, best.nodes.shape
+        wave = max(finished.k + finished.k // 2 + 1, -(-_WAVE_ROWS // users))
+        alive_UW, beam = torch.from_numpy(best.nodes >= 0), ways.row % beams
+        done = 0
+        while True:
+            # At the bound itself one may still come in by trie order.
+            open_UW = alive_UW & (best.scores >= finished.bound())
+            # Scores fall along a row, so what is open stands first.
+            stop = min(done + wave, int(open_UW.sum(1).max()))
+            if stop <= done:
+                return
+            columns = slice(done, stop)
+            stepped, rows = self.reader.model.step(state, best.parents[:, columns], best.tokens[:, columns])
+            asked = ways.select((beam >= done) & (beam < stop) & open_UW.numpy().ravel()[ways.row])
+            asked = replace(asked, row=asked.row // beams * (stop - done) + asked.row % beams - done)
+            edges = self._scored(depth, asked, best.scores[:, columns], stepped, rows)
+            finished.add(edges)
+            done = stop
 
 
-def _ways(trie: Trie, nodes_UW: np.ndarray, only: Filter | None) -> _Ways:
-    """All children of all live beams (-1 marks a dead one), closed nodes left out."""
-    live = np.flatnonzero(nodes_UW.ravel() >= 0)
-    children = trie.children(nodes_UW.ravel()[live])
-    ways = _Ways(live[children.parent], children.token, children.node, trie.is_leaf(children.node))
-    return ways if only is None else ways.select(only.open(ways.row // nodes_UW.shape[1], ways.node))
-
-
-def _scored(ways: _Ways, scores_UW: Tensor, log_probabilities: Tensor) -> _Edges:
-    """The ways with the scores of their hypotheses."""
-    beams, vocabulary = scores_UW.shape[1], log_probabilities.shape[-1]
-    row = torch.from_numpy(ways.row)
-    place = row * vocabulary + torch.from_numpy(ways.token)
-    score = scores_UW.reshape(-1)[row] + log_probabilities.reshape(-1)[place]
-    return _Edges(ways.row // beams, ways.row % beams, ways.token, ways.node, ways.leaf, score)
-
-
-def _last_step(model: Decodable, state: Any, best: _Best, ways: _Ways, finished: _Finished) -> None:
-    """Every hypothesis needs one more token to be an item. The best are asked first, because the k-th score that they
-    reach settles most of the others without asking the model; the result is the same.
-    """
-    users, beams = best.nodes.shape
-    wave = max(finished.k + finished.k // 2 + 1, -(-_WAVE_ROWS // users))
-    alive_UW, beam = torch.from_numpy(best.nodes >= 0), ways.row % beams
-    done = 0
-    while True:
-        # At the bound itself one may still come in by trie order.
-        open_UW = alive_UW & (best.scores >= finished.bound())
-        # Scores fall along a row, so what is open stands first.
-        stop = min(done + wave, int(open_UW.sum(1).max()))
-        if stop <= done:
-            return
-        columns = slice(done, stop)
-        _, logits = model.step(state, best.parents[:, columns], best.tokens[:, columns])
-        asked = ways.select((beam >= done) & (beam < stop) & open_UW.numpy().ravel()[ways.row])
-        asked = replace(asked, row=asked.row // beams * (stop - done) + asked.row % beams - done)
-        finished.add(_scored(asked, best.scores[:, columns], logits.log_softmax(-1)))
-        done = stop
-
-
-def _by_user(edges: _Edges, users: int, *columns: np.ndarray) -> tuple[Tensor, list[Tensor]]:
+def _by_user(edges: Edges, users: int, *columns: np.ndarray) -> tuple[Tensor, list[Tensor]]:
     """Edges as rows by user: scores filled with -inf, columns with -1."""
     counts = np.bincount(edges.user, minlength=users)
     place = Ragged.ranges(0, counts).values
@@ -199,8 +197,14 @@ class _Finished:
         self.k = k
         self.scores = torch.full((users, k), -torch.inf)
         self.nodes = torch.full((users, k), -1, dtype=torch.int64)
+        self.seen = torch.zeros(users)
 
-    def add(self, edges: _Edges) -> None:
+    def see(self, edges: Edges) -> None:
+        """Count the probability of the items that were weighed, whether or not the filter lets them through."""
+        leaves = edges.select(edges.leaf)
+        self.seen.index_add_(0, torch.from_numpy(leaves.user), leaves.score.exp())
+
+    def add(self, edges: Edges) -> None:
         if not len(edges.user):
             return
         scores, (nodes,) = _by_user(edges, len(self.scores), edges.node)
@@ -222,13 +226,14 @@ class _Best:
     tokens: Tensor
 
 
-def _best(edges: _Edges, users: int, width: int, bound_U1: Tensor) -> _Best | None:
+def _best(edges: Edges, users: int, width: int, bound_U1: Tensor) -> _Best | None:
     """The `width` best unfinished hypotheses that can still win; None when there are none."""
     if not len(edges.user):
         return None
     scores, (beam, token, node) = _by_user(edges, users, edges.beam, edges.token, edges.node)
     scores, order = _top(scores, node, min(width, scores.shape[1]))
-    alive = scores > bound_U1
+    # A hypothesis that keeps its score to the end may still tie with the k-th and win by trie order.
+    alive = (scores >= bound_U1) & (scores > -torch.inf)
     most = int(alive.sum(1).max())
     if most == 0:
         return None

@@ -1,48 +1,102 @@
-"""Scores of the whole catalogue without trie or beam: the slow twin of the beam search.
+"""Scores of the whole catalogue without beams or pruning: the slow twin of the beam search, and a ranker of its own.
 
-Every item's tokens are fed through the model as a beam of its own; nothing is shared and nothing is pruned.
+Every item's tokens are fed through the model as a beam of its own, and all tokens are scored at every step.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from capsid.decode.protocol import Decodable
+from capsid.decode.filters import Filter
+from capsid.decode.ranked import RankedItems, RankedLeaves, expand
+from capsid.decode.reader import Reader
+from capsid.decode.watch import Watch
 from capsid.ids.layout import PAD
-from capsid.ids.reading import TokenBatch
+from capsid.ids.trie import ROOT
 from capsid.ragged import Ragged
 
 
+@dataclass(kw_only=True, frozen=True)
+class ExactScoring:
+    """Ranks by the score of every id. Exact and slow: for small catalogues, and to check a search against."""
+
+    kind: ClassVar[str] = "exact"
+
+    @property
+    def width(self) -> int:
+        """Lists of any length begin alike."""
+        return sys.maxsize
+
+    def rank(self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
+        """The k best items after every history."""
+        return expand(reader.trie, self.leaves(reader, histories, k, allowed), k, allowed).items
+
+    def leaves(
+        self,
+        reader: Reader,
+        histories: Ragged,
+        k: int,
+        allowed: Filter | None = None,
+        watch: Watch | None = None,
+    ) -> RankedLeaves:
+        """The k best leaves after every history; equal scores in trie order. A watch is told nothing."""
+        leaves_F = np.sort(reader.trie.leaves)
+        first_F = reader.trie.items[reader.trie.low[leaves_F]]
+        scores_UF = exact_scores(reader, histories).numpy()[:, first_F]
+        seen_U = np.exp(scores_UF.astype(np.float64)).sum(1) if reader.over == "children" else None
+        if allowed is not None:
+            user, leaf = np.divmod(np.arange(scores_UF.size), len(leaves_F))
+            closed = ~allowed.open(user, leaves_F[leaf]).reshape(scores_UF.shape)
+            scores_UF = np.where(closed, -np.inf, scores_UF)
+        # Nodes are numbered level by level: of equal scores the smallest node comes first, as in the search.
+        order_UF = np.argsort(-scores_UF, axis=1, kind="stable")[:, :k]
+        best_UF = np.take_along_axis(scores_UF, order_UF, axis=1).astype(np.float32)
+        return RankedLeaves(np.where(best_UF > -np.inf, leaves_F[order_UF], -1), best_UF, 0, seen_U)
+
+
 @torch.inference_mode()
-def exact_scores(model: Decodable, histories: TokenBatch, closed: Ragged, *, chunk: int = 512) -> Tensor:
-    """Log-probability of every item's closed id after every history. Shape: (users, items)."""
-    state, logits_UV = model.start(histories)
-    first_UV = logits_UV.log_softmax(-1)
+def exact_scores(reader: Reader, histories: Ragged, *, chunk: int = 512) -> Tensor:
+    """Log-probability of every item's id after every history. Shape: (users, items)."""
+    state, rows_U1D = reader.model.start(reader.read(histories))
+    closed = reader.ids.closed
     # Short ids together: a chunk takes as many steps as its longest id needs.
     order_N = np.argsort(closed.lengths, kind="stable")
     scores_UN = torch.empty(len(histories), len(closed))
     for start in range(0, len(closed), chunk):
-        rows = order_N[start : start + chunk]
-        tokens_WT = torch.from_numpy(closed.take(rows).dense(PAD)).long()
-        scores_UN[:, torch.from_numpy(rows)] = _score(model, state, first_UV, tokens_WT)
+        items = order_N[start : start + chunk]
+        tokens_WT = torch.from_numpy(closed.take(items).dense(PAD)).long()
+        scores_UN[:, torch.from_numpy(items)] = _score(reader, state, rows_U1D, tokens_WT)
     return scores_UN
 
 
-def _score(model: Decodable, state: Any, first_UV: Tensor, tokens_WT: Tensor) -> Tensor:
-    users, beams = len(first_UV), len(tokens_WT)
-    log_probabilities = first_UV[:, None].expand(users, beams, -1)
-    total = torch.zeros(users, beams)
+def _score(reader: Reader, state: Any, rows_U1D: Tensor, tokens_WT: Tensor) -> Tensor:
+    users, beams = len(rows_U1D), len(tokens_WT)
+    nodes_W = np.full(beams, ROOT)
+    logits_UWV = reader.model.scores(state, rows_U1D).expand(users, beams, -1)
+    total_UW = torch.zeros(users, beams)
     for depth in range(tokens_WT.shape[1]):
         tokens_UW = tokens_WT[:, depth].expand(users, beams)
-        here = log_probabilities.gather(2, tokens_UW[..., None])[..., 0]
-        total += torch.where(tokens_UW == PAD, torch.zeros(()), here)
+        here_UW = _normalised(reader, logits_UWV, nodes_W).gather(2, tokens_UW[..., None])[..., 0]
+        total_UW += torch.where(tokens_UW == PAD, torch.zeros(()), here_UW)
         if depth + 1 < tokens_WT.shape[1]:
             # After the last token of a short id only padding follows; its scores are not added.
             parents = torch.arange(beams).expand(users, beams) if depth else torch.zeros(users, beams, dtype=torch.long)
-            state, logits = model.step(state, parents, tokens_UW)
-            log_probabilities = logits.log_softmax(-1)
-    return total
+            state, rows_UWD = reader.model.step(state, parents, tokens_UW)
+            logits_UWV = reader.model.scores(state, rows_UWD)
+            nodes_W = np.maximum(reader.trie.walk(nodes_W, tokens_WT[:, depth].numpy()), ROOT)
+    return total_UW
+
+
+def _normalised(reader: Reader, logits_UWV: Tensor, nodes_W: np.ndarray) -> Tensor:
+    if reader.over == "vocabulary":
+        return logits_UWV.log_softmax(-1)
+    children = reader.trie.children(nodes_W)
+    allowed_WV = torch.zeros(logits_UWV.shape[1:], dtype=torch.bool)
+    allowed_WV[children.parent, children.token] = True
+    return logits_UWV.masked_fill(~allowed_WV, -torch.inf).log_softmax(-1)

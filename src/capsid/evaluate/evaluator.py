@@ -12,12 +12,17 @@ from typing import Any
 import numpy as np
 
 from capsid.data.split import Cases
-from capsid.decode.retrieve import RankedItems, Retriever
+from capsid.decode.filters import Filter
+from capsid.decode.ranked import Buckets, RankedLeaves, RanksLeaves, expand
+from capsid.decode.reader import Reader
+from capsid.decode.retrieve import Retriever
+from capsid.decode.watch import Edges
 from capsid.errors import DataError
 from capsid.evaluate.metrics import TargetRanks, of_lists, per_user
-from capsid.ids.trie import ROOT
+from capsid.ids.trie import ROOT, Trie
 from capsid.popularity import TIERS, popularity_tiers
 from capsid.progress import Progress, duration, silent
+from capsid.ragged import Ragged
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +70,12 @@ def evaluate(
     order = np.argsort(cases.histories.lengths, kind="stable")
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]
-        ranked = retriever.rank(cases.histories.take(rows), max(ks), filter_history=filter_history)
-        parts.append(target_ranks(retriever, ranked, cases.targets[rows]))
+        histories, targets = cases.histories.take(rows), cases.targets[rows]
+        allowed = retriever.filter(histories, filter_history=filter_history)
+        ranked = _rank(retriever, histories, targets, max(ks), allowed)
+        parts.append(ranked.ranks)
         shown[rows] = ranked.items_UK
-        code_ranks[rows] = _first_code_ranks(retriever, ranked, cases.targets[rows])
+        code_ranks[rows] = first_code_ranks(retriever.reader, ranked.first_UC, targets)
         _tell(progress, split, start + len(rows), len(order), began)
     back = np.argsort(order, kind="stable")
     names = ("expanded", "optimistic", "before", "size")
@@ -80,43 +87,78 @@ def evaluate(
     return Evaluation(split, len(cases), filter_history, ks, seconds, metrics, values, extras)
 
 
-def target_ranks(retriever: Retriever, ranked: RankedItems, targets: np.ndarray) -> TargetRanks:
-    """Where the targets stand among the ranked buckets."""
-    trie = retriever.trie
-    leaf_U1 = trie.leaf_of(targets)[:, None]
-    match_UF = ranked.leaves.leaves_UF == leaf_U1
+@dataclass(frozen=True, eq=False)
+class _Ranked:
+    """The lists of a batch, where their targets stand, and the scores of the root's children (`first_UC`)."""
+
+    items_UK: np.ndarray
+    ranks: TargetRanks
+    first_UC: np.ndarray
+
+
+def _rank(retriever: Retriever, histories: Ragged, targets: np.ndarray, k: int, allowed: Filter | None) -> _Ranked:
+    reader, ranker = retriever.reader, retriever.ranker
+    if not isinstance(ranker, RanksLeaves):
+        items_UK = ranker.rank(reader, histories, k, allowed).items_UK
+        return _Ranked(items_UK, item_ranks(items_UK, targets), reader.root_scores(histories))
+    first = _RootScores()
+    leaves = ranker.leaves(reader, histories, min(k, len(reader.trie)), allowed, first)
+    buckets = expand(reader.trie, leaves, k, allowed)
+    # A ranker that does not search tells a watch nothing.
+    first_UC = first.scores_UC if first.scores_UC is not None else reader.root_scores(histories)
+    return _Ranked(buckets.items.items_UK, bucket_ranks(reader.trie, leaves, buckets, targets), first_UC)
+
+
+@dataclass(eq=False)
+class _RootScores:
+    """Watches a search for the log-probabilities of the root's children, so that histories are read once."""
+
+    scores_UC: np.ndarray | None = None
+
+    def weighed(self, depth: int, edges: Edges, open_E: np.ndarray) -> None:
+        if depth == 0:
+            self.scores_UC = edges.score.numpy().reshape(int(edges.user[-1]) + 1, -1)
+
+
+def item_ranks(items_UK: np.ndarray, targets: np.ndarray) -> TargetRanks:
+    """Where the targets stand in lists that order the items of a bucket themselves."""
+    hit_UK = items_UK == targets[:, None]
+    rank = np.where(hit_UK.any(1), hit_UK.argmax(1) + 1, 0)
+    return TargetRanks(rank, rank, np.maximum(rank - 1, 0), (rank > 0).astype(np.int64))
+
+
+def bucket_ranks(trie: Trie, leaves: RankedLeaves, buckets: Buckets, targets: np.ndarray) -> TargetRanks:
+    """Where the targets stand among ranked buckets."""
+    match_UF = leaves.leaves_UF == trie.leaf_of(targets)[:, None]
     found = match_UF.any(1)
     where = match_UF.argmax(1)
     users = np.arange(len(targets))
-    before = np.where(found, ranked.before_UF[users, where], 0)
-    size = np.where(found, ranked.sizes_UF[users, where], 0)
-    hit_UK = ranked.items_UK == targets[:, None]
-    expanded = np.where(hit_UK.any(1), hit_UK.argmax(1) + 1, 0)
+    before = np.where(found, buckets.before_UF[users, where], 0)
+    size = np.where(found, buckets.sizes_UF[users, where], 0)
+    expanded = item_ranks(buckets.items.items_UK, targets).expanded
     return TargetRanks(expanded, np.where(found, where + 1, 0), before, size)
 
 
-def _first_code_ranks(retriever: Retriever, ranked: RankedItems, targets: np.ndarray) -> np.ndarray:
-    """Rank of the target's first code among the codes that begin an id (methods 6.10, CodeRecall).
+def first_code_ranks(reader: Reader, first_UC: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Rank of the target's first code among the codes that begin an id, from the scores of the root's children.
 
     A code's probability is that of all tokens that begin with it: itself, and the merged ones.
     """
-    tokens, group_T = _first_codes(retriever)
-    code_of = retriever.ids.layout.first_code[tokens]
-    own_U = retriever.ids.codes.values[retriever.ids.codes.offsets[:-1][targets]]
-    scores_UT = ranked.leaves.first_UV[:, tokens]
+    order_C, group_C = _first_codes(reader)
+    code_of = reader.ids.layout.first_code[reader.trie.children(np.array([ROOT])).token[order_C]]
+    own_U = reader.ids.codes.values[reader.ids.codes.offsets[:-1][targets]]
     # Summed in logarithms, so that a code of one token keeps its score to the last bit.
-    starts = np.flatnonzero(np.diff(group_T, prepend=-1))
-    scores_UG = np.logaddexp.reduceat(scores_UT, starts, axis=1)
+    starts = np.flatnonzero(np.diff(group_C, prepend=-1))
+    scores_UG = np.logaddexp.reduceat(first_UC[:, order_C], starts, axis=1)
     own = scores_UG[np.arange(len(targets)), np.searchsorted(code_of[starts], own_U)]
     return 1 + (scores_UG > own[:, None]).sum(1)
 
 
-def _first_codes(retriever: Retriever) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens that begin an id, by their first code; and the number of that code among those in use."""
-    tokens = retriever.trie.children(np.array([ROOT])).token
-    code = retriever.ids.layout.first_code[tokens]
+def _first_codes(reader: Reader) -> tuple[np.ndarray, np.ndarray]:
+    """The root's children in order of their first code; and the number of that code among those in use."""
+    code = reader.ids.layout.first_code[reader.trie.children(np.array([ROOT])).token]
     order = np.argsort(code, kind="stable")
-    return tokens[order], np.unique(code[order], return_inverse=True)[1]
+    return order, np.unique(code[order], return_inverse=True)[1]
 
 
 def _extras(
@@ -126,7 +168,7 @@ def _extras(
     targets: np.ndarray,
     k: int,
 ) -> dict[str, Any]:
-    starts = len(np.unique(_first_codes(retriever)[1]))
+    starts = len(np.unique(_first_codes(retriever.reader)[1]))
     tiers = popularity_tiers(counts)
     by_tier = {name: tiers[targets] == t for t, name in enumerate(TIERS)}
     recall = values[f"recall@{k}"]

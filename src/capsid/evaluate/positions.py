@@ -12,7 +12,7 @@ import numpy as np
 
 from capsid.data.split import Cases
 from capsid.decode.exact import exact_scores
-from capsid.decode.retrieve import Retriever
+from capsid.decode.reader import Reader
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 
@@ -31,7 +31,7 @@ class PositionAccuracy:
 
 
 def position_accuracy(
-    retriever: Retriever, cases: Cases, *, users: int = 500, progress: Progress = silent
+    reader: Reader, cases: Cases, *, users: int = 500, progress: Progress = silent
 ) -> PositionAccuracy:
     """Over an evenly spaced sample of the cases."""
     rows = np.linspace(0, len(cases) - 1, min(users, len(cases))).astype(np.int64)
@@ -39,9 +39,8 @@ def position_accuracy(
     ranks, choices = [], []
     for start in range(0, len(sample), BATCH):
         part = sample.take(np.arange(start, min(start + BATCH, len(sample))))
-        tokens = retriever.ids.read(part.histories, last=retriever.history)
-        scores_UN = exact_scores(retriever.model, tokens, retriever.ids.closed).numpy().astype(np.float64)
-        found = code_ranks(scores_UN, retriever.ids.codes, part.targets)
+        scores_UN = exact_scores(reader, part.histories).numpy().astype(np.float64)
+        found = code_ranks(scores_UN, reader.ids.codes, part.targets)
         ranks.append(found[0])
         choices.append(found[1])
         progress.update(f"accuracy by position: {start + len(part):,}/{len(sample):,} users")

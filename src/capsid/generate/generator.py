@@ -38,6 +38,12 @@ class Generator(Protocol):
     def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
         """See `capsid.decode.protocol`."""
 
+    def scores(self, state: Any, rows_UWD: Tensor) -> Tensor:
+        """See `capsid.decode.protocol`."""
+
+    def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
+        """See `capsid.decode.protocol`."""
+
     def state(self) -> dict[str, Tensor]:
         """Weights by name."""
 
@@ -110,6 +116,14 @@ class TransformerGenerator:
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """One token more for every beam."""
         return self.network.step(state, parents_UW, tokens_UW)
+
+    def scores(self, state: State, rows_UWD: Tensor) -> Tensor:
+        """Scores of all tokens."""
+        return self.network.scores(state, rows_UWD)
+
+    def scores_of(self, state: State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
+        """Scores of the tokens asked about."""
+        return self.network.scores_of(state, rows_UWD, row_E, token_E)
 
     def state(self) -> dict[str, Tensor]:
         """Weights by name."""
@@ -252,12 +266,20 @@ class PopularityGenerator:
         return self
 
     def start(self, histories: TokenBatch) -> tuple[None, Tensor]:
-        """The same scores for every history."""
-        return None, self.logits_.expand(len(histories), -1)
+        """One empty row per history: all have the same scores."""
+        return None, torch.zeros(len(histories), 1, 0)
 
     def step(self, state: None, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[None, Tensor]:
         """Ids end after one token, so a step only happens while scoring padding."""
-        return None, self.logits_.expand(*tokens_UW.shape, -1)
+        return None, torch.zeros(*tokens_UW.shape, 0)
+
+    def scores(self, state: None, rows_UWD: Tensor) -> Tensor:
+        """The same scores for every row."""
+        return self.logits_.expand(*rows_UWD.shape[:2], -1)
+
+    def scores_of(self, state: None, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
+        """The scores of these tokens."""
+        return self.logits_[token_E]
 
     def state(self) -> dict[str, Tensor]:
         """The scores."""

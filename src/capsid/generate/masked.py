@@ -13,13 +13,13 @@ from torch.nn import functional as F
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, reset
 from capsid.errors import ConfigError
-from capsid.generate.network import NetworkShape, Predictions, State, counted, padded, token_table
+from capsid.generate.network import NetworkShape, Predictions, ScoresTokens, State, counted, padded, token_table
 from capsid.generate.token_table import LastNorm
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
 
 
-class MaskedTransformer(nn.Module):
+class MaskedTransformer(ScoresTokens):
     """Token and place embeddings, a vector for what is hidden, blocks without a causal mask, tied logits."""
 
     def __init__(self, shape: NetworkShape, share: float, only_last: float) -> None:
@@ -47,14 +47,13 @@ class MaskedTransformer(nn.Module):
         return Predictions(x_BLD[masked_BL], tokens_BL[masked_BL], self.token.vectors())
 
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
-        """Read every history with a mask after it; what stands behind the mask (U, V)."""
+        """Read every history with a mask after it; the row behind the mask."""
         users, lengths_U = torch.arange(len(histories)), torch.from_numpy(histories.lengths_B)
         tokens_UL = F.pad(torch.from_numpy(histories.tokens_BL), (0, 1), value=PAD)
         masked_UL = torch.zeros_like(tokens_UL, dtype=torch.bool)
         masked_UL[users, lengths_U] = True
         x_ULD = self._read(tokens_UL, masked_UL, lengths_U + 1)
-        vectors = self.token.vectors()
-        return State((), masked_UL, lengths_U, vectors), F.linear(self.norm(x_ULD[users, lengths_U]), vectors.score_VS)
+        return State((), masked_UL, lengths_U, self.token.vectors()), x_ULD[users, lengths_U][:, None]
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """Never needed: an item is its first token."""

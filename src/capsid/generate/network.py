@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from capsid.blocks.cross_entropy import Added
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, BlockShape, Cache, Layer, reset
+from capsid.blocks.pairs import pair_products
 from capsid.generate.repeats import Taken
 from capsid.generate.token_table import LastNorm, TokenTable, TokenVectors
 from capsid.ids.layout import PAD
@@ -79,8 +80,30 @@ class GeneratorNetwork(Protocol):
         """
 
 
-class TokenNetwork(nn.Module):
-    """What networks over tokens have in common: token and depth embeddings, a last LayerNorm, tied logits."""
+class ScoresTokens(nn.Module):
+    """A token table and a last LayerNorm: how every network scores tokens, tied to the vectors they enter with."""
+
+    token: TokenTable
+    norm: LastNorm
+
+    def logits(self, rows: Tensor, vectors: TokenVectors) -> Tensor:
+        """Products of rows with all tokens: scores before anything is added to them."""
+        return F.linear(self.norm(rows), vectors.score_VS)
+
+    def scores(self, state: State, rows_UWD: Tensor) -> Tensor:
+        """See `capsid.decode.protocol`."""
+        scores_UWV = self.logits(rows_UWD, state.vectors)
+        return scores_UWV if state.taken is None else state.taken.added_to(scores_UWV, state.depth)
+
+    def scores_of(self, state: State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
+        """See `capsid.decode.protocol`."""
+        rows_RD = self.norm(rows_UWD).flatten(0, 1)
+        scores_E = pair_products(rows_RD, state.vectors.score_VS, row_E, token_E)
+        return scores_E if state.taken is None else scores_E + state.taken.added_of(row_E, token_E, state.depth)
+
+
+class TokenNetwork(ScoresTokens):
+    """What networks over tokens have in common: token and depth embeddings, a last LayerNorm, tied scores."""
 
     def __init__(self, shape: NetworkShape, parts: Ragged | None = None) -> None:
         super().__init__()
@@ -98,10 +121,6 @@ class TokenNetwork(nn.Module):
         """Token embeddings as they enter, before places and depths are added."""
         return x if self.shape.input_scale == 1.0 else x * self.shape.input_scale
 
-    def logits(self, x: Tensor, vectors: TokenVectors) -> Tensor:
-        """Scores of all tokens for rows that will be predicted from."""
-        return F.linear(self.norm(x), vectors.score_VS)
-
     def _stepped(self, blocks: nn.ModuleList, x_UWD: Tensor, state: State, parents_UW: Tensor) -> tuple[State, Tensor]:
         """One new position a beam through blocks with caches."""
         caches = []
@@ -109,7 +128,7 @@ class TokenNetwork(nn.Module):
             assert isinstance(block, Block)
             x_UWD, cache = block.step(x_UWD, old, parents_UW, state.padding_UL)
             caches.append(cache)
-        return replace(state, caches=tuple(caches), depth=state.depth + 1), self.logits(x_UWD, state.vectors)
+        return replace(state, caches=tuple(caches), depth=state.depth + 1), x_UWD
 
 
 class CausalTransformer(TokenNetwork):
@@ -151,7 +170,7 @@ class CausalTransformer(TokenNetwork):
         return x
 
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
-        """Read histories once; the state for beams, and the scores of the next item's first token (U, V)."""
+        """Read histories once; the state for beams, and the rows that predict the next item's first token."""
         arrays = (histories.tokens_BL, histories.positions_BL, histories.depths_BL, histories.lengths_B)
         tokens_UL, positions_UL, depths_UL, lengths_U = (torch.from_numpy(a) for a in arrays)
         vectors = self.token.vectors()
@@ -164,10 +183,10 @@ class CausalTransformer(TokenNetwork):
         users = torch.arange(len(lengths_U))
         padding = torch.arange(tokens_UL.shape[1])[None, :] >= lengths_U[:, None]
         positions = positions_UL[users, lengths_U - 1] + 1
-        return State(tuple(caches), padding, positions, vectors), self.logits(x[users, lengths_U - 1], vectors)
+        return State(tuple(caches), padding, positions, vectors), x[users, lengths_U - 1][:, None]
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
-        """One more token for every beam: the new state, and the scores of what follows (U, W, V)."""
+        """One more token for every beam: the new state, and the rows that predict what follows."""
         positions = state.positions_U[:, None].expand_as(tokens_UW)
         x = self._embed(state.vectors, tokens_UW, positions, torch.full_like(tokens_UW, state.depth))
         return self._stepped(self.blocks, x, state, parents_UW)

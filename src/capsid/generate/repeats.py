@@ -59,15 +59,29 @@ class Taken:
     def added_to(self, logits_UWV: Tensor, depth: int) -> Tensor:
         """The scores of tokens at `depth`, with the number where one completes an open item. Changes what is given:
         a copy of all scores would cost more than the rest of a step."""
-        _, beams, vocabulary = logits_UWV.shape
-        user_E, beam_E, place_E = (self.open_UWP & (self.lengths_UP == depth + 1)[:, None]).nonzero(as_tuple=True)
-        if not len(user_E):
-            return logits_UWV
-        key_E = (user_E * beams + beam_E) * vocabulary + self.tokens_UPT[user_E, place_E, depth]
-        # An item that stands twice in a history counts once.
-        key_E = key_E.unique()
-        logits_UWV.view(-1).index_add_(0, key_E, self.value.expand(len(key_E)))
+        vocabulary = logits_UWV.shape[-1]
+        key_E = self._completing(depth, vocabulary)
+        if len(key_E):
+            logits_UWV.view(-1).index_add_(0, key_E, self.value.expand(len(key_E)))
         return logits_UWV
+
+    def added_of(self, row_E: Tensor, token_E: Tensor, depth: int) -> Tensor:
+        """What is added to the score of each token asked about; rows are counted user by user. Shape: (E,)."""
+        stride = int(max(self.tokens_UPT.max(), token_E.max())) + 1 if len(token_E) else 1
+        key_C, asked_E = self._completing(depth, stride), row_E * stride + token_E
+        if not len(key_C):
+            return torch.zeros(len(token_E))
+        found_E = torch.searchsorted(key_C, asked_E).clamp_max(len(key_C) - 1)
+        return torch.where(key_C[found_E] == asked_E, self.value, torch.zeros(()))
+
+    def _completing(self, depth: int, stride: int) -> Tensor:
+        """Where a token at `depth` completes an open item, as row * stride + token, sorted. Shape: (entries,)."""
+        beams = self.open_UWP.shape[1]
+        user_E, beam_E, item_E = (self.open_UWP & (self.lengths_UP == depth + 1)[:, None]).nonzero(as_tuple=True)
+        if not len(user_E):
+            return user_E
+        # An item that stands twice in a history counts once.
+        return ((user_E * beams + beam_E) * stride + self.tokens_UPT[user_E, item_E, depth]).unique()
 
 
 def taken(histories: TokenBatch, value: Tensor) -> Taken:

@@ -76,7 +76,7 @@ class TimelineTransformer(TokenNetwork):
         return Predictions(rows_RD, tokens_R, vectors, added)
 
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
-        """Read histories once; of each only the last position goes on (U, V)."""
+        """Read histories once; of each only the last position goes on."""
         vectors = self.token.vectors()
         read_UPD = self._read(vectors, histories, histories.positions_B)
         x = read_UPD[torch.arange(len(histories)), torch.from_numpy(histories.positions_B) - 1][:, None]
@@ -86,18 +86,15 @@ class TimelineTransformer(TokenNetwork):
             caches.append(cache)
         padding_U1 = torch.zeros(len(histories), 1, dtype=torch.bool)
         own = None if self.repeats is None else taken(histories, self.repeats.value())
-        state = State(tuple(caches), padding_U1, torch.from_numpy(histories.positions_B), vectors, taken=own)
-        logits_U1V = self.logits(x, vectors)
-        return state, (logits_U1V if own is None else own.added_to(logits_U1V, 0))[:, 0]
+        return State(tuple(caches), padding_U1, torch.from_numpy(histories.positions_B), vectors, taken=own), x
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
-        """One more token for every beam: the new state, and the scores of what follows (U, W, V)."""
+        """One more token for every beam: the new state, and the rows that predict what follows."""
         x = self._taken(state.vectors, tokens_UW, torch.full_like(tokens_UW, state.depth))
-        stepped, logits_UWV = self._stepped(self.depth_blocks, x, state, parents_UW)
+        stepped, rows_UWD = self._stepped(self.depth_blocks, x, state, parents_UW)
         if state.taken is None:
-            return stepped, logits_UWV
-        own = state.taken.on(parents_UW, tokens_UW, state.depth)
-        return replace(stepped, taken=own), own.added_to(logits_UWV, stepped.depth)
+            return stepped, rows_UWD
+        return replace(stepped, taken=state.taken.on(parents_UW, tokens_UW, state.depth)), rows_UWD
 
     def _read(
         self, vectors: TokenVectors, batch: TokenBatch, read_B: np.ndarray, inputs_RD: Tensor | None = None

@@ -1,0 +1,8 @@
+"""The rankers that there are, by kind."""
+
+from __future__ import annotations
+
+from capsid.decode.beam import BeamSearch
+from capsid.decode.exact import ExactScoring
+
+RANKERS: dict[str, type] = {r.kind: r for r in (BeamSearch, ExactScoring)}

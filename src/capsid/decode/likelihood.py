@@ -1,0 +1,34 @@
+"""Log-probabilities of the edges of a trie: scores normalised over the whole vocabulary, or over a node's children.
+
+Over children, the probabilities of all items sum to 1, and a model scores nothing but the tokens that can follow. Over
+the vocabulary, tokens outside the trie keep their share. A filter never renormalises: it is applied afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from capsid.blocks.segments import segment_logsumexp
+from capsid.decode.protocol import Decodable
+
+Over = Literal["vocabulary", "children"]
+
+
+def edge_log_probabilities(
+    model: Decodable, state: Any, rows_UWD: Tensor, row: np.ndarray, token: np.ndarray, over: Over
+) -> Tensor:
+    """Log-probability of every edge; `row` counts rows user by user, in order, and holds all children of its node.
+
+    Shape: (E,).
+    """
+    row_E, token_E = torch.from_numpy(row), torch.from_numpy(token)
+    if over == "vocabulary":
+        log_probabilities = model.scores(state, rows_UWD).log_softmax(-1)
+        return log_probabilities.reshape(-1)[row_E * log_probabilities.shape[-1] + token_E]
+    scores_E = model.scores_of(state, rows_UWD, row_E, token_E)
+    totals = segment_logsumexp(scores_E, row_E, rows_UWD.shape[0] * rows_UWD.shape[1])
+    return scores_E - totals[row_E]

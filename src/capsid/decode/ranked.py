@@ -1,0 +1,100 @@
+"""What rankers give: the best leaves of the trie, and the items that they hold. Knows numbers, not ids.
+
+Shapes: U users, F leaves, K items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from capsid.decode.filters import Filter
+from capsid.decode.reader import Reader
+from capsid.decode.watch import Watch
+from capsid.ids.trie import Trie
+from capsid.ragged import Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class RankedItems:
+    """For every user the best items, best first; -1 and -inf where there are no more.
+
+    `seen_U` is how much probability the search has weighed, where the probabilities of all items sum to 1.
+    """
+
+    items_UK: np.ndarray
+    scores_UK: np.ndarray
+    seen_U: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RankedLeaves:
+    """For every user the best leaves, best first; -1 and -inf where there are no more. `steps`: of the model."""
+
+    leaves_UF: np.ndarray
+    scores_UF: np.ndarray
+    steps: int
+    seen_U: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Buckets:
+    """The items of ranked leaves. `before_UF` allowed items stand in better leaves, `sizes_UF` in the leaf itself."""
+
+    items: RankedItems
+    before_UF: np.ndarray
+    sizes_UF: np.ndarray
+
+
+class Ranker(Protocol):
+    """How a recipe turns histories into ranked items."""
+
+    kind: ClassVar[str]
+
+    @property
+    def width(self) -> int:
+        """Up to this many items per list, the first ones do not depend on how many are asked for."""
+
+    def rank(self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
+        """The k best items after every history (rows of item numbers, none empty)."""
+
+
+@runtime_checkable
+class RanksLeaves(Protocol):
+    """A ranker that orders ids, not items: what shares an id shares a score, and its order inside is fixed."""
+
+    def leaves(
+        self,
+        reader: Reader,
+        histories: Ragged,
+        k: int,
+        allowed: Filter | None = None,
+        watch: Watch | None = None,
+    ) -> RankedLeaves:
+        """The k best leaves after every history."""
+
+
+def expand(trie: Trie, ranked: RankedLeaves, k: int, allowed: Filter | None) -> Buckets:
+    """Buckets in order of score, items of a bucket in its order, without what the filter forbids."""
+    users, width = ranked.leaves_UF.shape
+    there = ranked.leaves_UF >= 0
+    nodes = np.where(there, ranked.leaves_UF, 0)
+    low = trie.low[nodes].astype(np.int64)
+    counts = np.where(there, trie.high[nodes] - low, 0).astype(np.int64).ravel()
+    slots = Ragged.ranges(low.ravel(), counts)
+    if allowed is not None:
+        slots = slots.keep(allowed.permits(slots.row_numbers // width, slots.values))
+    # A cell is one leaf of one user; cells are numbered user by user.
+    cell, slot = slots.row_numbers, slots.values
+    sizes_UF = slots.lengths.reshape(users, width)
+    before_UF = np.cumsum(sizes_UF, axis=1) - sizes_UF
+    user = cell // width
+    rank = Ragged.ranges(0, sizes_UF.sum(1)).values
+    kept = rank < k
+    items = np.full((users, k), -1, dtype=np.int64)
+    scores = np.full((users, k), -np.inf, dtype=np.float32)
+    items[user[kept], rank[kept]] = trie.items[slot[kept]]
+    scores[user[kept], rank[kept]] = ranked.scores_UF.ravel()[cell[kept]]
+    return Buckets(RankedItems(items, scores, ranked.seen_U), before_UF, sizes_UF)

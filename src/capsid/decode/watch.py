@@ -1,0 +1,36 @@
+"""What a search tells somebody who watches it. Watching changes no result and costs nothing when nobody does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Hypotheses one token longer, ordered by user, then beam, then trie order. Shape of every array: (E,)."""
+
+    user: np.ndarray
+    beam: np.ndarray
+    token: np.ndarray
+    node: np.ndarray
+    leaf: np.ndarray
+    score: Tensor
+
+    def select(self, mask: np.ndarray) -> Edges:
+        """The edges where the mask is true."""
+        if mask.all():
+            return self
+        user, beam, token, node, leaf = (c[mask] for c in (self.user, self.beam, self.token, self.node, self.leaf))
+        return Edges(user, beam, token, node, leaf, self.score[torch.from_numpy(mask)])
+
+
+class Watch(Protocol):
+    """Is told of every step."""
+
+    def weighed(self, depth: int, edges: Edges, open_E: np.ndarray) -> None:
+        """All edges that were scored at a depth (the root's are depth 0), and which of them the filter leaves open."""

@@ -1,0 +1,131 @@
+"""Probabilities over a node's children: items sum to 1, and searches find what exact scoring finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from worlds import TableModel, make_ids, random_codes, random_generator, random_histories, reader_of, retriever_of
+
+from capsid.decode.beam import BeamSearch
+from capsid.decode.exact import ExactScoring, exact_scores
+from capsid.decode.retrieve import Retriever
+from capsid.generate.generator import TimelineGenerator, TransformerGenerator
+from capsid.ids.collisions import Suffix
+from capsid.ids.merges import MergeTable
+from capsid.ids.semantic_ids import SemanticIds
+from capsid.ragged import Ragged
+
+FORMS = ["fixed", "variable", "bucket", "suffix", "merged"]
+KINDS = [TransformerGenerator, TimelineGenerator]
+SIZES = (4, 3, 3)
+
+
+def world(seed: int, form: str) -> SemanticIds:
+    """20 items of each form of id: of one length, some that go on from others, shared, with suffixes, with merges."""
+    if form == "suffix":
+        return make_ids(random_codes(seed, items=20, sizes=(3, 2), distinct=False), (3, 2), Suffix())
+    codes = random_codes(seed, items=20, sizes=SIZES, variable=form != "fixed", distinct=form != "bucket")
+    ids = make_ids(codes, SIZES)
+    # Tokens 2 to 5 stand for the first depth, 6 to 8 for the second.
+    return ids.with_merges(MergeTable(12, (2, 3), (6, 7), (0.9, 0.8), (1, 1))) if form == "merged" else ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=10)
+@given(seed=st.integers(0, 10_000), form=st.sampled_from(FORMS))
+def test_items_sum_to_one(kind: type[TransformerGenerator], seed: int, form: str) -> None:
+    ids = world(seed, form)
+    reader = reader_of(random_generator(ids, seed, kind=kind), ids, over="children")
+    scores_UN = exact_scores(reader, random_histories(seed, len(ids), [1, 3, 6])).double().exp()
+    # Items that share an id share its probability: count each id once.
+    first = reader.trie.items[reader.trie.low[reader.trie.leaves]]
+    torch.testing.assert_close(scores_UN[:, first].sum(1), torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10_000), form=st.sampled_from(FORMS), data=st.data())
+def test_a_wide_beam_is_exact_scoring(
+    kind: type[TransformerGenerator], seed: int, form: str, data: st.DataObject
+) -> None:
+    ids = world(seed, form)
+    reader = reader_of(random_generator(ids, seed, kind=kind), ids, over="children")
+    histories, k = random_histories(seed, len(ids), [1, 3, 9]), data.draw(st.sampled_from([1, 5, 30]))
+    options = {
+        "filter_history": data.draw(st.booleans()),
+        "deny": data.draw(st.none() | st.just(np.array([3, 7, 11]))),
+        "allow": data.draw(st.none() | st.just(np.arange(2, 18))),
+    }
+    wide = Retriever(reader, BeamSearch(width=10_000)).rank(histories, k, **options)
+    exact = Retriever(reader, ExactScoring()).rank(histories, k, **options)
+    np.testing.assert_allclose(wide.scores_UK, exact.scores_UK, rtol=1e-3, atol=1e-3)
+    # Near-equal scores may change places by rounding, nothing else may.
+    for user in range(len(histories)):
+        differ = wide.items_UK[user] != exact.items_UK[user]
+        assert not differ.any() or np.ptp(np.diff(wide.scores_UK[user][differ])) < 1e-2
+        assert set(wide.items_UK[user]) == set(exact.items_UK[user]) or k < 20
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 10_000), form=st.sampled_from(FORMS))
+def test_a_filter_does_not_renormalise(seed: int, form: str) -> None:
+    ids = world(seed, form)
+    retriever = retriever_of(random_generator(ids, seed, kind=TimelineGenerator), ids, over="children")
+    histories = random_histories(seed, len(ids), [4])
+    plain = retriever.rank(histories, 20, filter_history=False)
+    filtered = retriever.rank(histories, 20, filter_history=True)
+    kept = ~np.isin(plain.items_UK[0], histories[0])
+    left = filtered.items_UK[0] >= 0
+    assert plain.items_UK[0][kept].tolist() == filtered.items_UK[0][left].tolist()
+    np.testing.assert_allclose(plain.scores_UK[0][kept], filtered.scores_UK[0][left], rtol=1e-4, atol=1e-4)
+
+
+def test_tokens_that_cannot_follow_do_not_count() -> None:
+    ids = make_ids([[0, 0], [0, 1], [1, 0]], (4, 4))
+    tables = {(): {2: 0.3, 3: 0.1, 4: 0.6}, (2,): {6: 0.2, 7: 0.2, 8: 0.6}, (3,): {6: 0.01, 9: 0.99}}
+    model = TableModel(ids.layout.vocabulary, lambda user, prefix: tables.get(prefix, {}))
+    ranked = retriever_of(model, ids, over="children").rank(Ragged.from_rows([[0]]), 3, filter_history=False)
+    np.testing.assert_allclose(np.exp(ranked.scores_UK[0]), [0.375, 0.375, 0.25], rtol=1e-5)
+    assert ranked.items_UK.tolist() == [[0, 1, 2]]
+
+
+def test_a_hypothesis_that_keeps_its_score_wins_its_tie_by_trie_order() -> None:
+    """Item 1 is certain after its first token, so it ends with the score of item 0, which ended one token earlier."""
+    ids = make_ids([[0, 0, 0], [1]], (2, 1, 1))
+    model = TableModel(ids.layout.vocabulary, lambda user, prefix: {2: 0.5, 3: 0.5} if not prefix else {4: 1.0, 5: 1.0})
+    histories = Ragged.from_rows([[0]])
+    reader = reader_of(model, ids, over="children")
+    wide, exact = (r.rank(reader, histories, 1) for r in (BeamSearch(width=5), ExactScoring()))
+    assert wide.items_UK.tolist() == exact.items_UK.tolist()
+
+
+def test_how_much_probability_was_seen() -> None:
+    ids = world(1, "variable")
+    generator, histories = random_generator(ids, 1, kind=TimelineGenerator), random_histories(1, len(ids), [2, 5])
+    reader = reader_of(generator, ids, over="children")
+    everything = BeamSearch(width=10_000).rank(reader, histories, 20).seen_U
+    np.testing.assert_allclose(everything, 1.0, atol=1e-5)
+    narrow = BeamSearch(width=2).rank(reader, histories, 1)
+    assert (narrow.seen_U < 0.9999).all()
+    assert (narrow.seen_U >= np.exp(narrow.scores_UK[:, 0]) - 1e-6).all()
+    assert BeamSearch().rank(reader_of(generator, ids), histories, 1).seen_U is None
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10_000), edges=st.integers(1, 60))
+def test_scores_of_pairs_are_entries_of_all_scores(seed: int, edges: int) -> None:
+    """Few pairs are gathered, many share a product; both equal the table, items of the history included."""
+    ids = world(seed, "variable")
+    generator = random_generator(ids, seed, kind=TimelineGenerator)
+    with torch.inference_mode():
+        state, _ = generator.start(ids.read(random_histories(seed, len(ids), [3, 5]), last=6))
+        tokens = torch.from_numpy(np.array([[2, 3, 4], [5, 2, 3]]))
+        state, rows = generator.step(state, torch.zeros(2, 3, dtype=torch.long), tokens)
+        whole = generator.scores(state, rows).flatten(0, 1)
+        rng = np.random.default_rng(seed)
+        row, token = rng.integers(0, 6, edges), rng.integers(0, ids.layout.vocabulary, edges)
+        found = generator.scores_of(state, rows, torch.from_numpy(row), torch.from_numpy(token))
+    torch.testing.assert_close(found, whole[row, token], rtol=1e-4, atol=1e-4)
