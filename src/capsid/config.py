@@ -93,11 +93,15 @@ def _override(part: Any, path: str, text: str, kinds: Kinds, above: tuple[str, .
     if not dataclasses.is_dataclass(part) or isinstance(part, type):
         raise ConfigError(f"cannot set {path!r}: there is nothing below {type(part).__name__}")
     _require_field(type(part), head)
-    if rest:
-        value = _override(getattr(part, head), rest, text, kinds, (*above, head))
-    else:
-        hint = typing.get_type_hints(type(part))[head]
-        value = _named(text, hint, kinds) if _takes_parts(hint) else _parse(text, hint)
+    try:
+        if rest:
+            value = _override(getattr(part, head), rest, text, kinds, (*above, head))
+        else:
+            hint = typing.get_type_hints(type(part))[head]
+            value = _named(text, hint, kinds) if _takes_parts(hint) else _parse(text, hint)
+    except _Unreadable:
+        rule = next(r for r in rules_of(type(part)) if r.name == head)
+        raise SettingError(".".join(above), rule, rule.text, text) from None
     try:
         return dataclasses.replace(part, **{head: value})
     except SettingError as error:
@@ -183,6 +187,10 @@ def _named(text: str, hint: Any, kinds: Kinds) -> Any:
     return allowed[text]()
 
 
+class _Unreadable(Exception):
+    """A text that is no value of the type that is wanted."""
+
+
 def _parse(text: str, hint: Any) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -191,7 +199,7 @@ def _parse(text: str, hint: Any) -> Any:
         return _parse(text, next(a for a in args if a is not type(None)))
     if origin is typing.Literal:
         if text not in args:
-            raise ConfigError(f"{text!r} is not allowed here", hint=nearest(text, map(str, args)))
+            raise _Unreadable
         return text
     if origin is tuple:
         parts = [p.strip() for p in text.strip("()[] ").split(",") if p.strip()]
@@ -200,13 +208,13 @@ def _parse(text: str, hint: Any) -> Any:
     if hint is bool:
         known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
         if text.lower() not in known:
-            raise ConfigError(f"{text!r} is not a truth value", hint="use true or false")
+            raise _Unreadable
         return known[text.lower()]
     if hint in (int, float):
         try:
             return hint(text)
         except ValueError:
-            raise ConfigError(f"{text!r} is not a number of type {hint.__name__}") from None
+            raise _Unreadable from None
     if hint is str:
         return text
     raise ConfigError(f"a {getattr(hint, '__name__', hint)} cannot be set from text", hint="set one of its fields")

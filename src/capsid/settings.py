@@ -12,7 +12,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass
 from typing import Any
 
@@ -230,3 +230,35 @@ def _rule(field: dataclasses.Field[Any], hint: Any) -> Rule:
         many=many,
         optional=optional,
     )
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A setting where it stands: the dotted path that a user sets it by, its value and its rule."""
+
+    path: str
+    value: Any
+    rule: Rule
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        limits = {k: v for k, v in dataclasses.asdict(self.rule.bounds).items() if v not in (None, ())}
+        about = {"type": self.rule.type_name, "allowed": self.rule.text, "bounds": limits, "about": self.rule.about}
+        value = list(self.value) if isinstance(self.value, tuple) else self.value
+        return {"path": self.path, "value": value, **about}
+
+
+def explain(part: Any, above: str = "") -> Iterator[Explained]:
+    """Every setting of a part and of the parts in it, in the order of the fields; a part's own value is its kind."""
+    for rule in rules_of(type(part)):
+        value, path = getattr(part, rule.name), f"{above}.{rule.name}" if above else rule.name
+        if dataclasses.is_dataclass(value):
+            yield Explained(path, getattr(value, "kind", type(value).__name__), rule)
+            yield from explain(value, path)
+        elif isinstance(value, tuple) and any(dataclasses.is_dataclass(v) for v in value):
+            kinds = tuple(getattr(v, "kind", type(v).__name__) for v in value)
+            yield Explained(path, kinds, rule)
+            for i, one in enumerate(value):
+                yield from explain(one, f"{path}.{i}")
+        else:
+            yield Explained(path, value, rule)

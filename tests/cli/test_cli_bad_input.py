@@ -78,7 +78,11 @@ FIT = [
     (["sasrec", "--data", "plantd"], 1, ["no dataset and no folder called 'plantd'", "did you mean 'planted'?"]),
     (["sasrec", "--data", "planted", "--set", "generator.widht=3"], 2, ["no field 'widht'", "did you mean 'width'"]),
     (["sasrec", "--data", "planted", "--set", "generatr.width=3"], 2, ["no field 'generatr'", "'generator'"]),
-    (["sasrec", "--data", "planted", "--set", "generator.width=wide"], 2, ["'wide' is not a number of type int"]),
+    (
+        ["sasrec", "--data", "planted", "--set", "generator.width=wide"],
+        2,
+        ["generator.width must be", "got 'wide'"],
+    ),
     (["sasrec", "--data", "planted", "--set", "generator.width"], 2, ["is not a setting", "part.field=value"]),
     (["sasrec", "--data", "planted", "--set", "generator=3"], 2, ["no part '3' for this place", "timeline"]),
     (["sasrec", "--data", "planted", "--set", "schedule.7.name=x"], 2, ["'7' does not select", "count from 0"]),

@@ -134,7 +134,24 @@ def test_recipes_list_show_diff() -> None:
     assert {"rq-kmeans", "sasrec", "popularity"} <= set(names)
     assert all(name in capsid("recipes", "list").out for name in names)
     assert capsid("recipes", "show", "rq-kmeans", "--json").json["tokenizer"]["codebooks"] == [256, 256, 256]
-    assert "tokenizer.codebooks" in capsid("recipes", "show", "rq-kmeans").out
+    show = capsid("recipes", "show", "rq-kmeans")
+    (line,) = [line for line in show.out.splitlines() if line.startswith("tokenizer.restarts ")]
+    assert " ".join(line.split()) == (
+        "tokenizer.restarts 3 a whole number at least 1 Starts of k-means, of which the best is kept."
+    )
+    assert "rq-vae" in next(line for line in show.out.splitlines() if line.startswith("tokenizer "))
+    other = capsid("recipes", "show", "rq-kmeans", "--set", "tokenizer=rq-vae", "--json").json
+    settings = {setting["path"]: setting for setting in other["settings"]}
+    assert settings["tokenizer"]["value"] == "rq-vae"
+    assert settings["tokenizer.codebooks"] == {
+        "path": "tokenizer.codebooks",
+        "value": [256, 256, 256],
+        "type": "int list",
+        "allowed": "1 or more whole numbers, each at least 1",
+        "bounds": {"least": 1, "count": [1, None]},
+        "about": "Number of codes at each depth, fewer where there are fewer different items.",
+    }
+    assert "capsid recipes show" in " ".join(capsid("fit", "--help").out.split())
     found = capsid("recipes", "diff", "rq-kmeans", "sasrec", "--json").json
     assert found["tokenizer.kind"] == {"rq-kmeans": "residual-kmeans", "sasrec": "atomic"}
     assert "tokenizer.kind" in capsid("recipes", "diff", "rq-kmeans", "sasrec").out

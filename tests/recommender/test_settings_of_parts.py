@@ -13,7 +13,7 @@ from capsid.encode.hashing import HashingEncoder
 from capsid.errors import ConfigError
 from capsid.recipe import KINDS, Recipe
 from capsid.recipes import RECIPES, get_recipe
-from capsid.settings import Rule, SettingError, rules_of
+from capsid.settings import Rule, SettingError, explain, rules_of
 
 REQUIRED: dict[str, dict[str, Any]] = {"joined": {"parts": (HashingEncoder(),)}, "precomputed": {"path": "vectors.npy"}}
 PARTS = {kind: cls(**REQUIRED.get(kind, {})) for kind, cls in KINDS.items()} | {"recipe": RECIPES["capsid-bpe"]}
@@ -92,3 +92,13 @@ def test_a_broken_value_in_a_file_is_refused() -> None:
     data["decoder"]["width"] = "wide"
     with pytest.raises(ConfigError, match=r"beam\.width must be a whole number at least 1, got 'wide'"):
         Recipe.from_dict(data)
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_every_setting_that_is_shown_can_be_set_by_its_path(recipe: Recipe) -> None:
+    shown = [s for s in explain(recipe) if s.rule.type_name not in ("part", "part list")]
+    assert shown
+    for setting in shown:
+        text = ",".join(map(str, setting.value)) if isinstance(setting.value, tuple) else str(setting.value)
+        if setting.path != "deviations":
+            assert recipe.with_settings([f"{setting.path}={text}"]) == recipe, setting.path

@@ -16,7 +16,11 @@ Data = Annotated[str, typer.Option("--data", metavar="D", help="A name (`capsid 
 Seed = Annotated[int, typer.Option("--seed", help="Another seed gives another run and other ids.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="part.field=value", help="Change a setting (`capsid recipes show`); repeatable."),
+    typer.Option(
+        "--set",
+        metavar="part.field=value",
+        help="Change a setting; `capsid recipes show RECIPE` explains them all. Repeatable.",
+    ),
 ]
 CheckpointEvery = Annotated[
     float,

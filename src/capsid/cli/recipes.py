@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import itertools
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from capsid.cli.options import Settings
 from capsid.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from capsid.settings import Explained
 
 app = typer.Typer(
     help="List, show and compare the methods there are.",
@@ -39,26 +44,34 @@ def list_recipes(as_json: AsJson = False) -> None:
 
 
 @app.command("show")
-def show(name: Name, as_json: AsJson = False) -> None:
-    """Show every setting of a recipe, by the name that `capsid fit --set` takes.
+def show(name: Name, settings: Settings = None, as_json: AsJson = False) -> None:
+    """Show every setting of a recipe: the name that `capsid fit --set` takes, its value, what is allowed, what it does.
 
     Examples:
 
       capsid recipes show rq-kmeans
 
+      capsid recipes show rq-kmeans --set tokenizer=rq-vae
+
       capsid recipes show sasrec --json
     """
-    from capsid.config import flatten
     from capsid.recipes import get_recipe
+    from capsid.settings import explain
 
-    recipe = get_recipe(name)
+    recipe = get_recipe(name).with_settings(settings or ())
+    explained = [s for s in explain(recipe) if s.path not in TEXTS]
     if as_json:
-        print_json(recipe.to_dict())
+        print_json({**recipe.to_dict(), "settings": [s.to_dict() for s in explained]})
         return
-    settings = flatten(recipe)
-    width = max(map(len, settings))
-    for path, value in settings.items():
-        print(f"{path:<{width}}  {_shown(value)}")
+    print(f"{recipe.name}: {recipe.about}")
+    if recipe.paper:
+        print(f"paper: {recipe.paper}")
+    for text in recipe.deviations:
+        print(f"differs from it: {text}")
+    for part, group in itertools.groupby(explained, key=lambda s: s.path.partition(".")[0]):
+        rows = [[s.path, _shown(s.value), _allowed(s), s.rule.about] for s in group]
+        print(f"\n{part}")
+        print_table(["setting", "value", "allowed", "what it does"], rows)
 
 
 @app.command("diff")
@@ -84,9 +97,16 @@ def diff(first: Name, second: Name, as_json: AsJson = False) -> None:
     print_table(["setting", first, second], rows)
 
 
+def _allowed(setting: Explained) -> str:
+    from capsid.recipe import PLACES
+
+    kinds = PLACES.get(setting.path)
+    return f"one of {', '.join(kinds)}" if kinds else setting.rule.text
+
+
 def _shown(value: object) -> str:
-    if value is None or value == "" or value == []:
+    if value is None or value in ("", (), []):
         return "-"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
