@@ -104,10 +104,10 @@ def test_dead_capsules_come_back_to_life() -> None:
         for part in (poses.bias, poses.up, poses.down):
             part[20:] = part[10].clone()
     watcher = Watcher()
-    job = stage_one._Job(settings, network, vectors_ND, vectors_ND, watcher)
+    job = stage_one.CapsuleTraining(settings.training, network, vectors_ND, vectors_ND, watcher, settings)
     before = job.watch()[1].utilization[0]
-    for epoch in range(1, 5):
-        job.between_epochs(3 * epoch, 30)
+    for _ in range(4):
+        job.answer(early=True)
     after = job.watch()[1].utilization[0]
     assert before < 0.7 < 0.8 < after
     assert any("re-seeded" in line for line in watcher.lines)
@@ -120,11 +120,11 @@ def test_growing_residuals_shorten_the_step() -> None:
     with torch.no_grad():
         network.depths[1].outputs *= 6
     watcher = Watcher()
-    job = stage_one._Job(settings, network, VECTORS, VECTORS, watcher)
+    job = stage_one.CapsuleTraining(settings.training, network, VECTORS, VECTORS, watcher, settings)
     grew = job.watch()[1].grew
     assert grew[1] > 0.5
-    for epoch in range(1, 9):
-        job.between_epochs(epoch, 10)
+    for _ in range(8):
+        job.answer(early=True)
     assert float(network.depths[0].step) == 1.0
     assert float(network.depths[1].step) < 0.5
     assert job.watch()[1].grew[1] < grew[1]

@@ -19,6 +19,7 @@ from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.tokenize.rqvae import fit as fitting
+from capsid.tokenize.rqvae.fit import RQVAETraining
 from capsid.tokenize.rqvae.network import RQVAENetwork
 from capsid.tokenize.rqvae.tokenizer import RQVAE
 from capsid.train.options import Training
@@ -56,8 +57,8 @@ def unexplained(tokenizer: RQVAE) -> float:
     return float((wrong_ND**2).sum() / ((VECTORS - VECTORS.mean(0)) ** 2).sum())
 
 
-def job_of(tokenizer: RQVAE, network: RQVAENetwork, vectors_NI: np.ndarray, progress: Progress) -> fitting._Job:
-    return fitting._Job(tokenizer, network, vectors_NI, vectors_NI, progress)
+def job_of(tokenizer: RQVAE, network: RQVAENetwork, vectors_NI: np.ndarray, progress: Progress) -> RQVAETraining:
+    return RQVAETraining(tokenizer.training, network, vectors_NI, vectors_NI, progress, tokenizer)
 
 
 def test_a_planted_tree_is_found_and_told() -> None:
@@ -201,10 +202,10 @@ def test_revival_is_a_function_of_the_weights() -> None:
 def test_revival_is_a_choice_and_comes_early_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[int] = []
     tokenizer, network = planted_dead()
-    monkeypatch.setattr(fitting._Job, "revive", lambda self: steps.append(now))
+    monkeypatch.setattr(RQVAETraining, "revive", lambda self: steps.append(now))
     for revive in (False, True):
         tokenizer.revive = revive
-        loss = job_of(tokenizer, network, VECTORS, Watcher()).loss(steps_an_epoch=2)
+        loss = job_of(tokenizer, network, VECTORS, Watcher()).batch_loss(steps_per_epoch=2)
         for now in range(20):
             loss(np.arange(4), now)
         assert bool(steps) == revive
@@ -245,11 +246,11 @@ def test_the_best_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([1.0, 0.0])
     states: list[dict[str, np.ndarray]] = []
 
-    def score(self: fitting._Job) -> float:
+    def score(self: RQVAETraining) -> float:
         states.append({n: t.detach().clone().numpy() for n, t in self.network.state_dict().items()})
         return next(scores)
 
-    monkeypatch.setattr(fitting._Job, "score", score)
+    monkeypatch.setattr(RQVAETraining, "score", score)
     found = small().fit(TABLE).state()
     assert all(np.array_equal(found[name], states[0][name]) for name in found)
     assert not all(np.array_equal(found[name], states[1][name]) for name in found)

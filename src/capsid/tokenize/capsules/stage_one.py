@@ -1,22 +1,18 @@
-"""Stage 1: train the capsules through the common loop, watch them, and settle what is set and not trained.
+"""Stage 1: train the capsules in the common frame, watch them, and settle what is set and not trained.
 
-Nothing here needs a generator: the best step is the one with the least hard error and the fewest collisions on a sample
-of the catalogue. Vectors are read by row, so a mapped file larger than memory will do.
+The best step is the one with the least hard error and the fewest collisions on a sample of the catalogue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from capsid.progress import Progress
-from capsid.rng import child_seed, numpy_rng
 from capsid.running import CheckpointFile
 from capsid.tokenize.capsules.centres import fit_centres
 from capsid.tokenize.capsules.encoding import trace, traces
@@ -27,17 +23,14 @@ from capsid.tokenize.capsules.votes import norm
 from capsid.tokenize.capsules.watch import Watch, look, warn_of_collapse
 from capsid.tokenize.stopping import Crowded
 from capsid.tokenize.trace import Trace
-from capsid.train.batches import BatchPlan
-from capsid.train.loop import Loss, Task, train
+from capsid.tokenize.training import VectorTraining, draw_sample, unused_codes, weight_source, worst_first
 
 if TYPE_CHECKING:
     from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 # Above this share of growing residuals a depth's step is made smaller (paper, appendix A.1), down to a floor.
 GROWTH, STEP_FACTOR, STEP_FLOOR = 0.01, 0.8, 0.1
-# Capsules are re-seeded only while there is time left to learn from it.
-RESEED_UNTIL = 0.8
-LOOK_ROWS = 16_384
+NAME = "capsules"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,18 +52,12 @@ def fit_stage_one(
     progress: Progress,
 ) -> StageOne:
     """Initialise, train, settle, and freeze the prefix counts."""
-    rng = torch.Generator().manual_seed(child_seed(seed, "capsules", "weights"))
-    network = CapsuleNetwork(settings, vectors_NI.shape[1], rng)
-    rows = np.sort(numpy_rng(seed, "capsules", "sample").permutation(len(vectors_NI))[: settings.sample])
-    sample_NI = np.array(vectors_NI[rows], dtype=np.float32)
+    network = CapsuleNetwork(settings, vectors_NI.shape[1], weight_source(seed, NAME))
+    sample_NI = draw_sample(vectors_NI, settings.sample, seed, NAME)
     if settings.start == "data":
         start_from_data(network, torch.from_numpy(sample_NI), settings.masses, seed)
-    job = _Job(settings, network, vectors_NI, sample_NI, progress)
-    job.tell("capsules start")
-    plan = BatchPlan(np.ones(len(vectors_NI), dtype=np.int64), settings.training.batch_size, seed)
-    task = Task(network, plan, job.loss(len(plan)), job.score, "score")
-    train(task, settings.training, seed=seed, checkpoint=checkpoint, progress=progress, name="capsules")
-    network.requires_grad_(False)
+    job = CapsuleTraining(settings.training, network, vectors_NI, sample_NI, progress, settings)
+    job.run(seed=seed, checkpoint=checkpoint)
     if settings.start == "data":
         settle(network, torch.from_numpy(sample_NI), settings.masses)
     return _freeze(job)
@@ -111,55 +98,31 @@ def _decoding(project: Projection, x_BI: Tensor, unit_BD: Tensor, missing_BD: Te
 
 
 @dataclass(eq=False)
-class _Job:
-    settings: CapsuleTokenizer
+class CapsuleTraining(VectorTraining):
+    """Capsules answer growing residuals with smaller steps, and re-seed capsules that no item takes."""
+
+    name: ClassVar[str] = NAME
     network: CapsuleNetwork
-    vectors_NI: np.ndarray
-    sample_NI: np.ndarray
-    progress: Progress
+    settings: CapsuleTokenizer
 
-    def loss(self, steps_an_epoch: int) -> Callable[[np.ndarray, int], Loss]:
-        steps = self.settings.training.steps
-        # A catalogue so large that training ends within the first epoch is looked at all the same.
-        steps_an_epoch = min(steps_an_epoch, max(1, steps // 5))
-
-        def of(rows: np.ndarray, step: int) -> Loss:
-            if step and step % steps_an_epoch == 0:
-                self.between_epochs(step, steps)
-            return Loss(self._loss(rows, step / max(steps - 1, 1)), len(rows))
-
-        return of
-
-    def _loss(self, rows: np.ndarray, share: float) -> Tensor:
+    def loss(self, x_BI: Tensor, share: float) -> Tensor:
+        """The tokenizer-side terms, with the leak of this moment."""
         s = self.settings
         for layer in self.network.depths:
             layer.leak.fill_(s.leak[0] + (s.leak[1] - s.leak[0]) * share)
-        x_BI = torch.from_numpy(np.array(self.vectors_NI[np.sort(rows)], dtype=np.float32))
         return routing_loss(s, self.network, x_BI, share)[0]
 
-    @cached_property
-    def looked_at_NI(self) -> np.ndarray:
-        """Part of the sample: a look comes several times in a fit and should cost little beside the steps."""
-        return self.sample_NI[:: -(-len(self.sample_NI) // LOOK_ROWS)]
-
     def watch(self) -> tuple[Trace, Watch]:
-        """The items looked at as the network sees them now."""
+        """How the items looked at are routed, and the numbers of it."""
         seen = trace(self.network, self.looked_at_NI)
         return seen, look(self.settings, seen)
 
-    def score(self) -> float:
-        """Higher is better: little hard error, few collisions (methods 6.6, G1)."""
-        watch = self.tell("capsules")
-        return -(watch.hard_at_end + watch.collision_rate)
+    def look(self) -> Watch:
+        """The numbers alone."""
+        return self.watch()[1]
 
-    def tell(self, name: str) -> Watch:
-        """One line of progress."""
-        watch = self.watch()[1]
-        self.progress.line(f"{name}: {watch.line()}")
-        return watch
-
-    def between_epochs(self, step: int, steps: int) -> None:
-        """Answers to what an epoch showed; a function of the weights alone, so a resumed run answers the same."""
+    def answer(self, *, early: bool) -> None:
+        """Shorter steps where residuals grow; new places for unused capsules."""
         seen, watch = self.watch()
         with torch.no_grad():
             for depth, layer in enumerate(self.network.depths):
@@ -169,15 +132,15 @@ class _Job:
                         f"capsules: {100 * watch.grew[depth]:.1f} % of the residuals grew at depth {depth + 1}; "
                         f"its step is now {float(layer.step):.2f}"
                     )
-            if self.settings.reseed and step <= RESEED_UNTIL * steps:
+            if self.settings.reseed and early:
                 self._reseed(seen)
 
     def _reseed(self, seen: Trace) -> None:
         """Unused capsules begin anew on items that the centres explain worst."""
-        dead = [np.setdiff1d(np.arange(k), seen.codes[:, d]) for d, k in enumerate(self.settings.codebooks)]
+        dead = unused_codes(seen.codes, self.settings.codebooks)
         if not sum(map(len, dead)):
             return
-        worst = np.argsort(-seen.hard[:, -1], kind="stable")
+        worst = worst_first(seen.hard[:, -1])
         for depth, capsules in enumerate(dead):
             rows = worst[: len(capsules)]
             if len(capsules) and len(rows) == len(capsules):
@@ -198,7 +161,7 @@ class _Job:
         layer.centres[capsules] = hard_RD
 
 
-def _freeze(job: _Job) -> StageOne:
+def _freeze(job: CapsuleTraining) -> StageOne:
     """Prefix counts from all items, centres fitted to the final codes, quantiles for drift."""
     settings, network = job.settings, job.network
     full_NL = np.concatenate([t.codes for t in traces(network, job.vectors_NI)])

@@ -41,6 +41,11 @@ class Watch:
     stops: Stops
     causes: dict[str, float]
 
+    @property
+    def score(self) -> float:
+        """Higher is better: little hard error, few collisions."""
+        return -(self.hard_at_end + self.collision_rate)
+
     def line(self) -> str:
         """All of it in one line of progress."""
         percent = lambda values: "/".join(f"{100 * v:.0f}" for v in values)  # noqa: E731

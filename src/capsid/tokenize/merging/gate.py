@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from capsid.progress import Progress
-from capsid.rng import child_seed
 from capsid.running import CheckpointFile
 from capsid.tokenize.merging.candidates import Candidates
-from capsid.train.batches import BatchPlan
-from capsid.train.loop import Loss, Task, train
+from capsid.tokenize.training import row_plan, share_done, train_rows, weight_source
+from capsid.train.loop import Loss
 from capsid.train.options import Training
 
 
@@ -62,19 +61,25 @@ def train_gate(
 ) -> np.ndarray:
     """Logit of merging every pair. `teacher(share)` says which to merge when that share of training is over."""
     inputs = _Inputs(pairs, profiles_VD)
-    source = torch.Generator().manual_seed(child_seed(seed, "merges", "weights"))
-    gate = Gate(inputs.width, settings.hidden, source)
-    steps = settings.training.steps
+    gate = Gate(inputs.width, settings.hidden, weight_source(seed, "merges"))
 
     def loss(rows: np.ndarray, step: int) -> Loss:
-        target_B = torch.from_numpy(teacher(step / max(steps - 1, 1))[rows].astype(np.int64))
+        target_B = torch.from_numpy(teacher(share_done(step, settings.training))[rows].astype(np.int64))
         log_pi_B2 = gate(inputs.rows(rows)).log_softmax(-1)
         relaxed_B2 = (log_pi_B2 + gumbel_noise(log_pi_B2.shape)) / settings.gumbel
         value = functional.cross_entropy(relaxed_B2, target_B)
         return Loss(value + settings.sparsity * log_pi_B2[:, 1].exp().mean(), len(rows))
 
-    plan = BatchPlan(np.ones(len(pairs), dtype=np.int64), settings.training.batch_size, seed)
-    train(Task(gate, plan, loss), settings.training, seed=seed, checkpoint=checkpoint, progress=progress, name="merges")
+    train_rows(
+        gate,
+        row_plan(len(pairs), settings.training, seed),
+        loss,
+        settings.training,
+        name="merges",
+        seed=seed,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
     with torch.inference_mode():
         parts = [
             gate(inputs.rows(np.arange(start, min(start + settings.training.batch_size, len(pairs)))))

@@ -1,15 +1,12 @@
-"""Training of the RQ-VAE: a start by k-means, the common loop, and new life for codes that no item takes.
+"""Training of the RQ-VAE: a start by k-means, the common frame, and new life for codes that no item takes.
 
-Nothing here needs a generator: the best step is the one with the least unexplained and the fewest collisions on a
-sample of the catalogue. Vectors are read by row, so a mapped file larger than memory will do.
+The best step is the one with the least unexplained and the fewest collisions on a sample of the catalogue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import faiss
 import numpy as np
@@ -18,20 +15,16 @@ import torch
 from capsid.ids.order import group_numbers
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.rng import child_seed, numpy_rng
+from capsid.rng import child_seed
 from capsid.running import CheckpointFile
 from capsid.tokenize.rqvae.network import RQVAENetwork, nearest, quantized_blocks
-from capsid.train.batches import BatchPlan
-from capsid.train.loop import Loss, Task, train
+from capsid.tokenize.training import VectorTraining, draw_sample, unused_codes, weight_source, worst_first
 
 if TYPE_CHECKING:
     from capsid.tokenize.rqvae.tokenizer import RQVAE
 
 KMEANS_ITERATIONS = 20
-LOOK_ROWS = 16_384
-# Codes are revived between epochs, but no more often than this in a training (a look costs several steps), and only
-# while there is time left to learn from it.
-REVIVALS, REVIVE_UNTIL = 20, 0.8
+NAME = "rq-vae"
 # A code does not begin on an item that is explained to this share of the latents' length: it would be a twin.
 EXPLAINED = 1e-3
 
@@ -52,6 +45,11 @@ class Look:
     collisions: list[float]
     unexplained: float
 
+    @property
+    def score(self) -> float:
+        """Higher is better: little unexplained, few collisions."""
+        return -(self.unexplained + self.collisions[-1])
+
     def line(self) -> str:
         """All of it in one line of progress."""
         percent = lambda values: "/".join(f"{100 * v:.0f}" for v in values)  # noqa: E731
@@ -65,23 +63,18 @@ def fit_rqvae(
     settings: RQVAE, vectors_NI: np.ndarray, *, seed: int, checkpoint: CheckpointFile | None, progress: Progress
 ) -> RQVAENetwork:
     """Start the codebooks from data, then train all of it together."""
-    rows = np.sort(numpy_rng(seed, "rq-vae", "sample").permutation(len(vectors_NI))[: settings.sample])
-    sample_NI = np.array(vectors_NI[rows], dtype=np.float32)
+    sample_NI = draw_sample(vectors_NI, settings.sample, seed, NAME)
     # Twins would make centres that are equally near to everything: ties that rounding decides.
     different_NI = np.unique(sample_NI, axis=0)
     sizes = tuple(min(size, len(different_NI)) for size in settings.codebooks)
     if sizes != settings.codebooks:
         progress.line(f"rq-vae: {len(different_NI):,} different items, so codebooks are cut to {sizes}")
     network = RQVAENetwork(vectors_NI.shape[1], settings.hidden, settings.latent, sizes)
-    network.reset(torch.Generator().manual_seed(child_seed(seed, "rq-vae", "weights")))
+    network.reset(weight_source(seed, NAME))
     network.measure(torch.from_numpy(sample_NI))
     start_books(network, torch.from_numpy(different_NI), seed)
-    job = _Job(settings, network, vectors_NI, sample_NI, progress)
-    job.tell("rq-vae start")
-    plan = BatchPlan(np.ones(len(vectors_NI), dtype=np.int64), settings.training.batch_size, seed)
-    task = Task(network, plan, job.loss(len(plan)), job.score, "score")
-    train(task, settings.training, seed=seed, checkpoint=checkpoint, progress=progress, name="rq-vae")
-    network.requires_grad_(False)
+    job = RQVAETraining(settings.training, network, vectors_NI, sample_NI, progress, settings)
+    job.run(seed=seed, checkpoint=checkpoint)
     job.tell("rq-vae done")
     return network
 
@@ -104,54 +97,36 @@ def start_books(network: RQVAENetwork, x_NI: torch.Tensor, seed: int) -> None:
 
 
 @dataclass(eq=False)
-class _Job:
-    settings: RQVAE
+class RQVAETraining(VectorTraining):
+    """The RQ-VAE revives codes that no item takes."""
+
+    name: ClassVar[str] = NAME
+    most_answers: ClassVar[int | None] = 20
     network: RQVAENetwork
-    vectors_NI: np.ndarray
-    sample_NI: np.ndarray
-    progress: Progress
+    settings: RQVAE
 
-    def loss(self, steps_an_epoch: int) -> Callable[[np.ndarray, int], Loss]:
-        steps = self.settings.training.steps
-        # Whole epochs apart; a catalogue so large that training ends within the first is looked at all the same.
-        epochs = max(1, round(steps / REVIVALS / steps_an_epoch))
-        apart = min(epochs * steps_an_epoch, max(1, steps // 5))
+    def loss(self, x_BI: torch.Tensor, share: float) -> torch.Tensor:
+        """Reconstruction and commitment; the same from the first step to the last."""
+        return self.network.loss(x_BI, self.settings.commitment)
 
-        def of(rows: np.ndarray, step: int) -> Loss:
-            if self.settings.revive and step and step % apart == 0 and step <= REVIVE_UNTIL * steps:
-                self.revive()
-            x_BI = torch.from_numpy(np.array(self.vectors_NI[np.sort(rows)], dtype=np.float32))
-            return Loss(self.network.loss(x_BI, self.settings.commitment), len(rows))
+    def look(self) -> Look:
+        """Codes and residuals of the items looked at."""
+        return look(self.network, self.looked_at_NI)
 
-        return of
-
-    @cached_property
-    def looked_at_NI(self) -> np.ndarray:
-        return self.sample_NI[:: -(-len(self.sample_NI) // LOOK_ROWS)]
-
-    def score(self) -> float:
-        """Higher is better: little unexplained, few collisions."""
-        seen = self.tell("rq-vae")
-        return -(seen.unexplained + seen.collisions[-1])
-
-    def tell(self, name: str) -> Look:
-        """One line of progress."""
-        seen = look(self.network, self.looked_at_NI)
-        self.progress.line(f"{name}: {seen.line()}")
-        return seen
+    def answer(self, *, early: bool) -> None:
+        """Revive while there is time to learn from it."""
+        if self.settings.revive and early:
+            self.revive()
 
     def revive(self) -> None:
-        """Codes that no item takes begin anew at residuals of the items explained worst at their depth.
-
-        A function of the weights alone, so a resumed run answers the same.
-        """
-        seen = look(self.network, self.looked_at_NI)
+        """Codes that no item takes begin anew at residuals of the items explained worst at their depth."""
+        seen = self.look()
         floor = EXPLAINED * float(np.linalg.norm(seen.residuals_LND[0], axis=1).mean())
         revived = []
-        for depth, book_KD in enumerate(self.network.books):
-            dead = np.setdiff1d(np.arange(len(book_KD)), seen.codes_NL[:, depth])
+        unused = unused_codes(seen.codes_NL, [len(book_KD) for book_KD in self.network.books])
+        for depth, (book_KD, dead) in enumerate(zip(self.network.books, unused)):
             error_N = np.linalg.norm(seen.residuals_LND[depth + 1], axis=1)
-            worst = np.argsort(-error_N, kind="stable")
+            worst = worst_first(error_N)
             places_RD = _different(seen.residuals_LND[depth][worst[error_N[worst] > floor]], len(dead))
             with torch.no_grad():
                 book_KD[torch.from_numpy(dead[: len(places_RD)])] = torch.from_numpy(places_RD)

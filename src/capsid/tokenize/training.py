@@ -1,0 +1,165 @@
+"""One frame for everything in this room that trains: rows in batches, a score on a sample, answers to what was seen.
+
+A tokenizer says what its loss is, what it sees when it looks at the sample, and what it answers between epochs. The
+rest is here: the sample, reading vectors by row (a mapped file larger than memory will do), the common loop, and frozen
+weights at the end. Nothing needs a generator. Knows no kind of tokenizer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from capsid.progress import Progress
+from capsid.rng import child_seed, numpy_rng
+from capsid.running import CheckpointFile
+from capsid.train.batches import BatchPlan
+from capsid.train.loop import Loss, Task, TrainingResult, train
+from capsid.train.options import Training
+
+LOOK_ROWS = 16_384
+# Answers that need to be learnt from are given only until this share of the steps.
+EARLY = 0.8
+
+
+class Look(Protocol):
+    """What a tokenizer sees of its items while it trains."""
+
+    @property
+    def score(self) -> float:
+        """Higher is better: the weights of the best score are kept."""
+
+    def line(self) -> str:
+        """All of it in one line of progress."""
+
+
+def weight_source(seed: int, name: str) -> torch.Generator:
+    """Where the first weights of a network are drawn from."""
+    return torch.Generator().manual_seed(child_seed(seed, name, "weights"))
+
+
+def draw_sample(vectors_NI: np.ndarray, most: int, seed: int, name: str) -> np.ndarray:
+    """At most `most` rows in catalogue order, copied into memory. Shape: (rows, I)."""
+    rows = numpy_rng(seed, name, "sample").permutation(len(vectors_NI))[:most]
+    return np.array(vectors_NI[np.sort(rows)], dtype=np.float32)
+
+
+def row_plan(rows: int, training: Training, seed: int) -> BatchPlan:
+    """Batches of rows that are all equally long."""
+    return BatchPlan(np.ones(rows, dtype=np.int64), training.batch_size, seed)
+
+
+def train_rows(
+    network: nn.Module,
+    plan: BatchPlan,
+    loss: Callable[[np.ndarray, int], Loss],
+    training: Training,
+    *,
+    name: str,
+    seed: int,
+    score: Callable[[], float] | None = None,
+    checkpoint: CheckpointFile | None = None,
+    progress: Progress,
+) -> TrainingResult:
+    """The common loop; the best score decides which weights are kept."""
+    task = Task(network, plan, loss, score, "score")
+    return train(task, training, seed=seed, checkpoint=checkpoint, progress=progress, name=name)
+
+
+def share_done(step: int, training: Training) -> float:
+    """How much of training is over at a step: 0 at the first, 1 at the last."""
+    return step / max(training.steps - 1, 1)
+
+
+def unused_codes(codes_NL: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+    """The codes that no item takes, by depth."""
+    return [np.setdiff1d(np.arange(size), codes_NL[:, depth]) for depth, size in enumerate(sizes)]
+
+
+def worst_first(error_N: np.ndarray) -> np.ndarray:
+    """Rows by falling error; equal errors in row order."""
+    return np.argsort(-error_N, kind="stable")
+
+
+@dataclass(eq=False)
+class VectorTraining(ABC):
+    """The training of one tokenizer on item vectors. Subclasses say what is particular about it."""
+
+    name: ClassVar[str]
+    # Answers are given between epochs, but no more often than this in a training: a look costs several steps.
+    most_answers: ClassVar[int | None] = None
+
+    training: Training
+    network: nn.Module
+    vectors_NI: np.ndarray
+    sample_NI: np.ndarray
+    progress: Progress
+
+    @abstractmethod
+    def loss(self, x_BI: Tensor, share: float) -> Tensor:
+        """Mean loss of a batch when that share of training is over."""
+
+    @abstractmethod
+    def look(self) -> Look:
+        """The items looked at as the network sees them now."""
+
+    @abstractmethod
+    def answer(self, *, early: bool) -> None:
+        """Change the network after what was seen; `early` says whether there is time left to learn from it.
+
+        Must be a function of the weights alone, so that a resumed run answers the same.
+        """
+
+    @cached_property
+    def looked_at_NI(self) -> np.ndarray:
+        """Part of the sample: a look comes several times in a fit and should cost little beside the steps."""
+        return self.sample_NI[:: -(-len(self.sample_NI) // LOOK_ROWS)]
+
+    def tell(self, name: str) -> Look:
+        """One line of progress."""
+        seen = self.look()
+        self.progress.line(f"{name}: {seen.line()}")
+        return seen
+
+    def score(self) -> float:
+        """Of the weights as they are now."""
+        return self.tell(self.name).score
+
+    def run(self, *, seed: int, checkpoint: CheckpointFile | None) -> None:
+        """Train, keep the weights of the best score, and freeze them."""
+        self.tell(f"{self.name} start")
+        plan = row_plan(len(self.vectors_NI), self.training, seed)
+        train_rows(
+            self.network,
+            plan,
+            self.batch_loss(len(plan)),
+            self.training,
+            name=self.name,
+            seed=seed,
+            score=self.score,
+            checkpoint=checkpoint,
+            progress=self.progress,
+        )
+        self.network.requires_grad_(False)
+
+    def batch_loss(self, steps_per_epoch: int) -> Callable[[np.ndarray, int], Loss]:
+        """The loss of a batch of rows at a step, with answers in between."""
+        steps = self.training.steps
+        epochs = 1 if self.most_answers is None else max(1, round(steps / self.most_answers / steps_per_epoch))
+        # A catalogue so large that training ends within the first epoch is looked at all the same.
+        apart = min(epochs * steps_per_epoch, max(1, steps // 5))
+
+        def of(rows: np.ndarray, step: int) -> Loss:
+            if step and step % apart == 0:
+                self.answer(early=step <= EARLY * steps)
+            x_BI = torch.from_numpy(np.array(self.vectors_NI[np.sort(rows)], dtype=np.float32))
+            return Loss(self.loss(x_BI, share_done(step, self.training)), len(rows))
+
+        return of
