@@ -25,6 +25,7 @@ from capsid.decode.retrieve import Retriever
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import evaluate
 from capsid.generate.fit import fit_generator
+from capsid.generate.generator import TimelineGenerator
 from capsid.generate.stage_two import Companion, RoutingAdapters
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
@@ -61,6 +62,8 @@ def fit_recipe(
     tokenizer = stages.tokenizer("tokenizer", first)
     _tell_ids(tokenizer.ids, progress)
     generator = dataclasses.replace(recipe.generator)
+    if isinstance(generator, TimelineGenerator) and generator.soft_input:
+        tokenizer = tokenizer.softened(table, generator.soft_input, generator.soft_sharpness)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
     trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
     log = []

@@ -188,6 +188,14 @@ class TimelineGenerator(TransformerGenerator):
     cosine_temperature: float = setting(
         0.06, "Tokens are scored by cosines divided by this; 0: by inner products.", least=0
     )
+    soft_input: int = setting(
+        0,
+        "History items enter as mixtures of so many of their strongest codes at each depth; 0: as their codes alone.",
+        least=0,
+    )
+    soft_sharpness: float = setting(
+        1.0, "Power that the weights of such mixtures are raised to; above 1 the strongest counts for more.", above=0
+    )
     depth_layers: int = setting(1, "Transformer layers that predict the next item's tokens in turn.", least=1)
     reads: str = setting(
         "mixing",

@@ -23,6 +23,7 @@ from capsid.generate.network import NetworkShape, Predictions, State, TokenNetwo
 from capsid.generate.repeats import Repeats, completions, taken
 from capsid.generate.token_table import TokenVectors
 from capsid.ids.layout import PAD
+from capsid.ids.mixtures import Corrections
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import Ragged
 
@@ -105,6 +106,8 @@ class TimelineTransformer(TokenNetwork):
         tokens_R = torch.from_numpy(batch.tokens_BL[user_R, column_R])
         slots_R = torch.from_numpy(user_R * positions + batch.positions_BL[user_R, column_R])
         parts_RD = F.embedding(tokens_R, vectors.enter_VD)
+        if batch.soft is not None:
+            parts_RD = parts_RD + _corrections(batch.soft, vectors)
         parts_RD = parts_RD if inputs_RD is None else parts_RD + inputs_RD
         items = torch.zeros(len(batch) * positions, self.shape.width).index_add(0, slots_R, parts_RD)
         x_BPD = self._entering(items.view(len(batch), positions, -1))
@@ -123,3 +126,15 @@ class TimelineTransformer(TokenNetwork):
             self.shape.embedding_dropout,
             self.training,
         )
+
+
+def _corrections(soft: Corrections, vectors: TokenVectors) -> Tensor:
+    """What turns the vectors of tokens into those of mixtures. Shape: (R, D)."""
+    return F.embedding_bag(
+        torch.from_numpy(soft.tokens.values.astype(np.int64)),
+        vectors.enter_VD,
+        torch.from_numpy(soft.tokens.offsets),
+        mode="sum",
+        per_sample_weights=torch.from_numpy(soft.weights_E),
+        include_last_offset=True,
+    )

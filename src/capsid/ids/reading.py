@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from capsid.ids.layout import PAD
+from capsid.ids.mixtures import Corrections
 from capsid.ragged import Ragged
 
 
@@ -22,7 +23,8 @@ class TokenBatch:
 
     A token stands at a position of its row (item by item: the item's index in the history) and at a depth of that
     position. `positions_B` counts the positions of a row. `items` are the numbers of the history's items and `own`
-    their tokens, one row per item in turn, however the history was segmented.
+    their tokens, one row per item in turn, however the history was segmented. `soft` says what to add to the vectors of
+    the tokens, in turn, where items are read softly.
     """
 
     tokens_BL: np.ndarray
@@ -32,6 +34,7 @@ class TokenBatch:
     positions_B: np.ndarray
     items: Ragged
     own: Ragged
+    soft: Corrections | None = None
 
     def __len__(self) -> int:
         return len(self.lengths_B)

@@ -16,10 +16,11 @@ import numpy as np
 
 from capsid.arrays import load_arrays, save_arrays
 from capsid.artifacts import read_json, write_json
-from capsid.errors import ArtifactError, DataError
+from capsid.errors import ArtifactError, ConfigError, DataError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Settled, Suffix
 from capsid.ids.layout import ABSENT, END, TokenLayout, ending_present
 from capsid.ids.merges import MergeTable
+from capsid.ids.mixtures import Mixtures
 from capsid.ids.order import group_numbers, proper_prefixes
 from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch
 from capsid.ids.reassign import Costs
@@ -52,6 +53,7 @@ class SemanticIds:
 
     `reading` says how histories of these items are segmented.
     `unsettled` holds the codes as the tokenizer gave them, where the policy changed any; None: it changed none.
+    With `mixtures` the items of a history are read softly; what is predicted stays hard.
     """
 
     items: Vocabulary
@@ -60,6 +62,7 @@ class SemanticIds:
     suffixes: np.ndarray | None = None
     reading: Reading = field(default_factory=ItemByItem)
     unsettled: Ragged | None = None
+    mixtures: Mixtures | None = None
 
     @classmethod
     def assign(
@@ -126,11 +129,17 @@ class SemanticIds:
 
     def read(self, histories: Ragged, *, last: int, rng: np.random.Generator | None = None) -> TokenBatch:
         """What a network reads of the last `last` items of every history (rows of item numbers)."""
-        return self.reading.read(self.closed, histories, last=last, rng=rng)
+        return self._softened(self.reading.read(self.closed, histories, last=last, rng=rng))
 
     def lesson(self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
         """What a network reads of pieces of training sequences, and the items it is to predict in them."""
-        return self.reading.lesson(self.closed, pieces, last=last, rng=rng)
+        lesson = self.reading.lesson(self.closed, pieces, last=last, rng=rng)
+        return lesson if self.mixtures is None else replace(lesson, batch=self._softened(lesson.batch))
+
+    def _softened(self, batch: TokenBatch) -> TokenBatch:
+        if self.mixtures is None:
+            return batch
+        return replace(batch, soft=self.mixtures.corrections(self.layout, batch.items.values, batch.own))
 
     @cached_property
     def _buckets(self) -> dict[tuple[int, ...], list[int]]:
@@ -150,11 +159,12 @@ class SemanticIds:
         codes: Ragged,
         collisions: CollisionPolicy | None = None,
         costs: Costs | None = None,
+        mixtures: Mixtures | None = None,
     ) -> SemanticIds:
         """More items; the tokens of the old ones do not change, and neither does the vocabulary.
 
         The policy is asked again, for the new rows only (default: a suffix where the old ids have one, else a shared
-        bucket).
+        bucket). `mixtures` are those of the new items, needed where the old ones have some.
         """
         codes = _checked(codes)
         policy = collisions or (Bucket() if self.suffixes is None else Suffix())
@@ -165,13 +175,25 @@ class SemanticIds:
         every = self.codes.append(settled.codes)
         unsettled = _if_other(self.encoded.append(codes), every)
         names = Vocabulary([*self.items, *items])
-        grown = replace(self, items=names, codes=every, suffixes=suffixes, unsettled=unsettled)
+        grown = replace(self, items=names, codes=every, suffixes=suffixes, unsettled=unsettled, mixtures=None)
+        if self.mixtures is not None:
+            if mixtures is None:
+                raise DataError("items that are read softly need mixtures", hint="pass those of the new items")
+            grown = grown.with_mixtures(self.mixtures.append(mixtures))
         grown.tokens  # noqa: B018  (raises now if a code or suffix is out of range)
         return grown
 
     def with_merges(self, merges: MergeTable) -> SemanticIds:
         """The same codes, written with these merges (an empty table: with none)."""
         return replace(self, layout=replace(self.layout, merges=merges))
+
+    def with_mixtures(self, mixtures: Mixtures | None) -> SemanticIds:
+        """The same ids, read as these mixtures of codes (None: as their codes alone)."""
+        if mixtures is not None and not isinstance(self.reading, ItemByItem):
+            raise ConfigError("histories that are segmented in context cannot be read softly")
+        if mixtures is not None and len(mixtures) != len(self):
+            raise DataError(f"{len(mixtures)} mixtures for {len(self)} items")
+        return replace(self, mixtures=mixtures)
 
     def statistics(self) -> IdStatistics:
         """Collisions, use of the codebooks, lengths."""
@@ -208,6 +230,8 @@ class SemanticIds:
             arrays["unsettled"] = self.unsettled.values
         if len(self.layout.merges):
             arrays |= {f"merges/{name}": array for name, array in self.layout.merges.state().items()}
+        if self.mixtures is not None:
+            arrays |= {f"mixtures/{name}": array for name, array in self.mixtures.state().items()}
         save_arrays(folder / "ids.npz", arrays)
         write_json(
             folder / "ids.json",
@@ -219,7 +243,10 @@ class SemanticIds:
         """Read what `save` wrote."""
         about, arrays = read_json(folder / "ids.json"), load_arrays(folder / "ids.npz")
         # Folders from before there were merges have none.
-        stored = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("merges/")}
+        stored, soft = (
+            {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith(f"{part}/")}
+            for part in ("merges", "mixtures")
+        )
         merges = MergeTable.from_state(stored) if stored else MergeTable()
         layout = TokenLayout(tuple(about["sizes"]), about["suffix"], merges)
         codes = Ragged(arrays["codes"], arrays["offsets"])
@@ -227,7 +254,8 @@ class SemanticIds:
             raise ArtifactError(f"{folder}: {len(codes)} codes for {len(about['items'])} items")
         # A policy changes no length, so both kinds of codes have the same offsets.
         unsettled = Ragged(arrays["unsettled"], codes.offsets) if "unsettled" in arrays else None
-        return cls(Vocabulary(about["items"]), codes, layout, arrays.get("suffixes"), unsettled=unsettled)
+        ids = cls(Vocabulary(about["items"]), codes, layout, arrays.get("suffixes"), unsettled=unsettled)
+        return ids.with_mixtures(Mixtures.from_state(soft)) if soft else ids
 
 
 def _checked(codes: Ragged) -> Ragged:

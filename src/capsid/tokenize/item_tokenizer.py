@@ -26,11 +26,12 @@ from capsid.encode.kinds import ENCODERS
 from capsid.errors import ConfigError, DataError, NotFittedError
 from capsid.ids.collisions import COLLISIONS, Bucket
 from capsid.ids.layout import TokenLayout
+from capsid.ids.mixtures import Mixtures
 from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.running import CheckpointFile
-from capsid.tokenize.base import LastCosts, Revising
+from capsid.tokenize.base import LastCosts, Revising, Tracing
 from capsid.tokenize.kinds import MERGES, TOKENIZERS
 from capsid.vocabulary import Vocabulary
 
@@ -120,8 +121,25 @@ class ItemTokenizer:
         ids = self._settled(table)
         if ids.layout.sizes != layout.sizes:
             raise ConfigError("re-tokenising changed the codebook sizes, so the generator's tokens lost their meaning")
-        self.ids_ = dataclasses.replace(ids, layout=layout)
+        old, self.ids_ = self.ids_.mixtures, dataclasses.replace(ids, layout=layout)
+        if old is not None:
+            self.ids_ = self.ids_.with_mixtures(self._mixtures(table, old.strongest, old.sharpness))
         return self
+
+    def softened(self, table: ItemTable, strongest: int, sharpness: float = 1.0) -> ItemTokenizer:
+        """One whose items, those of the table, are read as mixtures of codes (see `capsid.ids.mixtures`)."""
+        soft = copy.copy(self)
+        soft.ids_ = self.ids.with_mixtures(self._mixtures(self._with_vectors(table), strongest, sharpness))
+        return soft
+
+    def _mixtures(self, table: ItemTable, strongest: int, sharpness: float) -> Mixtures:
+        if not isinstance(self.tokenizer_, Tracing):
+            raise ConfigError(
+                f"the tokenizer {self.tokenizer_.kind!r} does not weigh codes, so its items cannot be read softly",
+                hint="set generator.soft_input=0",
+            )
+        trace = self.tokenizer_.trace(table, strongest=strongest)
+        return Mixtures.of(trace.strongest, trace.strongest_weight, sharpness)
 
     def _settled(self, table: ItemTable) -> SemanticIds:
         """Ids of a whole catalogue under the collision policy."""
@@ -159,7 +177,9 @@ class ItemTokenizer:
         table = self._table(self._frame(items)[0])
         grown = copy.copy(self)
         codes = self.tokenizer_.encode(table)
-        grown.ids_ = self.ids.extend(list(table.items), codes, self.collisions, self._costs(table))
+        old = self.ids.mixtures
+        soft = None if old is None else self._mixtures(table, old.strongest, old.sharpness)
+        grown.ids_ = self.ids.extend(list(table.items), codes, self.collisions, self._costs(table), soft)
         if self.vectors_ is not None:
             grown.vectors_ = np.concatenate([self.vectors_, table.vectors()])
         return grown

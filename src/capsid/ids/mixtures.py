@@ -1,0 +1,104 @@
+"""Items that are read softly: the codes that an item is close to, by depth, and what they change of its tokens.
+
+A tokenizer that weighs several codes gives each item its strongest ones. Where a history is read, the code of an id is
+replaced by the weighted mean of these; what is predicted stays hard. Knows codes and tokens, no vectors: a network adds
+up the embeddings of the tokens named here. NumPy only. Shapes: N items, L depths, K codes, M items read, R tokens, P
+codes of these tokens, E entries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capsid.errors import ConfigError, DataError
+from capsid.ids.layout import TokenLayout
+from capsid.ragged import Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class Corrections:
+    """For every token that is read, in turn: which tokens' vectors to add to its own, and how much of each."""
+
+    tokens: Ragged
+    weights_E: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Mixtures:
+    """The strongest codes of every item at every depth, strongest first, and their shares, which add up to 1.
+
+    `sharpness` is the power that the tokenizer's weights were raised to: above 1 the strongest counts for more.
+    """
+
+    codes_NLK: np.ndarray
+    weights_NLK: np.ndarray
+    sharpness: float = 1.0
+
+    @classmethod
+    def of(cls, codes_NLK: np.ndarray, weights_NLK: np.ndarray, sharpness: float = 1.0) -> Mixtures:
+        """From a tokenizer's weights, which need not add up to anything."""
+        if codes_NLK.shape[2] < 1:
+            raise ConfigError("a mixture needs at least one code")
+        # Relative to the strongest, so that no power makes all of them vanish.
+        raised = (weights_NLK / weights_NLK[:, :, :1]).astype(np.float64) ** sharpness
+        shares = (raised / raised.sum(2, keepdims=True)).astype(np.float32)
+        return cls(codes_NLK.astype(np.int32), shares, sharpness)
+
+    def __len__(self) -> int:
+        return len(self.codes_NLK)
+
+    @property
+    def strongest(self) -> int:
+        """How many codes are mixed."""
+        return int(self.codes_NLK.shape[2])
+
+    def append(self, more: Mixtures) -> Mixtures:
+        """Those of more items behind these."""
+        if self.codes_NLK.shape[1:] != more.codes_NLK.shape[1:] or self.sharpness != more.sharpness:
+            raise DataError("mixtures of other codebooks or another sharpness cannot be joined")
+        codes, weights = (
+            np.concatenate([getattr(m, name) for m in (self, more)]) for name in ("codes_NLK", "weights_NLK")
+        )
+        return Mixtures(codes, weights, self.sharpness)
+
+    def corrections(self, layout: TokenLayout, items_M: np.ndarray, own: Ragged) -> Corrections:
+        """What turns the tokens of items (one row per item) into mixtures.
+
+        Of a merged token only the parts are mixed, each in the share that it has in the token's vector; its own vector
+        stays. A code that a collision policy put in the place of the strongest one stays as it is.
+        """
+        parts = _parts(layout).take(own.values)
+        token_P, row_P = parts.values.astype(np.int64), parts.row_numbers
+        depth_P = layout.depth_of[token_P]
+        item_P = items_M[own.row_numbers[row_P]]
+        mixed_PK = self.codes_NLK[item_P, depth_P] + layout.bases[depth_P][:, None]
+        weights_PK = self.weights_NLK[item_P, depth_P]
+        soft_P = (mixed_PK[:, 0] == token_P) & (weights_PK[:, 0] < 1)
+        share_P = (1 / np.sqrt(parts.lengths[row_P])).astype(np.float32)
+        # The code itself goes out, the mixture comes in: K + 1 entries for every code that is softened.
+        tokens_PJ = np.concatenate([token_P[:, None], mixed_PK], 1)[soft_P]
+        weights_PJ = np.concatenate([np.full((len(token_P), 1), -1, np.float32), weights_PK], 1)[soft_P]
+        weights_PJ = weights_PJ * share_P[soft_P, None]
+        there = weights_PJ != 0
+        row_E = np.broadcast_to(row_P[soft_P, None], there.shape)[there]
+        lengths_R = np.bincount(row_E, minlength=len(own.values))
+        return Corrections(Ragged.from_lengths(tokens_PJ[there], lengths_R), weights_PJ[there])
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Arrays by name."""
+        return {"codes": self.codes_NLK, "weights": self.weights_NLK, "sharpness": np.array(self.sharpness)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, np.ndarray]) -> Mixtures:
+        """What `state` gave."""
+        return cls(state["codes"], state["weights"], float(state["sharpness"]))
+
+
+def _parts(layout: TokenLayout) -> Ragged:
+    """The codes that every token of the vocabulary stands for, as tokens; none for suffixes and specials."""
+    merged = layout.merges.members
+    plain = np.arange(layout.vocabulary - len(layout.merges))
+    codes = Ragged.from_lengths(plain[layout.spans[plain] > 0].astype(np.int32), layout.spans[plain])
+    return codes.append(merged) if len(layout.merges) else codes
