@@ -60,7 +60,7 @@ def write_bytes(path: Path, data: bytes) -> None:
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def check_file_place(path: Path) -> None:
@@ -361,12 +361,13 @@ def _replace_folder(new: Path, path: Path) -> None:
         elif old is not None:
             shutil.rmtree(old, ignore_errors=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have names that were made or renamed in a folder survive a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

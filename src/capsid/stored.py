@@ -9,6 +9,7 @@ import dataclasses
 import io
 import platform
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import capsid
 from capsid.arrays import load_arrays, save_arrays
 from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds
-from capsid.data.dataset import item_title
+from capsid.data.dataset import item_titles
 from capsid.data.split import Cases, Split
 from capsid.errors import ArtifactError
 from capsid.ids.trie import Trie
@@ -64,11 +65,19 @@ class Catalogue:
         """The same with more items at the end, that nobody has taken yet."""
         every = pl.concat([self.attributes, attributes], how="diagonal_relaxed").select(self.attributes.columns)
         counts = np.concatenate([self.counts, np.zeros(len(items) - len(self.counts), dtype=self.counts.dtype)])
-        return dataclasses.replace(self, items=items, attributes=every, counts=counts)
+        grown = dataclasses.replace(self, items=items, attributes=every, counts=counts)
+        old = len(self.items)
+        grown.__dict__["titles"] = self.titles + item_titles(Vocabulary(items[old:]), every[old:])
+        return grown
+
+    @cached_property
+    def titles(self) -> list[str]:
+        """What to show a person for every item."""
+        return item_titles(self.items, self.attributes)
 
     def title(self, number: int) -> str:
         """What to show a person for an item."""
-        return item_title(self.items, self.attributes, number)
+        return self.titles[int(number)]
 
 
 @dataclass(frozen=True, eq=False)

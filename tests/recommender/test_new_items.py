@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from small_recipes import small, world
 
+from capsid.data.dataset import item_title
 from capsid.errors import DataError
 from capsid.ids.trie import Trie
 from capsid.recommender import Recommender
@@ -40,6 +41,8 @@ def test_new_items_can_be_recommended(recommender: Recommender) -> None:
     after = recommender.recommend(history, 75, filter_history=False)
     assert {"n0", "n1", "n2"} <= set(after.items)
     assert after.titles[after.items.index("n1")] == "a thing of its own"
+    catalogue = recommender.catalogue_
+    assert catalogue.titles == [item_title(catalogue.items, catalogue.attributes, n) for n in range(75)]
     kept = [(i, s) for i, s in zip(after.items, after.scores) if not i.startswith("n")]
     assert dict(kept) == pytest.approx(dict(zip(before.items, before.scores)), abs=1e-4)
     assert recommender.recommend(["n0", *history], 5).personal

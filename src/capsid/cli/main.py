@@ -31,6 +31,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "tokenizer": ("capsid.cli.tokenizer", "Fit a tokenizer alone; look at the ids of a tokenizer or a run."),
     "vectors": ("capsid.cli.vectors", "Ids from your own vectors, for catalogues that may be larger than memory."),
     "bench": ("capsid.cli.bench", "Run a plan of methods, datasets and seeds; killed at any moment, it goes on."),
+    "serve": ("capsid.cli.serve", "Recommend over HTTP; add and retire items while serving."),
     "doctor": ("capsid.cli.doctor", "Versions, optional libraries, cores, cache, and how fast this machine is."),
 }
 

@@ -128,6 +128,15 @@ def item_title(items: Vocabulary, attributes: pl.DataFrame, number: int) -> str:
     return items[int(number)]
 
 
+def item_titles(items: Vocabulary, attributes: pl.DataFrame) -> list[str]:
+    """The titles of all items, as `item_title` gives them."""
+    titles = list(items)
+    for column in ("keywords", "title"):
+        if column in attributes.columns:
+            titles = [str(text) if text else title for text, title in zip(attributes[column].to_list(), titles)]
+    return titles
+
+
 def coverage(frame: pl.DataFrame, column: str) -> float:
     """Share of rows in which the column says something."""
     if column not in frame.columns or frame.height == 0:

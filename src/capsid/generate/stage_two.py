@@ -20,7 +20,6 @@ from capsid.errors import ConfigError
 from capsid.ids.layout import TokenLayout
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
-from capsid.tokenize.capsules.stage_one import routing_loss
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 
 
@@ -73,6 +72,9 @@ class Companion(nn.Module):
         token_VD = token_VD.detach()
         unique_U, which = np.unique(items.values, return_inverse=True)
         x_UI = torch.from_numpy(np.array(vectors_NI[unique_U], dtype=np.float32))
+        # Late: recipes name this part, and who serves a recipe loads no training code.
+        from capsid.tokenize.capsules.stage_one import routing_loss
+
         loss, depths = routing_loss(tokenizer, tokenizer.network_, x_UI, 1.0)
         tokens = ids.closed.take(unique_U)
         soft = [

@@ -11,7 +11,7 @@ import polars as pl
 from capsid import __version__
 from capsid.artifacts import folder_kind, new_folder, open_folder, read_json, reserved, write_json
 from capsid.config import fingerprint
-from capsid.data.dataset import Dataset, item_title
+from capsid.data.dataset import Dataset, item_titles
 from capsid.encode.mapped_files import open_vectors, vector_files
 from capsid.errors import ConfigError
 from capsid.inspection.items import OpenTokenizer
@@ -55,7 +55,7 @@ def open_tokenizer(path: str | Path) -> OpenTokenizer:
     open_folder(path, kind=RUN)
     frame = pl.read_parquet(path / "items.parquet")
     items = Vocabulary(frame["item_id"])
-    titles = [item_title(items, frame, n) for n in range(len(items))]
+    titles = item_titles(items, frame)
     return OpenTokenizer(ItemTokenizer.load(path / "tokenizer"), titles)
 
 
@@ -147,7 +147,7 @@ def add_items(path: str | Path, attributes: pl.DataFrame, out: str | Path, *, re
 def _add_to_tokenizer(path: Path, names: Vocabulary, attributes: pl.DataFrame, out: Path) -> OpenTokenizer:
     old = open_tokenizer(path)
     known = len(old.items)
-    titles = [old.title(n) for n in range(known)] + [item_title(names, attributes, n) for n in range(len(names))]
+    titles = [old.title(n) for n in range(known)] + item_titles(names, attributes)
     grown = OpenTokenizer(old.tokenizer.with_items(attributes), titles)
     with new_folder(out, kind=KIND) as folder:
         grown.tokenizer.save(folder)

@@ -1,0 +1,76 @@
+"""`capsid serve`: recommend over HTTP, and edit the catalogue while serving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from capsid.errors import ArtifactError, ConfigError
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def serve(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `capsid fit` wrote.")],
+    host: Annotated[str, typer.Option("--host", help="Address; others than loopback need an API key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port; 0 takes a free one.")] = 8000,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", help="Processes, one model each.")] = 1,
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", metavar="F", help="Every request needs this key.")
+    ] = None,
+    admin_key_file: Annotated[
+        Path | None, typer.Option("--admin-key-file", metavar="F", help="Changes to the catalogue need this key.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option("--state", metavar="DIR", help="Where edits are kept [default: RUN.live].")
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", help="Most histories in one search.")] = 16,
+    queue: Annotated[int, typer.Option("--queue", help="Most histories that wait; beyond that: 429.")] = 256,
+    deadline: Annotated[float, typer.Option("--deadline", help="Seconds a request may wait; beyond: 504.")] = 2.0,
+    body_limit: Annotated[int, typer.Option("--body-limit", help="Most bytes of a body; beyond that: 413.")] = 1 << 20,
+    rate_limit: Annotated[float, typer.Option("--rate-limit", help="Requests per second and caller; 0: any.")] = 0.0,
+    cors: Annotated[
+        list[str] | None, typer.Option("--cors-origin", metavar="URL", help="A page's origin that may call; repeat.")
+    ] = None,
+) -> None:
+    """Serve a run over HTTP until Ctrl-C or SIGTERM: recommend, look at ids, add and retire items without a gap.
+
+    Keys can also come from the environment: CAPSID_API_KEY and CAPSID_ADMIN_KEY.
+
+    Examples:
+
+      capsid serve runs/films
+
+      capsid serve runs/films --host 0.0.0.0 --api-key-file key --admin-key-file admin-key --workers 4
+
+      curl -s localhost:8000/v1/recommend -H 'content-type: application/json' -d '{"history": ["318", "858"], "k": 5}'
+    """
+    from capsid.artifacts import folder_kind
+
+    if folder_kind(run) != "run":
+        raise ArtifactError(f"{run} is not a run", hint="give a folder that `capsid fit` wrote")
+    try:
+        from capsid.serve.options import ServeOptions
+        from capsid.serve.run import serve as serve_run
+    except ImportError as error:
+        raise ConfigError(f"serving needs the extra `serve`: {error}", hint="pip install 'capsid-rec[serve]'") from None
+    serve_run(
+        ServeOptions(
+            run=str(run),
+            state=str(state or ""),
+            host=host,
+            port=port,
+            workers=workers,
+            api_key_file=str(api_key_file or ""),
+            admin_key_file=str(admin_key_file or ""),
+            batch=batch,
+            queue=queue,
+            deadline=deadline,
+            body_limit=body_limit,
+            rate_limit=rate_limit,
+            cors=tuple(cors or ()),
+        )
+    )

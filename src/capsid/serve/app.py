@@ -1,0 +1,178 @@
+"""The ASGI application: routes, page, middleware, and the life of the service around them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+import capsid
+from capsid.errors import CapsidError
+from capsid.serve.edge import BodyLimit, Edge, Gate, Keys, RateLimit, answer_refusal, read_key
+from capsid.serve.errors import Refused, refused
+from capsid.serve.metrics import Metrics
+from capsid.serve.options import ServeOptions
+from capsid.serve.routes import Routes
+from capsid.serve.service import Service
+
+logger = logging.getLogger("capsid.serve")
+PAGE = Path(__file__).parent / "page"
+_CODES = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+_HEADERS = {
+    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+
+class Page(StaticFiles):
+    """The files of the explorer, which may load nothing from elsewhere."""
+
+    async def get_response(self, path: str, scope: Any) -> Response:
+        """A file with its headers."""
+        response: Response = await super().get_response(path, scope)
+        response.headers.update(_HEADERS)
+        return response
+
+
+def create_app(options: ServeOptions | None = None) -> FastAPI:
+    """The application; worker processes take the options from their environment."""
+    options = options or ServeOptions.from_environment()
+    metrics = Metrics()
+    service = Service(options, metrics)
+    keys = Keys(
+        read_key(options.api_key_file, os.environ.get("CAPSID_API_KEY")),
+        read_key(options.admin_key_file, os.environ.get("CAPSID_ADMIN_KEY")),
+    )
+
+    def draining() -> bool:
+        return service.draining
+
+    limit = RateLimit(options.rate_limit)
+    middleware = [
+        Middleware(Edge, metrics=metrics, version=lambda: service.version, draining=draining),
+        Middleware(Gate, keys=keys, limit=limit, metrics=metrics, draining=draining),
+        Middleware(BodyLimit, most=options.body_limit),
+    ]
+    if options.cors:
+        cors = Middleware(CORSMiddleware, allow_origins=options.cors, allow_methods=["*"], allow_headers=["*"])
+        middleware.insert(1, cors)
+    app = FastAPI(
+        title="capsid",
+        version=capsid.__version__,
+        summary="Recommendations from Semantic IDs, over a catalogue that can be edited while it serves.",
+        docs_url=None,
+        redoc_url=None,
+        middleware=middleware,
+        lifespan=lambda app: _life(service),
+    )
+    app.state.service = service
+    for kind, handler in _HANDLERS.items():
+        app.add_exception_handler(kind, handler)
+    app.include_router(Routes(service).router())
+    # Not mounted at the root: there it would take every request whose method does not fit a route.
+    app.mount("/page", Page(directory=PAGE), name="page")
+    app.add_api_route("/", _front, include_in_schema=False)
+    return app
+
+
+async def _front() -> Response:
+    """The explorer; its other files are below /page."""
+    return FileResponse(PAGE / "index.html", headers=_HEADERS)
+
+
+@contextlib.asynccontextmanager
+async def _life(service: Service) -> AsyncIterator[None]:
+    _drain_on_sigterm(service)
+    service.start(_fail)
+    yield
+    await service.stop()
+
+
+def _drain_on_sigterm(service: Service) -> None:
+    """Refuse new requests at once, and let the server close its port a moment later."""
+    server_stops = signal.getsignal(signal.SIGTERM)
+    # Signals belong to the main thread; who runs the server elsewhere stops it another way.
+    if not callable(server_stops) or threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+
+    def drain(number: int, frame: Any) -> None:
+        service.draining = True
+        loop.call_soon_threadsafe(loop.call_later, service.options.drain, server_stops, number, frame)
+
+    signal.signal(signal.SIGTERM, drain)
+
+
+def _fail(error: BaseException) -> None:
+    """A run that cannot be loaded ends the process, with the words of the command line."""
+    if isinstance(error, CapsidError):
+        logger.error("error: %s", error.message)
+        if error.hint:
+            logger.error("hint: %s", error.hint)
+    else:
+        logger.error("the run could not be loaded", exc_info=error)
+    sys.stderr.flush()
+    os._exit(3)
+
+
+async def _on_refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return _Refusal(error)
+
+
+async def _on_library_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, CapsidError)
+    return _Refusal(refused(error))
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = _CODES.get(error.status_code, f"http_{error.status_code}")
+    headers = dict(error.headers or {})
+    return _Refusal(Refused(error.status_code, code, str(error.detail), headers=headers))
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return _Refusal(Refused(400, "invalid_json", "the body is not JSON", hint=first.get("ctx", {}).get("error")))
+    place = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+    more = len(error.errors()) - 1
+    hint = f"and {more} more" if more else None
+    return _Refusal(Refused(422, "invalid_request", f"{place}: {first['msg']}", hint=hint))
+
+
+class _Refusal(Response):
+    """A refusal that a handler returns."""
+
+    def __init__(self, error: Refused) -> None:
+        super().__init__()
+        self._error = error
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await answer_refusal(scope, send, self._error)
+
+
+_HANDLERS: dict[Any, Any] = {
+    Refused: _on_refused,
+    CapsidError: _on_library_error,
+    HTTPException: _on_http_error,
+    RequestValidationError: _on_invalid,
+}

@@ -1,0 +1,244 @@
+"""What every request passes: an id, keys, limits, draining, metrics, and one form for all errors. Pure ASGI.
+
+Two layers, so that pages of allowed origins can read refusals too: `Edge` is outermost, `Gate` stands behind CORS.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from capsid.errors import ArtifactError, ConfigError
+from capsid.serve.errors import Refused, envelope, too_many
+from capsid.serve.metrics import Metrics
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+logger = logging.getLogger("capsid.serve")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+# Questions that are asked with POST, because a history does not fit into a URL.
+_QUESTIONS = frozenset({"/v1/recommend", "/v1/recommend/batch", "/v1/explain"})
+_OPEN = ("/health/",)
+# Where no key is set: names under which only this machine is reached, so that no page elsewhere can pose as it.
+_LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+VERSION, REQUEST = "capsid.version", "capsid.request"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """`api` opens everything but edits, `admin` everything; empty: not needed."""
+
+    api: str = ""
+    admin: str = ""
+
+    def check(self, method: str, path: str, given: str) -> None:
+        """Refuse a request whose key does not open it. Keys are compared in constant time."""
+        if path.startswith(_OPEN) or not (self.api or self.admin) or _same(given, self.admin):
+            return
+        known = _same(given, self.api)
+        if method in _WRITES and path not in _QUESTIONS:
+            if not known:
+                raise _unauthorized()
+            hint = "send the admin key" if self.admin else "start the service with --admin-key-file"
+            raise Refused(403, "forbidden", "changes to the catalogue need the admin key", hint=hint)
+        if self.api and not known:
+            raise _unauthorized()
+
+
+def _unauthorized() -> Refused:
+    return Refused(
+        401,
+        "unauthorized",
+        "the key is missing or wrong",
+        hint="send the header `Authorization: Bearer KEY`",
+        headers={"www-authenticate": "Bearer"},
+    )
+
+
+def _same(given: str, key: str) -> bool:
+    return bool(key) and hmac.compare_digest(given.encode(), key.encode())
+
+
+def read_key(file: str, default: str | None) -> str:
+    """The first line of a file, or what the environment has."""
+    if not file:
+        return default or ""
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"the key file {file} cannot be read: {error}") from None
+    key = lines[0].strip() if lines else ""
+    if len(key) < 8:
+        raise ConfigError(f"the key in {file} must have at least 8 characters, got {len(key)}")
+    return key
+
+
+class RateLimit:
+    """A bucket of tokens for each caller, refilled steadily; room for a second's worth at once."""
+
+    def __init__(self, per_second: float, *, callers: int = 10_000) -> None:
+        self._rate, self._callers = per_second, callers
+        self._room = max(per_second, 1.0)
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, caller: str, now: float) -> None:
+        """Let a request through, or refuse it."""
+        if not self._rate:
+            return
+        left, since = self._buckets.pop(caller, (self._room, now))
+        left = min(self._room, left + (now - since) * self._rate)
+        allowed = left >= 1.0
+        self._buckets[caller] = (left - 1.0 if allowed else left, now)
+        if len(self._buckets) > self._callers:
+            self._buckets.popitem(last=False)
+        if not allowed:
+            raise too_many("rate_limited", f"more than {self._rate:g} requests per second", (1.0 - left) / self._rate)
+
+
+class Edge:
+    """Gives each request an id, each answer its headers, and counts both."""
+
+    def __init__(self, app: App, *, metrics: Metrics, version: Callable[[], int], draining: Callable[[], bool]) -> None:
+        self._app, self._metrics, self._version, self._draining = app, metrics, version, draining
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, code = time.perf_counter(), 500
+        request_id = scope[REQUEST] = _request_id(scope)
+        began = False
+
+        async def tell(message: Message) -> None:
+            nonlocal code, began
+            if message["type"] == "http.response.start":
+                began, code = True, message["status"]
+                headers = message.setdefault("headers", [])
+                headers = message["headers"] = list(headers)
+                version = scope.get(VERSION) or self._version()
+                headers += [(b"x-request-id", request_id.encode()), (b"x-catalogue-version", str(version).encode())]
+                if self._draining():
+                    headers.append((b"connection", b"close"))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, tell)
+        except Refused as refusal:
+            await answer_refusal(scope, tell, refusal)
+        except Exception:
+            logger.exception("request %s failed", request_id)
+            if began:
+                raise
+            await answer_refusal(scope, tell, Refused(500, "internal", "an error of the service; it is in its log"))
+        finally:
+            route = getattr(scope.get("route"), "path_format", "other")
+            self._metrics.request(route, code, time.perf_counter() - start)
+
+
+class Gate:
+    """Refuses who has no key, asks too often, asks in another's name, or comes when the service stops."""
+
+    def __init__(
+        self, app: App, *, keys: Keys, limit: RateLimit, metrics: Metrics, draining: Callable[[], bool]
+    ) -> None:
+        self._app, self._keys, self._limit, self._metrics, self._draining = app, keys, limit, metrics, draining
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http":
+            try:
+                self._check(scope)
+            except Refused as refusal:
+                self._metrics.dropped(refusal.code)
+                await answer_refusal(scope, send, refusal)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = dict(scope["headers"])
+        path, method = scope["path"], scope["method"]
+        health = path.startswith(_OPEN)
+        if self._draining() and not health:
+            raise Refused(503, "draining", "the service is stopping", headers={"retry-after": "1"})
+        if not (self._keys.api or self._keys.admin):
+            host = headers.get(b"host", b"").decode("latin-1")
+            if re.sub(r":\d+$", "", host) not in _LOCAL:
+                raise Refused(
+                    403,
+                    "forbidden",
+                    f"without keys only this machine is served, not {host[:100]!r}",
+                    hint="set an API key",
+                )
+        kind, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        given = given.strip() if kind.lower() == "bearer" else ""
+        self._keys.check(method, path, given)
+        if not health:
+            caller = given or (scope.get("client") or ("", 0))[0]
+            self._limit.take(caller, time.monotonic())
+
+
+class BodyLimit:
+    """Refuses bodies that are too large: by what they announce, or as soon as they are."""
+
+    def __init__(self, app: App, *, most: int) -> None:
+        self._app, self._most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > self._most:
+            refusal = Refused(413, "body_too_large", self._text, headers={"connection": "close"})
+            await answer_refusal(scope, send, refusal)
+            return
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._most:
+                # An error that the framework hands on as it is.
+                raise HTTPException(413, self._text, {"connection": "close"})
+            return message
+
+        await self._app(scope, counted, send)
+
+    @property
+    def _text(self) -> str:
+        return f"a body must have at most {self._most} bytes"
+
+
+async def answer_refusal(scope: Scope, send: Send, refusal: Refused) -> None:
+    """Send an error."""
+    body = json.dumps(envelope(refusal.code, refusal.message, refusal.hint, scope[REQUEST])).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
+    pairs = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return bytes(value).decode()
+    return secrets.token_hex(8)

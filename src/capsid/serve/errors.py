@@ -1,0 +1,37 @@
+"""Errors as HTTP answers, in the same words as on the command line: code, message, hint, request id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capsid.errors import ArtifactError, CapsidError, ConfigError, DataError
+
+
+class Refused(Exception):
+    """An answer that is not 2xx. `headers` go with it."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, hint: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.hint = status, code, message, hint
+        self.headers = headers or {}
+
+
+def refused(error: CapsidError) -> Refused:
+    """How an error of the library is told over HTTP: what the caller sent is 422, what we stored is 500."""
+    if isinstance(error, DataError | ConfigError):
+        return Refused(422, "invalid_request", error.message, hint=error.hint)
+    code = "artifact" if isinstance(error, ArtifactError) else "internal"
+    return Refused(500, code, error.message, hint=error.hint)
+
+
+def envelope(code: str, message: str, hint: str | None, request_id: str) -> dict[str, Any]:
+    """The body of every error."""
+    return {"error": {"code": code, "message": message, "hint": hint, "request_id": request_id}}
+
+
+def too_many(code: str, message: str, seconds: float) -> Refused:
+    """429 with the time after which it is worth trying again."""
+    wait = max(1, -(-int(seconds * 1000) // 1000))
+    return Refused(429, code, message, hint=f"try again in {wait} s", headers={"retry-after": str(wait)})

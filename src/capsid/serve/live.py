@@ -1,0 +1,123 @@
+"""The catalogue that changes while it serves: one reference to the current snapshot, and a journal of the edits.
+
+An edit builds the next snapshot beside the current one, tries a search on it, is written to the journal, and only then
+takes its place: all by one assignment, so that every search sees one version. Other processes follow the journal.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from capsid.errors import ArtifactError
+from capsid.recommender import Recommender
+from capsid.serve.errors import Refused
+from capsid.serve.journal import Journal
+from capsid.serve.snapshot import Edit, Snapshot, State, with_state
+
+KEPT = 3
+
+
+class LiveCatalogue:
+    """`current` may be read by any thread at any time. `edit` is for one thread at a time in this process."""
+
+    def __init__(self, load: Callable[[], Recommender], journal: Journal, *, kept: int = KEPT) -> None:
+        self._load, self._journal, self._kept = load, journal, kept
+        recommender = load()
+        with journal.locked():
+            lines = journal.read()
+        self._base = recommender
+        version, state = 1, State(retired=recommender.catalogue_.retired)
+        states = {1: state}
+        for line in lines:
+            version, state = _version(line), state.after(_edit(line), states)
+            states[version] = state
+        self.current = with_state(recommender, state, version)
+        # Earlier versions to go back to; those of before the start are kept as states and built when asked for.
+        self._states = OrderedDict((v, s) for v, s in list(states.items())[-(kept + 1) : -1])
+        self._snapshots: OrderedDict[int, Snapshot] = OrderedDict()
+
+    @property
+    def versions(self) -> list[int]:
+        """Versions that can be gone back to, oldest first."""
+        return list(self._states)
+
+    def edit(self, edit: Edit) -> Snapshot:
+        """Make an edit and return the version that has it; raises, and changes nothing, if it cannot be made."""
+        while True:
+            before = self.catch_up()
+            after = self._next(before, edit)
+            after.check([str(row["item_id"]) for row in edit.rows])
+            with self._journal.locked():
+                if self._follow():
+                    # Another process was first: its edits come before this one.
+                    continue
+                self._journal.append(edit.to_line(after.version))
+                self._switch(after)
+            return after
+
+    def catch_up(self) -> Snapshot:
+        """The current snapshot, with every edit that any process has acknowledged; one system call if there is none."""
+        if self._journal.behind:
+            with self._journal.locked():
+                self._follow()
+        return self.current
+
+    def _follow(self) -> bool:
+        lines = self._journal.read()
+        for line in lines:
+            after = self._next(self.current, _edit(line))
+            if after.version != _version(line):
+                raise ArtifactError(f"the journal goes on with version {_version(line)}, not {after.version}")
+            self._switch(after)
+        return bool(lines)
+
+    def _next(self, before: Snapshot, edit: Edit) -> Snapshot:
+        if edit.operation == "reload":
+            self._base = self._load()
+            # Earlier versions are those of the edits, not of the model: going back keeps the new one.
+            self._snapshots.clear()
+            return with_state(self._base, before.state, before.version + 1)
+        if edit.operation != "rollback":
+            _check(before, edit)
+            return before.then(edit)
+        if edit.to not in self._states:
+            kept = ", ".join(map(str, self.versions)) or "none"
+            raise Refused(409, "unknown_version", f"version {edit.to} is not kept", hint=f"kept versions: {kept}")
+        old = self._snapshots.get(edit.to) or with_state(self._base, self._states[edit.to], edit.to)
+        return Snapshot(before.version + 1, old.recommender, old.state)
+
+    def _switch(self, after: Snapshot) -> None:
+        before, self.current = self.current, after
+        self._states[before.version], self._snapshots[before.version] = before.state, before
+        while len(self._states) > self._kept:
+            version, _ = self._states.popitem(last=False)
+            self._snapshots.pop(version, None)
+
+
+def _check(snapshot: Snapshot, edit: Edit) -> None:
+    """What an edit names must be there, or must not be."""
+    items = snapshot.recommender.catalogue_.items
+    for row in edit.rows:
+        name = row["item_id"]
+        if name in items:
+            hint = "restore it" if snapshot.is_retired(name) else "ids of known items do not change"
+            raise Refused(409, "known_item", f"item {name!r} is in the catalogue already", hint=hint)
+    for name in edit.items:
+        if name not in items:
+            raise Refused(404, "unknown_item", f"there is no item {name!r}", hint="GET /v1/items?q= finds items")
+
+
+def _edit(line: Mapping[str, Any]) -> Edit:
+    try:
+        return Edit.from_line(line)
+    except (KeyError, TypeError):
+        raise ArtifactError(f"the journal holds a line that is not an edit: {str(dict(line))[:200]}") from None
+
+
+def _version(line: Mapping[str, Any]) -> int:
+    try:
+        return int(line["version"])
+    except (KeyError, TypeError, ValueError):
+        raise ArtifactError(f"the journal holds a line without a version: {str(dict(line))[:200]}") from None

@@ -1,0 +1,100 @@
+"""What a service counts, for Prometheus. Labels are routes, codes and reasons, never ids.
+
+With several worker processes the numbers of all are added up: `PROMETHEUS_MULTIPROC_DIR` names the folder they share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
+
+import capsid
+
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """Tells of requests, batches and the catalogue."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        seconds = partial(Histogram, buckets=_SECONDS, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        self._requests = counter("capsid_requests", "Answers, by route and status.", ["route", "code"])
+        self._seconds = seconds("capsid_request_seconds", "From the first byte to the last.", ["route"])
+        self._queue = seconds("capsid_queue_seconds", "How long queries waited for a search.")
+        self._search = seconds("capsid_search_seconds", "How long a batch was searched.")
+        self._batch = Histogram(
+            "capsid_batch_size", "Queries in a batch.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=self.registry
+        )
+        self._rejected = counter("capsid_rejected", "Requests that were not searched.", ["reason"])
+        self._cancelled = counter("capsid_cancelled", "Queries whose clients had gone.")
+        self._not_personal = counter("capsid_not_personal", "Answers of popular items: nothing was known.")
+        self._depth = gauge("capsid_queue_depth", "Queries that wait.", multiprocess_mode="livesum")
+        self._items = gauge("capsid_catalogue_items", "Items on offer.", multiprocess_mode="mostrecent")
+        self._version = gauge("capsid_catalogue_version", "Newest version served.", multiprocess_mode="max")
+        about = gauge("capsid_build_info", "Version of the package.", ["version"], multiprocess_mode="max")
+        about.labels(capsid.__version__).set(1)
+
+    def request(self, route: str, code: int, seconds: float) -> None:
+        """An answer was sent."""
+        self._requests.labels(route, str(code)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def batch(self, size: int, waited: list[float], seconds: float) -> None:
+        """A batch was searched."""
+        self._batch.observe(size)
+        self._search.observe(seconds)
+        for wait in waited:
+            self._queue.observe(wait)
+
+    def dropped(self, reason: str) -> None:
+        """A request was not searched."""
+        if reason == "cancelled":
+            self._cancelled.inc()
+        else:
+            self._rejected.labels(reason).inc()
+
+    def not_personal(self) -> None:
+        """Popular items stood in."""
+        self._not_personal.inc()
+
+    def waiting(self, depth: int) -> None:
+        """So many queries wait now."""
+        self._depth.set(depth)
+
+    def text(self, *, items: int, version: int) -> bytes:
+        """The page that Prometheus reads."""
+        self._items.set(items)
+        self._version.set(version)
+        folder = os.environ.get(SHARED)
+        if not folder:
+            return generate_latest(self.registry)
+        _forget_dead(Path(folder))
+        every = CollectorRegistry()
+        MultiProcessCollector(every, path=folder)
+        return generate_latest(every)
+
+
+def _forget_dead(folder: Path) -> None:
+    """Gauges of processes that have ended say nothing any more; counters keep what they counted."""
+    for file in folder.glob("gauge_*.db"):
+        pid = file.stem.rpartition("_")[2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc").exists():
+            with contextlib.suppress(FileNotFoundError):
+                file.unlink()

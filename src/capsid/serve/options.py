@@ -1,0 +1,68 @@
+"""How a service runs: address, limits, keys, where edits are kept. Checked once, handed to workers as JSON."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from capsid.errors import ConfigError
+from capsid.settings import check_settings, setting
+
+ENVIRONMENT = "CAPSID_SERVE_OPTIONS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """All that `capsid serve` takes. Paths are texts, so that the whole travels as JSON."""
+
+    run: str = setting(about="The folder that `capsid fit` wrote.", count=(1, None))
+    state: str = setting("", "Where edits are kept; by default a folder beside the run.")
+    host: str = setting("127.0.0.1", "Address to listen on. Others than this machine's own need an API key.")
+    port: int = setting(8000, "Port to listen on; 0 takes a free one.", least=0, most=65535)
+    workers: int = setting(1, "Processes; each has a model of its own and shares the mapped trie.", least=1, most=64)
+    api_key_file: str = setting("", "A file whose first line is the key that every request needs.")
+    admin_key_file: str = setting("", "A file whose first line is the key that changes to the catalogue need.")
+    batch: int = setting(16, "Most histories in one search.", least=1, most=256)
+    queue: int = setting(256, "Most histories that wait; beyond that the answer is 429.", least=1)
+    deadline: float = setting(2.0, "Seconds after which a waiting request is answered 504.", above=0, most=600)
+    body_limit: int = setting(1 << 20, "Most bytes of a request body; beyond that the answer is 413.", least=1024)
+    rate_limit: float = setting(0.0, "Requests per second for each key or address; 0 sets no limit.", least=0)
+    cors: tuple[str, ...] = setting((), "Origins whose pages may call the service; none by default.")
+    drain: float = setting(0.3, "Seconds between SIGTERM and closing the port, for balancers to notice.", least=0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if not self.api_key_file and not os.environ.get("CAPSID_API_KEY") and not is_loopback(self.host):
+            raise ConfigError(
+                f"--host must be a loopback address without an API key, got {self.host}",
+                hint="give --api-key-file, or listen on 127.0.0.1",
+            )
+
+    @property
+    def state_folder(self) -> Path:
+        """Where the journal of edits lies."""
+        run = Path(self.run).resolve()
+        return Path(self.state) if self.state else run.with_name(f"{run.name}.live")
+
+    def to_environment(self) -> str:
+        """For worker processes."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_environment(cls) -> ServeOptions:
+        """What the parent process handed over."""
+        data = json.loads(os.environ[ENVIRONMENT])
+        return cls(**{**data, "cors": tuple(data["cors"])})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

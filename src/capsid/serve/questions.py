@@ -1,0 +1,131 @@
+"""What can be asked of a snapshot without a search: an item, items by their words, a part of the id tree.
+
+Plain functions of a snapshot that return plain values; the routes only hand them on.
+"""
+
+from __future__ import annotations
+
+import heapq
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import capsid
+from capsid.errors import DataError
+from capsid.ids.trie import ROOT, Trie
+from capsid.ragged import Ragged
+from capsid.serve.errors import Refused
+from capsid.serve.snapshot import Snapshot
+
+EXAMPLES = 3
+# Examples of a prefix are its most taken items among so many: a prefix of a large catalogue may hold millions.
+LOOKED_AT = 2_000
+
+
+def found(snapshot: Snapshot, number: int) -> dict[str, Any]:
+    """An item for a list."""
+    catalogue = snapshot.recommender.catalogue_
+    name = catalogue.items[number]
+    return {"item": name, "title": catalogue.title(number), "retired": snapshot.is_retired(name)}
+
+
+def number_of(snapshot: Snapshot, item: str) -> int:
+    """An item's row; unknown items are a 404."""
+    try:
+        return snapshot.recommender.catalogue_.items.number(item)
+    except DataError as error:
+        hint = error.hint or "GET /v1/items?q= finds items"
+        raise Refused(404, "unknown_item", f"there is no item {item[:200]!r}", hint=hint) from None
+
+
+def about_item(snapshot: Snapshot, item: str) -> dict[str, Any]:
+    """An item with its attributes and the meaning of its id, as `capsid tokenizer inspect` gives it."""
+    number = number_of(snapshot, item)
+    attributes = snapshot.recommender.catalogue_.attributes.row(number, named=True)
+    return {
+        **snapshot.tokenizer.inspect(item),
+        "retired": snapshot.is_retired(item),
+        "attributes": {name: value for name, value in attributes.items() if value is not None},
+    }
+
+
+def search_items(snapshot: Snapshot, text: str, limit: int, offset: int) -> dict[str, Any]:
+    """Items whose id is the text or whose title has all of its words; best: the id, then titles that begin with it."""
+    catalogue = snapshot.recommender.catalogue_
+    words = text.lower().split()
+    start = text.lower().strip()
+    matches = [
+        (name != text, not title.lower().startswith(start), -int(count), number)
+        for number, (name, title, count) in enumerate(zip(catalogue.items, catalogue.titles, catalogue.counts))
+        if name == text or all(word in title.lower() for word in words)
+    ]
+    best = heapq.nsmallest(offset + limit, matches)[offset:]
+    return {"items": [found(snapshot, number) for *_, number in best], "total": len(matches)}
+
+
+def tree(snapshot: Snapshot, prefix: list[int], limit: int) -> dict[str, Any]:
+    """A prefix of ids and its largest children; never the whole tree."""
+    fitted = snapshot.recommender.fitted
+    trie, layout = fitted.trie, fitted.tokenizer.ids.layout
+    node = node_of(trie, prefix)
+    children = trie.children(np.array([node])).node
+    sizes = trie.high[children].astype(np.int64) - trie.low[children]
+    largest = children[np.argsort(-sizes, kind="stable")][:limit]
+    shown = []
+    for child in largest.tolist():
+        path = [*prefix, int(trie.token[child])]
+        shown.append(
+            {
+                "token": path[-1],
+                "prefix": path,
+                "codes": layout.codes(Ragged.from_rows([path]))[0].tolist(),
+                **_below(snapshot, trie, child),
+            }
+        )
+    return {"prefix": prefix, "children": shown, "total_children": len(children), **_below(snapshot, trie, node)}
+
+
+def node_of(trie: Trie, prefix: list[int]) -> int:
+    """The node at the end of a prefix; a prefix that no id has is a 404."""
+    node = np.array([ROOT])
+    for place, token in enumerate(prefix):
+        node = trie.walk(node, np.array([token]))
+        if node[0] < 0:
+            raise Refused(
+                404, "unknown_prefix", f"no id begins with the tokens {prefix[: place + 1]}", hint="GET /v1/tree"
+            )
+    return int(node[0])
+
+
+def _below(snapshot: Snapshot, trie: Trie, node: int) -> dict[str, Any]:
+    low, high = int(trie.low[node]), int(trie.high[node])
+    counts = snapshot.recommender.catalogue_.counts
+    rows = trie.items[low : min(high, low + LOOKED_AT)]
+    best = rows[np.argsort(-counts[rows], kind="stable")][:EXAMPLES]
+    return {
+        "items": high - low,
+        "leaf": bool(trie.is_leaf(np.array([node]))[0]),
+        "examples": [found(snapshot, int(n)) for n in best],
+    }
+
+
+def info(snapshot: Snapshot, run: Path, versions: list[int], limits: dict[str, float]) -> dict[str, Any]:
+    """What is served."""
+    recommender, catalogue = snapshot.recommender, snapshot.recommender.catalogue_
+    layout = recommender.fitted.tokenizer.ids.layout
+    return {
+        "service": "capsid",
+        "package": capsid.__version__,
+        "run": run.name,
+        "recipe": recommender.recipe.name,
+        "about": recommender.recipe.about,
+        "dataset": catalogue.name,
+        "items": len(catalogue.items),
+        "retired": len(catalogue.retired),
+        "attributes": catalogue.attributes.columns,
+        "vocabulary": layout.vocabulary,
+        "version": snapshot.version,
+        "versions": versions,
+        "limits": limits,
+    }

@@ -1,0 +1,231 @@
+"""The routes of the service: check a body, ask the service, hand on what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi import Path as InPath
+from fastapi import Query as InQuery
+
+from capsid.answering import Query, Recommendation
+from capsid.serve import schema
+from capsid.serve.edge import VERSION
+from capsid.serve.errors import Refused
+from capsid.serve.questions import about_item, info, number_of, search_items, tree
+from capsid.serve.service import Service
+from capsid.serve.snapshot import Edit, Snapshot
+
+_TOKENS = r"^(\d{1,9}(,\d{1,9}){0,63})?$"
+ItemInPath = Annotated[str, InPath(min_length=1, max_length=200)]
+
+
+def _errors(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """Which errors a route may answer with, for the OpenAPI document."""
+    about = {
+        400: "The body is not JSON.",
+        401: "The key is missing or wrong.",
+        403: "The key does not open this.",
+        404: "There is no such thing.",
+        409: "It does not fit the catalogue as it is.",
+        413: "The body is too large.",
+        422: "The request breaks a rule.",
+        429: "Too much at once; Retry-After says when to come back.",
+        500: "An error of the service.",
+        503: "Not loaded yet, or stopping.",
+        504: "The request waited past its deadline.",
+    }
+    usual = {401, 403, 422, 429, 500, 503}
+    return {code: {"model": schema.ErrorAnswer, "description": about[code]} for code in sorted({*usual, *codes})}
+
+
+class Routes:
+    """All handlers, over one service."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    def router(self) -> APIRouter:
+        """Every route with its answers documented."""
+        router = APIRouter()
+        searched = _errors(400, 413, 504)
+        add = router.add_api_route
+        add("/health/live", self.live, response_model=schema.Health, tags=["health"])
+        unready: dict[int | str, dict[str, Any]] = {503: {"model": schema.Health, "description": "Not ready."}}
+        add("/health/ready", self.ready, response_model=schema.Health, responses=unready, tags=["health"])
+        plain: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+        add("/metrics", self.metrics, response_class=Response, responses={**_errors(), **plain}, tags=["health"])
+        add("/v1/info", self.info, response_model=schema.InfoAnswer, responses=_errors())
+        post = {"methods": ["POST"], "responses": searched}
+        add("/v1/recommend", self.recommend, response_model=schema.RecommendAnswer, **post)  # type: ignore[arg-type]
+        add("/v1/recommend/batch", self.recommend_batch, response_model=schema.BatchAnswer, **post)  # type: ignore[arg-type]
+        add("/v1/items", self.items, response_model=schema.ItemsAnswer, responses=_errors())
+        add(
+            "/v1/items",
+            self.add_items,
+            methods=["POST"],
+            status_code=201,
+            response_model=schema.EditAnswer,
+            responses=_errors(400, 409, 413),
+        )
+        edited = {"response_model": schema.EditAnswer, "responses": _errors(404)}
+        add("/v1/items/{item_id:path}/restore", self.restore, methods=["POST"], **edited)  # type: ignore[arg-type]
+        add("/v1/items/{item_id:path}", self.item, response_model=schema.ItemAnswer, responses=_errors(404, 504))
+        add("/v1/items/{item_id:path}", self.retire, methods=["DELETE"], **edited)  # type: ignore[arg-type]
+        add("/v1/tree", self.tree, response_model=schema.TreeAnswer, responses=_errors(404))
+        add(
+            "/v1/catalogue/rollback",
+            self.rollback,
+            methods=["POST"],
+            response_model=schema.EditAnswer,
+            responses=_errors(400, 409, 413),
+        )
+        add("/v1/reload", self.reload, methods=["POST"], response_model=schema.EditAnswer, responses=_errors())
+        return router
+
+    async def live(self) -> dict[str, str]:
+        """Whether the process answers at all; also while it drains."""
+        return {"status": "live"}
+
+    async def ready(self) -> Response:
+        """Whether queries are answered now."""
+        ready = self.service.ready
+        status = "ready" if ready else "draining" if self.service.draining else "not ready"
+        return _json({"status": status}, 200 if ready else 503)
+
+    async def metrics(self) -> Response:
+        """Numbers for Prometheus."""
+        catalogue = self.service.snapshot.recommender.catalogue_
+        on_offer = len(catalogue.items) - len(catalogue.retired)
+        text = self.service.metrics.text(items=on_offer, version=self.service.version)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def info(self) -> Response:
+        """What is served, and its limits."""
+        options = self.service.options
+        limits = {
+            "k": schema.MOST_K,
+            "history": schema.MOST_HISTORY,
+            "histories": schema.MOST_HISTORIES,
+            "body_bytes": options.body_limit,
+            "queue": options.queue,
+            "deadline_seconds": options.deadline,
+        }
+        live = self.service.live
+        return _json(info(live.current, Path(options.run), live.versions, limits))
+
+    async def recommend(self, body: schema.RecommendRequest, request: Request) -> Response:
+        """The next items after a history."""
+        ((answer, version),) = await self._ask(request, [_query(body, body.history)])
+        request.scope[VERSION] = version
+        return _json(self._shown(body.history, answer, version))
+
+    async def recommend_batch(self, body: schema.BatchRequest, request: Request) -> Response:
+        """The next items after each of several histories."""
+        answers = await self._ask(request, [_query(body, history) for history in body.histories])
+        results = [self._shown(h, answer, version) for h, (answer, version) in zip(body.histories, answers)]
+        request.scope[VERSION] = max(version for _, version in answers)
+        return _json({"results": results})
+
+    async def items(
+        self,
+        q: Annotated[str, InQuery(max_length=200)] = "",
+        limit: Annotated[int, InQuery(ge=1, le=100)] = 20,
+        offset: Annotated[int, InQuery(ge=0, le=10_000)] = 0,
+    ) -> Response:
+        """Items by id or by words of their titles; without a text, the most taken ones."""
+        return _json(await asyncio.to_thread(search_items, self.service.snapshot, q, limit, offset))
+
+    async def item(self, item_id: ItemInPath, request: Request) -> Response:
+        """An item, its attributes, and what its id means."""
+        number_of(self.service.snapshot, item_id)
+        ((about, version),) = await self._ask(request, [lambda snapshot: about_item(snapshot, item_id)])
+        request.scope[VERSION] = version
+        return _json(about)
+
+    async def tree(
+        self,
+        prefix: Annotated[str, InQuery(pattern=_TOKENS, description="Tokens with commas; empty is the root.")] = "",
+        limit: Annotated[int, InQuery(ge=1, le=200)] = 50,
+    ) -> Response:
+        """A prefix of the ids, and its largest children."""
+        tokens = [int(token) for token in prefix.split(",")] if prefix else []
+        return _json(await asyncio.to_thread(tree, self.service.snapshot, tokens, limit))
+
+    async def add_items(self, body: schema.AddRequest, request: Request) -> Response:
+        """Put new items on offer, without retraining."""
+        rows = tuple({"item_id": item.item_id, **(item.__pydantic_extra__ or {})} for item in body.items)
+        names = [row["item_id"] for row in rows]
+        if len(set(names)) < len(names):
+            raise Refused(422, "invalid_request", "an item_id occurs twice", hint="ids must be unique")
+        return await self._edit(request, lambda _: Edit("add", rows=rows), 201)
+
+    async def retire(self, item_id: ItemInPath, request: Request) -> Response:
+        """Never recommend an item again, from the moment of the answer; histories may still hold it."""
+        return await self._edit(request, lambda _: Edit("retire", items=(item_id,)))
+
+    async def restore(self, item_id: ItemInPath, request: Request) -> Response:
+        """Let a retired item be recommended again."""
+        return await self._edit(request, lambda _: Edit("restore", items=(item_id,)))
+
+    async def rollback(self, body: schema.RollbackRequest, request: Request) -> Response:
+        """Serve an earlier version of the catalogue, under a new number."""
+
+        def make(snapshot: Snapshot) -> Edit:
+            return Edit("rollback", to=snapshot.version - 1 if body.version is None else body.version)
+
+        return await self._edit(request, make)
+
+    async def reload(self, request: Request) -> Response:
+        """Read the run's folder again and serve it with the edits made so far."""
+        return await self._edit(request, lambda _: Edit("reload"))
+
+    async def _edit(self, request: Request, make: Any, status: int = 200) -> Response:
+        edit, after = await self.service.edit(make)
+        request.scope[VERSION] = after.version
+        named = [str(row["item_id"]) for row in edit.rows] or list(edit.items)
+        return _json({"version": after.version, "items": named}, status)
+
+    async def _ask(self, request: Request, works: list[Any]) -> list[tuple[Any, int]]:
+        """Ask, and stop asking when the client hangs up."""
+        gone = asyncio.ensure_future(_hung_up(request))
+        try:
+            return await self.service.ask(works, gone)
+        finally:
+            gone.cancel()
+
+    def _shown(self, history: list[str], answer: Recommendation, version: int) -> dict[str, Any]:
+        if not answer.personal:
+            self.service.metrics.not_personal()
+        known = self.service.snapshot.recommender.catalogue_.items
+        ranked = zip(answer.items, answer.titles, answer.scores)
+        return {
+            "items": [{"item": item, "title": title, "score": score} for item, title, score in ranked],
+            "personal": answer.personal,
+            "unknown": [item for item in history if item not in known],
+            "version": version,
+        }
+
+
+def _query(body: schema.RecommendRequest | schema.BatchRequest, history: list[str]) -> Query:
+    allow = None if body.allow is None else tuple(body.allow)
+    return Query(tuple(history), body.k, body.filter_history, allow, tuple(body.deny), body.unknown)
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    text = json.dumps(value, ensure_ascii=False, default=_plain, allow_nan=False, separators=(",", ":"))
+    return Response(text, status, media_type="application/json")
+
+
+def _plain(value: Any) -> Any:
+    """Values of attribute tables that JSON has no form for."""
+    return str(value) if not isinstance(value, float) or math.isfinite(value) else None

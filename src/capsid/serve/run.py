@@ -1,0 +1,46 @@
+"""Start the service: one process, or several that share a port, a mapped run and a journal."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import uvicorn
+
+from capsid.serve.journal import Journal
+from capsid.serve.metrics import SHARED
+from capsid.serve.options import ENVIRONMENT, ServeOptions
+
+_LOG = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(asctime)s %(process)d %(levelname)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "loggers": {name: {"handlers": ["stderr"], "level": "INFO", "propagate": False} for name in ("uvicorn", "capsid")},
+}
+
+
+def serve(options: ServeOptions) -> None:
+    """Serve until a signal ends it."""
+    journal = Journal(options.state_folder)
+    journal.repair()
+    journal.close()
+    os.environ[ENVIRONMENT] = options.to_environment()
+    with tempfile.TemporaryDirectory(prefix="capsid-metrics-") as folder:
+        if options.workers > 1:
+            os.environ[SHARED] = folder
+        uvicorn.run(
+            "capsid.serve.app:create_app",
+            factory=True,
+            host=options.host,
+            port=options.port,
+            workers=options.workers,
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            access_log=False,
+            log_config=_LOG,
+            server_header=False,
+            timeout_graceful_shutdown=60,
+            timeout_keep_alive=30,
+        )

@@ -1,0 +1,173 @@
+"""Bodies of requests and answers. Strict: a number in quotes, a 0 for false or a misspelt field is refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+
+MOST_K, MOST_HISTORY, MOST_LISTED, MOST_HISTORIES, MOST_ADDED = 500, 2_000, 10_000, 64, 1_000
+
+# Any text that can stand in a URL and in a JSON file; no control characters.
+ItemId = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class _Asked(_Body):
+    k: int = Field(10, ge=1, le=MOST_K, description="How many items.")
+    filter_history: bool = Field(True, description="Leave out the items of the history.")
+    allow: list[ItemId] | None = Field(None, max_length=MOST_LISTED, description="Only these items.")
+    deny: list[ItemId] = Field(default_factory=list, max_length=MOST_LISTED, description="None of these items.")
+    unknown: Literal["drop", "raise"] = Field(
+        "drop", description="Item ids that the catalogue does not have: left out and listed, or an error."
+    )
+
+
+class RecommendRequest(_Asked):
+    """A history of item ids, oldest first."""
+
+    history: list[ItemId] = Field(max_length=MOST_HISTORY)
+
+
+class BatchRequest(_Asked):
+    """Several histories with the same wishes. Each counts as one request against the limits."""
+
+    histories: list[Annotated[list[ItemId], Field(max_length=MOST_HISTORY)]] = Field(
+        min_length=1, max_length=MOST_HISTORIES
+    )
+
+
+class NewItem(BaseModel):
+    """An item as in items.jsonl: its id and any attributes that the run's items have."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    __pydantic_extra__: dict[str, JsonValue]
+    item_id: ItemId
+
+
+class AddRequest(_Body):
+    """New items; they can be recommended as soon as the answer is there."""
+
+    items: list[NewItem] = Field(min_length=1, max_length=MOST_ADDED)
+
+
+class RollbackRequest(_Body):
+    """Go back to an earlier version; null means the one before."""
+
+    version: int | None = Field(None, ge=1)
+
+
+class RankedItem(BaseModel):
+    """An item of an answer. `score` is a log-probability."""
+
+    item: str
+    title: str
+    score: float
+
+
+class RecommendAnswer(BaseModel):
+    """Items best first. `personal` is false where popular items stand in because nothing of the history is known."""
+
+    items: list[RankedItem]
+    personal: bool
+    unknown: list[str]
+    version: int
+
+
+class BatchAnswer(BaseModel):
+    """An answer for every history, in order; all of one version."""
+
+    results: list[RecommendAnswer]
+
+
+class EditAnswer(BaseModel):
+    """The version that has the edit, and the items that it named."""
+
+    version: int
+    items: list[str]
+
+
+class ItemAnswer(BaseModel):
+    """An item with its id's meaning; more fields where the tokenizer can tell more."""
+
+    model_config = ConfigDict(extra="allow")
+    item: str
+    title: str
+    retired: bool
+    attributes: dict[str, Any]
+
+
+class FoundItem(BaseModel):
+    """An item that a search found."""
+
+    item: str
+    title: str
+    retired: bool
+
+
+class ItemsAnswer(BaseModel):
+    """The first items that match, and how many do."""
+
+    items: list[FoundItem]
+    total: int
+
+
+class TreeChild(BaseModel):
+    """A prefix one token longer, how many items are below it, and some of them."""
+
+    token: int
+    prefix: list[int]
+    codes: list[int]
+    items: int
+    leaf: bool
+    examples: list[FoundItem]
+
+
+class TreeAnswer(BaseModel):
+    """A prefix of ids and the first of its children, the largest first."""
+
+    prefix: list[int]
+    items: int
+    leaf: bool
+    children: list[TreeChild]
+    total_children: int
+    examples: list[FoundItem]
+
+
+class Health(BaseModel):
+    """How the service is."""
+
+    status: str
+
+
+class InfoAnswer(BaseModel):
+    """What is served."""
+
+    model_config = ConfigDict(extra="allow")
+    service: str
+    package: str
+    recipe: str
+    dataset: str
+    items: int
+    retired: int
+    version: int
+    versions: list[int]
+    limits: dict[str, float]
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong, and what to do about it."""
+
+    code: str
+    message: str
+    hint: str | None
+    request_id: str
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every answer that is not 2xx."""
+
+    error: ErrorDetail

@@ -1,0 +1,167 @@
+"""A run that is served: loads it beside the event loop, queues queries, applies edits, drains. Knows nothing of HTTP
+but how to refuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from capsid.answering import Query
+from capsid.errors import CapsidError
+from capsid.recommender import Recommender
+from capsid.serve.batching import Batcher, Ticket, Work, late
+from capsid.serve.errors import Refused, refused, too_many
+from capsid.serve.journal import Journal
+from capsid.serve.live import LiveCatalogue
+from capsid.serve.metrics import Metrics
+from capsid.serve.options import ServeOptions
+from capsid.serve.snapshot import Edit, Snapshot
+
+logger = logging.getLogger("capsid.serve")
+# Edits wait behind each other; who would be the next after so many is told to come back.
+MOST_EDITS = 64
+
+
+class Service:
+    """`start` returns at once; `ready` is true when a first search has run."""
+
+    def __init__(self, options: ServeOptions, metrics: Metrics) -> None:
+        self.options, self.metrics = options, metrics
+        self.draining = False
+        self._live: LiveCatalogue | None = None
+        self._batcher: Batcher | None = None
+        self._journal: Journal | None = None
+        self._editor = ThreadPoolExecutor(1, thread_name_prefix="capsid-edit")
+        self._edits = 0
+        self._loading: asyncio.Task[None] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether queries are answered."""
+        return self._batcher is not None and not self._batcher.silent and not self.draining
+
+    @property
+    def live(self) -> LiveCatalogue:
+        """The catalogue, once it is loaded."""
+        if self._live is None:
+            raise _not_ready()
+        return self._live
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The current version."""
+        return self.live.current
+
+    @property
+    def version(self) -> int:
+        """The current version's number; 0 before there is one."""
+        return self._live.current.version if self._live is not None else 0
+
+    def start(self, failed: Callable[[BaseException], None]) -> None:
+        """Load the run and warm up, beside the event loop. `failed` is told if that cannot be done."""
+        self._loading = asyncio.get_running_loop().create_task(self._load(failed))
+
+    async def _load(self, failed: Callable[[BaseException], None]) -> None:
+        try:
+            live = await asyncio.to_thread(self._open)
+        except Exception as error:
+            failed(error)
+            return
+        options = self.options
+        follow = live.catch_up if options.workers > 1 else lambda: live.current
+        self._live = live
+        self._batcher = Batcher(
+            follow,
+            lambda query: live.current.answerer.group(query),
+            self.metrics,
+            most=options.batch,
+            queue=options.queue,
+        )
+        logger.info("ready: version %d, %d items", live.current.version, len(live.current.recommender.catalogue_.items))
+
+    def _open(self) -> LiveCatalogue:
+        torch.set_num_threads(1)
+        run = Path(self.options.run)
+        self._journal = Journal(self.options.state_folder)
+        live = LiveCatalogue(lambda: Recommender.from_pretrained(run), self._journal)
+        # The first searches allocate and compile; nobody should wait for that.
+        catalogue = live.current.recommender.catalogue_
+        known = tuple(catalogue.items[: min(8, len(catalogue.items))])
+        for count in (1, min(4, self.options.batch), self.options.batch):
+            live.current.answerer.answer([Query(known)] * count)
+        return live
+
+    async def ask(self, works: list[Work], gone: asyncio.Future[Any] | None = None) -> list[tuple[Any, int]]:
+        """The answers with the versions that gave them. When `gone` is done, nobody waits any more."""
+        if self._batcher is None:
+            raise _not_ready()
+        tickets = self._batcher.submit(works, self.options.deadline)
+        try:
+            return await self._wait(tickets, gone)
+        except CapsidError as error:
+            raise refused(error) from error
+        finally:
+            for ticket in tickets:
+                if not ticket.answer.done():
+                    self._batcher.withdraw(ticket)
+                elif not ticket.answer.cancelled():
+                    ticket.answer.exception()  # asked for, so that nobody warns that it was not
+
+    async def _wait(self, tickets: list[Ticket], gone: asyncio.Future[Any] | None) -> list[tuple[Any, int]]:
+        waiting: set[asyncio.Future[Any]] = {ticket.answer for ticket in tickets}
+        loop = asyncio.get_running_loop()
+        end: float | None = loop.time() + self.options.deadline
+        while waiting:
+            others = set() if gone is None else {gone}
+            timeout = None if end is None else max(end - loop.time(), 0.0)
+            done, _ = await asyncio.wait(waiting | others, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if gone is not None and gone in done:
+                raise Refused(499, "client_gone", "the client has gone")
+            waiting -= done
+            if not done:
+                # What is being searched is waited for; what is not has had its time.
+                if not all(ticket.taken for ticket in tickets):
+                    raise late()
+                end = None
+        return [ticket.answer.result() for ticket in tickets]
+
+    async def edit(self, make: Callable[[Snapshot], Edit]) -> tuple[Edit, Snapshot]:
+        """Make an edit; returns when it is on disk and serves. `make` sees the catalogue that the edit is for."""
+        live = self.live
+        if self._edits >= MOST_EDITS:
+            raise too_many("edits_full", f"{self._edits} edits wait already", 0.05 * self._edits)
+
+        def run() -> tuple[Edit, Snapshot]:
+            edit = make(live.current)
+            return edit, live.edit(edit)
+
+        self._edits += 1
+        try:
+            # Shielded: a client that leaves must not cut an edit in half.
+            return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._editor, run))
+        except CapsidError as error:
+            raise refused(error) from error
+        finally:
+            self._edits -= 1
+
+    async def stop(self) -> None:
+        """Finish what is queued, then end the threads."""
+        self.draining = True
+        if self._loading is not None:
+            await asyncio.wait([self._loading])
+        if self._batcher is not None:
+            await asyncio.to_thread(self._batcher.close)
+        await asyncio.to_thread(self._editor.shutdown, True)
+        if self._journal is not None:
+            self._journal.close()
+
+
+def _not_ready() -> Refused:
+    return Refused(503, "not_ready", "the run is still being loaded", headers={"retry-after": "1"})

@@ -1,0 +1,146 @@
+"""One version of the catalogue, and how an edit makes the next.
+
+A snapshot never changes: a search that began with a version ends with it, and dropping the last reference frees it.
+Edits are plain values that a journal can hold: add items, retire or restore some, go back to an earlier version.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import polars as pl
+
+from capsid.answering import Answerer, Query
+from capsid.errors import DataError, nearest
+from capsid.inspection.items import OpenTokenizer
+from capsid.recommender import Recommender
+from capsid.serve.errors import Refused
+
+Operation = Literal["add", "retire", "restore", "rollback", "reload"]
+CANARIES = 10
+
+
+@dataclass(frozen=True)
+class Edit:
+    """`rows` are new items with their attributes, `items` ids to retire or restore, `to` a version to go back to."""
+
+    operation: Operation
+    rows: tuple[Mapping[str, Any], ...] = ()
+    items: tuple[str, ...] = ()
+    to: int = 0
+
+    def to_line(self, version: int) -> dict[str, Any]:
+        """As the journal keeps it, with the version that it made."""
+        line: dict[str, Any] = {"version": version, "operation": self.operation}
+        for name, value in (("rows", self.rows), ("items", self.items), ("to", self.to)):
+            if value:
+                line[name] = list(value) if isinstance(value, tuple) else value
+        return line
+
+    @classmethod
+    def from_line(cls, line: Mapping[str, Any]) -> Edit:
+        """The edit again."""
+        return cls(line["operation"], tuple(line.get("rows", ())), tuple(line.get("items", ())), line.get("to", 0))
+
+
+@dataclass(frozen=True)
+class State:
+    """What edits have done to a run's own catalogue: items added, in order, and ids retired."""
+
+    added: tuple[Mapping[str, Any], ...] = ()
+    retired: frozenset[str] = frozenset()
+
+    def after(self, edit: Edit, states: Mapping[int, State]) -> State:
+        """The state that an edit leaves; `states` are the earlier ones by version."""
+        if edit.operation == "add":
+            return replace(self, added=self.added + edit.rows)
+        if edit.operation == "retire":
+            return replace(self, retired=self.retired | set(edit.items))
+        if edit.operation == "restore":
+            return replace(self, retired=self.retired - set(edit.items))
+        if edit.operation == "rollback":
+            return states[edit.to]
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A version of the catalogue with everything that answers need."""
+
+    version: int
+    recommender: Recommender
+    state: State
+
+    @cached_property
+    def answerer(self) -> Answerer:
+        """Answers queries."""
+        return self.recommender.answerer
+
+    @cached_property
+    def tokenizer(self) -> OpenTokenizer:
+        """Answers questions about ids."""
+        return OpenTokenizer(self.recommender.fitted.tokenizer, self.recommender.catalogue_.titles)
+
+    def is_retired(self, item: str) -> bool:
+        """Whether an item is not recommended any more."""
+        return item in self.recommender.catalogue_.retired
+
+    def then(self, edit: Edit) -> Snapshot:
+        """The next version. What the edit names must exist; rolling back and reloading are not for one snapshot."""
+        grown = copy.copy(self.recommender)
+        if edit.operation == "add":
+            grown.add_items(item_frame(edit.rows, self.recommender.catalogue_.attributes))
+        elif edit.operation == "retire":
+            grown.retire(edit.items)
+        elif edit.operation == "restore":
+            grown.restore(edit.items)
+        return Snapshot(self.version + 1, grown, self.state.after(edit, {}))
+
+    def check(self, added: Sequence[str] = ()) -> None:
+        """A search that has to succeed before anybody sees this version."""
+        catalogue = self.recommender.catalogue_
+        popular = catalogue.items[int(catalogue.counts.argmax())]
+        queries = [Query((popular,), 10)]
+        if added:
+            queries.append(Query((popular,), CANARIES, allow=tuple(added[:CANARIES]), filter_history=False))
+        failed = Refused(500, "canary", "a trial search over the edited catalogue failed; the edit was not made")
+        try:
+            found = self.answerer.answer(queries)
+        except Exception as error:
+            raise failed from error
+        broken = [a for a in found if any(self.is_retired(i) for i in a.items) or not all(map(math.isfinite, a.scores))]
+        if broken or (added and not set(found[1].items) == set(added[:CANARIES])):
+            raise failed
+
+
+def item_frame(rows: Sequence[Mapping[str, Any]], like: pl.DataFrame) -> pl.DataFrame:
+    """New items as a table with the columns and types of the catalogue's attributes; what is not said is null."""
+    allowed = {"item_id", *like.columns}
+    for row in rows:
+        for name in row:
+            if name not in allowed:
+                raise DataError(f"items of this run have no attribute {name!r}", hint=nearest(name, allowed))
+    columns = [pl.Series("item_id", [row["item_id"] for row in rows], dtype=pl.String)]
+    for name, dtype in like.schema.items():
+        values = [row.get(name) for row in rows]
+        try:
+            columns.append(pl.Series(name, values, dtype=dtype, strict=True))
+        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+            raise DataError(f"attribute {name!r} must be of type {dtype}", hint=f"got {values[0]!r}"[:200]) from None
+    return pl.DataFrame(columns)
+
+
+def with_state(recommender: Recommender, state: State, version: int) -> Snapshot:
+    """A run's own catalogue with all edits put in at once. Items that the run has meanwhile itself are not added."""
+    known = recommender.catalogue_.items
+    grown = copy.copy(recommender)
+    rows = [row for row in state.added if row["item_id"] not in known]
+    if rows:
+        grown.add_items(item_frame(rows, recommender.catalogue_.attributes))
+    grown.retire(i for i in sorted(state.retired) if i in grown.catalogue_.items)
+    return Snapshot(version, grown, state)

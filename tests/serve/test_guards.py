@@ -1,0 +1,172 @@
+"""Keys, rate limit, cross-origin rules, addresses, full queues and deadlines, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from served import Served
+from small_recipes import world
+from test_http import refused
+
+from capsid.errors import ArtifactError, ConfigError
+from capsid.serve.edge import Keys, RateLimit, read_key
+from capsid.serve.errors import Refused
+from capsid.serve.options import ServeOptions, is_loopback
+
+ITEM = world().items[0]
+ASK = {"history": [ITEM], "k": 1}
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def test_keys(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("reader-key\n")
+    (tmp_path / "admin").write_text("writer-key\n")
+    files = {"api_key_file": str(tmp_path / "key"), "admin_key_file": str(tmp_path / "admin")}
+    with Served(run, tmp_path / "state", **files) as served:
+        client = served.client
+        for headers in ({}, bearer("wrong"), {"authorization": "Basic reader-key"}, bearer("reader-key2")):
+            answer = client.post("/v1/recommend", json=ASK, headers=headers)
+            refused(answer, 401, "unauthorized", "Bearer")
+            assert answer.headers["www-authenticate"] == "Bearer"
+            refused(client.delete(f"/v1/items/{ITEM}", headers=headers), 401, "unauthorized")
+            refused(client.get("/metrics", headers=headers), 401, "unauthorized")
+        assert client.get("/health/live").status_code == client.get("/health/ready").status_code == 200
+        for key in ("reader-key", "writer-key"):
+            assert client.post("/v1/recommend", json=ASK, headers=bearer(key)).status_code == 200
+            assert client.get("/metrics", headers=bearer(key)).status_code == 200
+        refused(client.delete(f"/v1/items/{ITEM}", headers=bearer("reader-key")), 403, "forbidden", "admin key")
+        assert client.delete(f"/v1/items/{ITEM}", headers=bearer("writer-key")).status_code == 200
+        other = client.get("/v1/info", headers={**bearer("reader-key"), "host": "shop.example"})
+        assert other.status_code == 200, "with keys, any name"
+
+
+def test_without_an_admin_key_nothing_can_be_changed() -> None:
+    keys = Keys(api="reader-key")
+    keys.check("POST", "/v1/recommend", "reader-key")
+    with pytest.raises(Refused, match="need the admin key") as refusal:
+        keys.check("POST", "/v1/items", "reader-key")
+    assert refusal.value.hint == "start the service with --admin-key-file"
+    only_admin = Keys(admin="writer-key")
+    only_admin.check("GET", "/v1/items", "")
+    only_admin.check("DELETE", "/v1/items/x", "writer-key")
+    with pytest.raises(Refused, match="missing or wrong"):
+        only_admin.check("DELETE", "/v1/items/x", "")
+    Keys().check("DELETE", "/v1/items/x", "")
+
+
+def test_key_files(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("  long-enough  \nsecond line\n")
+    assert read_key(str(file), "environment") == "long-enough"
+    assert read_key("", "environment") == "environment"
+    assert read_key("", None) == ""
+    file.write_text("short")
+    with pytest.raises(ConfigError, match="at least 8 characters, got 5"):
+        read_key(str(file), None)
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        read_key(str(tmp_path / "nothing"), None)
+
+
+def test_addresses(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CAPSID_API_KEY", raising=False)
+    for host in ("127.0.0.1", "localhost", "::1", "127.3.2.1"):
+        assert is_loopback(host)
+        ServeOptions(run=str(run), host=host)
+    for host in ("0.0.0.0", "10.0.0.5", "::", "shop.example"):
+        with pytest.raises(ConfigError, match="loopback address without an API key"):
+            ServeOptions(run=str(run), host=host)
+    ServeOptions(run=str(run), host="0.0.0.0", api_key_file="key")
+    with pytest.raises(ConfigError, match="deadline must be"):
+        ServeOptions(run=str(run), deadline=0.0)
+    options = ServeOptions(run=str(run), cors=("http://a",), queue=7)
+    monkeypatch.setenv("CAPSID_SERVE_OPTIONS", options.to_environment())
+    assert ServeOptions.from_environment() == options
+    assert options.state_folder == run.resolve().with_name("run.live")
+
+
+def test_without_keys_only_this_machine_is_served(served: Served) -> None:
+    """A page elsewhere whose name was pointed at this machine must not get in."""
+    refused(served.client.get("/v1/info", headers={"host": "evil.example"}), 403, "forbidden", "only this machine")
+    assert served.client.get("/v1/info", headers={"host": "localhost:1"}).status_code == 200
+
+
+def test_rate_limit_refills() -> None:
+    limit = RateLimit(2.0, callers=2)
+    for now in (0.0, 0.0, 0.6):
+        limit.take("a", now)
+    with pytest.raises(Refused, match="more than 2 requests per second") as refusal:
+        limit.take("a", 0.7)
+    assert refusal.value.headers == {"retry-after": "1"}
+    limit.take("b", 0.7)
+    limit.take("a", 1.2)
+    for caller in ("b", "c", "d"):
+        limit.take(caller, 1.2)
+    RateLimit(0.0).take("a", 0.0)
+
+
+def test_rate_limit_and_cross_origin(run: Path, tmp_path: Path) -> None:
+    with Served(run, tmp_path / "state", rate_limit=1.0, cors=("http://shop.example",)) as served:
+        origin = {"origin": "http://shop.example"}
+        answers = [served.client.post("/v1/recommend", json=ASK, headers=origin) for _ in range(4)]
+        assert {a.status_code for a in answers} == {200, 429}
+        last = answers[-1]
+        refused(last, 429, "rate_limited")
+        assert int(last.headers["retry-after"]) >= 1
+        assert {a.headers["access-control-allow-origin"] for a in answers} == {"http://shop.example"}
+        asked = {**origin, "access-control-request-method": "POST", "access-control-request-headers": "content-type"}
+        assert served.client.options("/v1/recommend", headers=asked).status_code == 200
+        elsewhere = {**asked, "origin": "http://evil.example"}
+        assert served.client.options("/v1/recommend", headers=elsewhere).status_code == 400
+        assert served.client.get("/health/live").status_code == 200
+
+
+def hold(served: Served) -> threading.Event:
+    """Keep the model thread busy until the event is set."""
+    free, begun = threading.Event(), threading.Event()
+
+    def work(_: object) -> None:
+        begun.set()
+        free.wait(30)
+
+    loop = served.service._batcher._loop
+    asyncio.run_coroutine_threadsafe(served.service.ask([work]), loop)
+    assert begun.wait(30)
+    return free
+
+
+def test_full_queue_deadline_and_who_has_gone(run: Path, tmp_path: Path) -> None:
+    with Served(run, tmp_path / "state", queue=3, deadline=0.5) as served:
+        free = hold(served)
+        with httpx.Client(base_url=served.url) as impatient, pytest.raises(httpx.ReadTimeout):
+            impatient.post("/v1/recommend", json=ASK, timeout=0.2)
+        many = served.client.post("/v1/recommend/batch", json={"histories": [[ITEM]] * 4})
+        refused(many, 429, "queue_full")
+        assert int(many.headers["retry-after"]) >= 1
+        start = time.monotonic()
+        late = served.client.post("/v1/recommend", json=ASK)
+        refused(late, 504, "deadline")
+        assert 0.4 < time.monotonic() - start < 5
+        assert served.client.get("/health/live").status_code == 200
+        free.set()
+        assert served.client.post("/v1/recommend", json=ASK).status_code == 200
+        text = served.client.get("/metrics").text
+        assert "capsid_cancelled_total 2.0" in text, "neither who had gone nor who was told 504 was searched"
+        assert 'capsid_rejected_total{reason="queue_full"} 1.0' in text
+
+
+def test_draining_refuses_and_ends(run: Path, tmp_path: Path) -> None:
+    with Served(run, tmp_path / "state") as served:
+        served.service.draining = True
+        assert served.client.get("/health/live").status_code == 200
+        assert served.client.get("/health/ready").status_code == 503
+        answer = served.client.post("/v1/recommend", json=ASK)
+        refused(answer, 503, "draining")
+        assert answer.headers["connection"] == "close"

@@ -1,0 +1,81 @@
+"""Lines are whole and in order, whoever writes them and whatever a crash leaves behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from worlds import small_disk
+
+from capsid.errors import ArtifactError
+from capsid.serve.journal import NAME, Journal
+
+
+@given(
+    lines=st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=9)), max_size=8),
+    cut=st.integers(0, 40),
+)
+def test_what_was_acknowledged_is_read_again(tmp_path_factory: pytest.TempPathFactory, lines: list, cut: int) -> None:
+    folder = tmp_path_factory.mktemp("journal")
+    journal = Journal(folder)
+    for line in lines:
+        journal.append(line)
+    journal.close()
+    # A crash in the middle of one more line.
+    with open(folder / NAME, "ab") as file:
+        file.write(b'{"version": 99, "operation": "add", "rows": [{"item_id": "x"}]}'[:cut])
+    again = Journal(folder)
+    again.repair()
+    assert again.read() == lines
+    assert not again.behind
+    again.append({"after": 1})
+    again.close()
+    last = Journal(folder)
+    assert last.read() == [*lines, {"after": 1}]
+    last.close()
+
+
+def test_two_writers_see_each_other(tmp_path: Path) -> None:
+    one, other = Journal(tmp_path), Journal(tmp_path)
+    one.append({"n": 1})
+    assert other.behind
+    with other.locked():
+        assert other.read() == [{"n": 1}]
+        other.append({"n": 2})
+    assert not other.behind
+    assert one.behind
+    assert one.read() == [{"n": 2}]
+    assert one.read() == []
+
+
+def test_half_a_line_of_a_killed_writer_is_overwritten(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append({"n": 1})
+    with open(tmp_path / NAME, "ab") as file:
+        file.write(b'{"n": 2, "long": "' + b"x" * 100)
+    assert journal.read() == []
+    journal.append({"n": 3})
+    assert Journal(tmp_path).read() == [{"n": 1}, {"n": 3}]
+
+
+def test_a_full_disk_leaves_nothing_of_the_line(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append({"n": 1})
+    size = (tmp_path / NAME).stat().st_size
+    with small_disk(size + 10), pytest.raises(ArtifactError, match="cannot be written"):
+        journal.append({"text": "x" * 100})
+    assert (tmp_path / NAME).stat().st_size == size
+    journal.append({"n": 2})
+    assert Journal(tmp_path).read() == [{"n": 1}, {"n": 2}]
+
+
+def test_damage_in_the_middle_is_told(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text('{"n": 1}\nnot json\n{"n": 3}\n')
+    with pytest.raises(ArtifactError, match=r"line 2 .* is not JSON"):
+        Journal(tmp_path).read()
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(ArtifactError, match="edits cannot be kept"):
+        Journal(file)

@@ -1,0 +1,178 @@
+"""Edits make versions; a version never changes; a restart or another process arrives at the same one."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_recipes import small, world
+
+from capsid.answering import Query
+from capsid.errors import ArtifactError, DataError
+from capsid.recommender import Recommender
+from capsid.serve.errors import Refused
+from capsid.serve.journal import NAME, Journal
+from capsid.serve.live import KEPT, LiveCatalogue
+from capsid.serve.snapshot import Edit, Snapshot, item_frame
+
+ITEMS = list(world().items)
+ASKED = [Query(tuple(ITEMS[:3]), 20), Query((), 20), Query((ITEMS[40],), 72, filter_history=False)]
+
+
+@cache
+def fitted() -> Recommender:
+    return Recommender(small("rq-kmeans")).fit(world())
+
+
+def loaded() -> Recommender:
+    other = Recommender(fitted().recipe)
+    other.fitted_, other.catalogue_ = fitted().fitted, fitted().catalogue_
+    return other
+
+
+def live_in(folder: Path) -> LiveCatalogue:
+    return LiveCatalogue(loaded, Journal(folder))
+
+
+def row(name: str, like: int = 5) -> dict[str, Any]:
+    old = world().attributes
+    return {"item_id": name, "title": old["title"][like], "categories": old["categories"][like].to_list()}
+
+
+def add(*names: str) -> Edit:
+    return Edit("add", rows=tuple(row(name, 7 * int(name[1:])) for name in names))
+
+
+def answers(snapshot: Snapshot) -> list[Any]:
+    return snapshot.answerer.answer(ASKED)
+
+
+def test_an_edit_is_there_at_once_and_old_versions_stay(tmp_path: Path) -> None:
+    live = live_in(tmp_path)
+    first = live.current
+    before = answers(first)
+    second = live.edit(add("n0", "n1"))
+    assert live.current is second
+    assert (first.version, second.version) == (1, 2)
+    found = second.answerer.answer([Query(tuple(ITEMS[:3]), 2, allow=("n0", "n1"))])[0]
+    assert set(found.items) == {"n0", "n1"}
+    third = live.edit(Edit("retire", items=("n0", ITEMS[3])))
+    assert not {"n0", ITEMS[3]} & {i for a in answers(third) for i in a.items}
+    assert answers(first) == before, "a search that began before ends with what it saw"
+    assert "n0" not in first.recommender.catalogue_.items
+    fourth = live.edit(Edit("restore", items=("n0",)))
+    assert "n0" in {i for a in fourth.answerer.answer([Query((), 74)]) for i in a.items}
+
+
+EDITS = st.lists(
+    st.one_of(
+        st.lists(st.sampled_from([f"n{i}" for i in range(9)]), min_size=1, max_size=3, unique=True).map(
+            lambda names: add(*names)
+        ),
+        st.sets(st.sampled_from([*ITEMS[:6], "n0", "n1"]), min_size=1, max_size=3).map(
+            lambda s: Edit("retire", items=tuple(sorted(s)))
+        ),
+        st.sets(st.sampled_from([*ITEMS[:6], "n0"]), min_size=1).map(lambda s: Edit("restore", items=tuple(sorted(s)))),
+        st.integers(1, 9).map(lambda v: Edit("rollback", to=v)),
+        st.just(Edit("reload")),
+    ),
+    max_size=9,
+)
+
+
+@settings(max_examples=20)
+@given(edits=EDITS, late=st.integers(0, 9))
+def test_a_restart_and_a_follower_arrive_at_the_same(
+    tmp_path_factory: pytest.TempPathFactory, edits: list[Edit], late: int
+) -> None:
+    folder = tmp_path_factory.mktemp("live")
+    live, follower = live_in(folder), live_in(folder)
+    made = 0
+    for number, edit in enumerate(edits):
+        before = live.current
+        try:
+            live.edit(edit)
+            made += 1
+        except Refused:
+            assert live.current is before
+        if number == late:
+            follower.catch_up()
+    assert live.current.version == 1 + made
+    wanted = answers(live.current)
+    for other in (live_in(folder).current, follower.catch_up()):
+        assert other.version == live.current.version
+        assert other.state == live.current.state
+        assert answers(other) == wanted
+
+
+def test_both_may_write(tmp_path: Path) -> None:
+    one, other = live_in(tmp_path), live_in(tmp_path)
+    one.edit(add("n0"))
+    assert other.edit(Edit("retire", items=("n0",))).version == 3, "it saw the item that the other added"
+    assert one.edit(add("n1")).version == 4
+    assert one.current.is_retired("n0")
+    with pytest.raises(Refused, match="in the catalogue already"):
+        other.edit(add("n1"))
+    assert other.current.version == 4
+
+
+def test_going_back(tmp_path: Path) -> None:
+    live = live_in(tmp_path)
+    for name in ("n0", "n1", "n2", "n3", "n4"):
+        live.edit(add(name))
+    assert live.versions == [3, 4, 5][-KEPT:]
+    back = live.edit(Edit("rollback", to=4))
+    assert back.version == 7
+    items = back.recommender.catalogue_.items
+    assert "n2" in items
+    assert "n3" not in items
+    with pytest.raises(Refused, match="version 2 is not kept") as refusal:
+        live.edit(Edit("rollback", to=2))
+    assert refusal.value.hint == "kept versions: 4, 5, 6"
+    live.edit(add("n3"))
+    again = live_in(tmp_path)
+    assert answers(again.current) == answers(live.current)
+    assert again.versions == live.versions
+    assert answers(again.edit(Edit("rollback", to=7))) == answers(back)
+
+
+def test_a_broken_version_is_never_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = live_in(tmp_path)
+    before = live.current
+    broken = Recommender.add_items
+
+    def lose(self: Recommender, frame: Any) -> list[str]:
+        trie = self.fitted.trie
+        names = broken(self, frame)
+        object.__setattr__(self.fitted, "trie", trie)  # ids that the trie does not have
+        return names
+
+    monkeypatch.setattr(Recommender, "add_items", lose)
+    with pytest.raises(Refused, match="trial search"):
+        live.edit(add("n0"))
+    assert live.current is before
+    assert live_in(tmp_path).current.version == 1, "nothing was written"
+
+
+def test_what_cannot_be_edited(tmp_path: Path) -> None:
+    live = live_in(tmp_path)
+    with pytest.raises(Refused, match="there is no item 'nobody'"):
+        live.edit(Edit("retire", items=(ITEMS[0], "nobody")))
+    assert not live.current.is_retired(ITEMS[0])
+    with pytest.raises(DataError, match="no attribute 'titel'"):
+        live.edit(Edit("add", rows=({"item_id": "n0", "titel": "x"},)))
+    with pytest.raises(DataError, match="attribute 'title' must be of type String"):
+        live.edit(Edit("add", rows=({"item_id": "n0", "title": 7},)))
+    assert live.current.version == 1
+    assert item_frame([{"item_id": "a"}], world().attributes).row(0) == ("a", None, None)
+
+
+def test_a_journal_of_something_else(tmp_path: Path) -> None:
+    for line in ('{"operation": "add"}', '{"version": 2}', '{"version": "x", "operation": "retire"}'):
+        (tmp_path / NAME).write_text(line + "\n")
+        with pytest.raises(ArtifactError, match="the journal holds a line"):
+            live_in(tmp_path)
