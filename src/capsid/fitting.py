@@ -34,6 +34,7 @@ from capsid.progress import Progress, duration
 from capsid.recipe import Recipe, Stretch
 from capsid.rng import numpy_rng
 from capsid.running import CheckpointFile, RunOptions
+from capsid.settings import check_together
 from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.train.options import Training
@@ -55,6 +56,7 @@ def fit_recipe(
     tokenizer_from: TokenizerFrom | None = None,
 ) -> Fitted:
     """Fit every part of the recipe. `tokenizer_from` gives a tokenizer fitted elsewhere, asked if `work` has none."""
+    check_together(recipe)
     stages = _Stages(work, kinds, run)
     first: Callable[[CheckpointFile | None], ItemTokenizer] = _FirstFit(recipe, table, seed, progress)
     if tokenizer_from is not None:

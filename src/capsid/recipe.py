@@ -19,7 +19,7 @@ from capsid.generate.generator import GENERATORS
 from capsid.generate.objective import TERMS
 from capsid.generate.stage_two import RoutingAdapters
 from capsid.ids.collisions import COLLISIONS, Bucket
-from capsid.settings import check_settings, setting
+from capsid.settings import check_settings, check_together, setting
 from capsid.tokenize.kinds import MERGES, TOKENIZERS
 from capsid.train.options import Training
 
@@ -94,6 +94,7 @@ class Recipe:
             if not equals or not path:
                 raise ConfigError(f"{text!r} is not a setting", hint="write part.field=value")
             recipe = override(recipe, path.strip(), value.strip(), PLACES.get(path.strip(), KINDS))
+        check_together(recipe)
         return recipe
 
     def to_dict(self) -> dict[str, Any]:

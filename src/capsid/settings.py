@@ -9,12 +9,12 @@ together) stays with the part. Knows no concrete part.
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from capsid.errors import ConfigError, nearest
 
@@ -25,6 +25,8 @@ _NOUNS: dict[type, tuple[str, str]] = {
     bool: ("true or false", "truth values"),
     str: ("a text", "texts"),
 }
+# Of a value in a message.
+LONGEST = 60
 # Rules by class: parts are made often, their fields never change.
 _RULES: dict[type, tuple[Rule, ...]] = {}
 
@@ -168,9 +170,9 @@ class Rule:
         if self.base is None:
             return True
         if self.base is float:
-            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
         if self.base is int:
-            return isinstance(value, int) and not isinstance(value, bool)
+            return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
         return isinstance(value, self.base)
 
 
@@ -182,11 +184,16 @@ class SettingError(ConfigError):
         choices = rule.bounds.choices
         hint = nearest(value, choices) if choices and isinstance(value, str) else rule.about
         name = f"{where}.{rule.name}" if where else rule.name
-        super().__init__(f"{name} must be {allowed}, got {value!r}", hint=hint or None)
+        super().__init__(f"{name} must be {allowed}, got {_short(value)}", hint=hint or None)
 
     def at(self, where: str) -> SettingError:
         """The same error of a part that stands at the dotted path `where`."""
         return SettingError(where, self.rule, self.allowed, self.value)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"
 
 
 def check_settings(part: object) -> None:
@@ -196,6 +203,25 @@ def check_settings(part: object) -> None:
         allowed = rule.broken_by(value)
         if allowed is not None:
             raise SettingError(getattr(part, "kind", type(part).__name__), rule, allowed, value)
+
+
+@runtime_checkable
+class ChecksTogether(Protocol):
+    """A part with rules about several of its fields. They hold once all settings are made, not after each one."""
+
+    def check_together(self) -> None:
+        """Raise if fields that are each allowed cannot stand together."""
+
+
+def check_together(part: object) -> None:
+    """Check a part and the parts in it that have rules about several fields. Whoever starts work asks this first."""
+    if isinstance(part, ChecksTogether):
+        part.check_together()
+    for rule in rules_of(type(part)):
+        value = getattr(part, rule.name)
+        for inner in value if isinstance(value, tuple) else (value,):
+            if dataclasses.is_dataclass(inner):
+                check_together(inner)
 
 
 def rules_of(cls: type) -> tuple[Rule, ...]:

@@ -13,7 +13,7 @@ from capsid.encode.hashing import HashingEncoder
 from capsid.errors import ConfigError
 from capsid.recipe import KINDS, Recipe
 from capsid.recipes import RECIPES, get_recipe
-from capsid.settings import Rule, SettingError, explain, rules_of
+from capsid.settings import Rule, SettingError, check_together, explain, rules_of
 
 REQUIRED: dict[str, dict[str, Any]] = {"joined": {"parts": (HashingEncoder(),)}, "precomputed": {"path": "vectors.npy"}}
 PARTS = {kind: cls(**REQUIRED.get(kind, {})) for kind, cls in KINDS.items()} | {"recipe": RECIPES["capsid-bpe"]}
@@ -102,3 +102,14 @@ def test_every_setting_that_is_shown_can_be_set_by_its_path(recipe: Recipe) -> N
         text = ",".join(map(str, setting.value)) if isinstance(setting.value, tuple) else str(setting.value)
         if setting.path != "deviations":
             assert recipe.with_settings([f"{setting.path}={text}"]) == recipe, setting.path
+
+
+def test_fields_that_must_fit_together_are_checked_when_all_settings_are_made() -> None:
+    recipe = get_recipe("sasrec")
+    assert recipe.with_settings(["generator.width=33", "generator.heads=3"]).generator.width == 33
+    with pytest.raises(ConfigError, match=r"width must be a multiple of generator\.heads, got 33 and 2") as caught:
+        recipe.with_settings(["generator.width=33"])
+    assert caught.value.hint == "the nearest width is 32"
+    by_hand = dataclasses.replace(recipe, generator=dataclasses.replace(recipe.generator, width=33))
+    with pytest.raises(ConfigError, match="must be a multiple"):
+        check_together(by_hand)

@@ -145,15 +145,21 @@ class TransformerGenerator:
     def _parts(self, layout: TokenLayout) -> Ragged | None:
         return layout.merges.members if self.compose and len(layout.merges) else None
 
-    def _shape(self, layout: TokenLayout) -> NetworkShape:
-        # Asked here, not in __post_init__: settings change one field at a time.
+    def check_together(self) -> None:
+        """Width and heads, length and cosine: see `capsid.settings.check_together`."""
         if self.width % self.heads:
-            raise ConfigError(f"generator.width {self.width} is not a multiple of generator.heads {self.heads}")
+            raise ConfigError(
+                f"generator.width must be a multiple of generator.heads, got {self.width} and {self.heads}",
+                hint=f"the nearest width is {max(1, round(self.width / self.heads)) * self.heads}",
+            )
         if self.score_length and not self.cosine_temperature:
             raise ConfigError(
                 "generator.score_length needs a generator.cosine_temperature above 0",
                 hint="inner products have the length already",
             )
+
+    def _shape(self, layout: TokenLayout) -> NetworkShape:
+        self.check_together()
         return NetworkShape(
             vocabulary=layout.vocabulary,
             depths=layout.depths + 1,
