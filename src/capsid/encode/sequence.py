@@ -68,7 +68,18 @@ class SequenceEncoder(RemembersVectors):
         number_N[seen] = np.arange(len(seen))
         numbered = Ragged(number_N[pieces.values], pieces.offsets)
         vectors_ND = np.zeros((len(table), self.dim), dtype=np.float32)
-        vectors_ND[seen] = learn_embeddings(self, numbered, len(seen), seed, checkpoint, progress)
+        vectors_ND[seen] = learn_embeddings(
+            numbered,
+            len(seen),
+            dim=self.dim,
+            layers=self.layers,
+            history=self.history,
+            dropout=self.dropout,
+            training=self.training,
+            seed=seed,
+            checkpoint=checkpoint,
+            progress=progress,
+        )
         self.items_, self.vectors_ = table.items, vectors_ND
         return self
 

@@ -6,8 +6,6 @@ target.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -21,9 +19,7 @@ from capsid.rng import child_seed
 from capsid.running import CheckpointFile
 from capsid.train.batches import BatchPlan
 from capsid.train.loop import Loss, Task, train
-
-if TYPE_CHECKING:
-    from capsid.encode.sequence import SequenceEncoder
+from capsid.train.options import Training
 
 
 class SequenceNetwork(nn.Module):
@@ -56,32 +52,28 @@ class SequenceNetwork(nn.Module):
 
 
 def learn_embeddings(
-    settings: SequenceEncoder,
     pieces: Ragged,
     items: int,
+    *,
+    dim: int,
+    layers: int,
+    history: int,
+    dropout: float,
+    training: Training,
     seed: int,
     checkpoint: CheckpointFile | None,
     progress: Progress,
 ) -> np.ndarray:
     """Train on pieces of item numbers. Shape: (items, dim)."""
-    shape = BlockShape(
-        layers=settings.layers,
-        heads=1,
-        width=settings.dim,
-        feedforward=4 * settings.dim,
-        history=settings.history,
-        dropout=settings.dropout,
-    )
+    shape = BlockShape(layers=layers, heads=1, width=dim, feedforward=4 * dim, history=history, dropout=dropout)
     network = SequenceNetwork(items, shape)
     reset(network, shape.layers, torch.Generator().manual_seed(child_seed(seed, "sasrec", "weights")))
-    plan = BatchPlan(pieces.lengths, settings.training.batch_size, seed)
+    plan = BatchPlan(pieces.lengths, training.batch_size, seed)
 
     def loss(rows: np.ndarray, step: int) -> Loss:
         batch = pieces.take(rows)
         return Loss(network.loss(batch), len(batch.values) - len(batch))
 
-    train(
-        Task(network, plan, loss), settings.training, seed=seed, checkpoint=checkpoint, progress=progress, name="sasrec"
-    )
+    train(Task(network, plan, loss), training, seed=seed, checkpoint=checkpoint, progress=progress, name="sasrec")
     vectors: np.ndarray = network.item.weight.detach().numpy().copy()
     return vectors
