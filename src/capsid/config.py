@@ -164,6 +164,8 @@ def _coerce(value: Any, hint: Any, kinds: Kinds) -> Any:
             return dict(value)
         return from_dict(hint if isinstance(hint, type) else None, value, kinds)
     if isinstance(value, list):
+        if args and args[-1] is not Ellipsis and len(args) == len(value):
+            return tuple(_coerce(v, inner, kinds) for v, inner in zip(value, args))
         inner = args[0] if args else Any
         return tuple(_coerce(v, inner, kinds) for v in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):

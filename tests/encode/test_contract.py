@@ -20,6 +20,7 @@ from capsid.encode.kinds import ENCODERS
 from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.encode.sequence import SequenceEncoder
 from capsid.encode.text import TextEncoder
+from capsid.encode.views import Views
 from capsid.errors import DataError, NotFittedError
 from capsid.train.options import Training
 from encode.catalogue import COLD, make_table, new_items, permuted, some
@@ -37,6 +38,7 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "joined-whiten": lambda folder: JoinedEncoder(parts=(HASHING, AttributeEncoder(dim=6)), whiten=True, dim=4),
     "joined-whole": lambda folder: JoinedEncoder(parts=(HASHING, COLLABORATIVE), block_dim=0, weights=(1.0, 0.5)),
     "joined-nested": lambda folder: JoinedEncoder(parts=(JoinedEncoder(parts=(HASHING,)), AttributeEncoder())),
+    "views": lambda folder: Views(item=HASHING, others=(("behaviour", COLLABORATIVE),)),
 }
 KNOWS_NEW_ITEMS = [name for name in MAKERS if name not in ("collaborative", "sasrec", "precomputed")]
 

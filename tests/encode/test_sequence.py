@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 from torch.nn import functional as F
-from worlds import Watcher
+from worlds import Killed, Killer, Watcher
 
 from capsid.blocks.layers import BlockShape, reset
 from capsid.data.item_table import ItemTable
@@ -82,24 +82,12 @@ def test_the_loss_is_that_of_every_next_item_one_sequence_at_a_time(length: int)
     torch.testing.assert_close(found, torch.stack(losses).mean())
 
 
-class Killed(Exception):
-    pass
-
-
-class Killer(Watcher):
-    """Ends a fit at its fortieth step."""
-
-    def update(self, text: str) -> None:
-        if "step 40/" in text:
-            raise Killed
-
-
 def test_a_killed_fit_goes_on_from_the_cache_with_the_same_bits(tmp_path: Path) -> None:
     table = planted()
     encoder = replace(ENCODER, training=replace(ENCODER.training, steps=60, validate_every=25))
     _, whole = encode_items(encoder, table, seed=2, cache=None)
     with pytest.raises(Killed):
-        encode_items(encoder, table, seed=2, cache=tmp_path, progress=Killer())
+        encode_items(encoder, table, seed=2, cache=tmp_path, progress=Killer("step 40/"))
     assert [p.suffix for p in tmp_path.iterdir()] == [".checkpoint"]
     watcher = Watcher()
     _, resumed = encode_items(encoder, table, seed=2, cache=tmp_path, progress=watcher)

@@ -48,7 +48,7 @@ def fitted() -> ItemTokenizer:
     tokenizer, ids, merges = parts()
     out = ItemTokenizer(tokenizer=tokenizer, encoder=HashingEncoder(), merges=merges, collisions=Suffix())
     out.tokenizer_ = CapsuleTokenizer(codebooks=(4, 4, 4), rank=2, crowd=2).load_state(tokenizer.state())
-    out.ids_, out.merges_, out.vectors_ = ids, merges, VECTORS
+    out.ids_, out.merges_, out.blocks_ = ids, merges, {"item": VECTORS}
     return out
 
 

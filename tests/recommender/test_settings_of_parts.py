@@ -15,7 +15,11 @@ from capsid.recipe import KINDS, Recipe
 from capsid.recipes import RECIPES, get_recipe
 from capsid.settings import Rule, SettingError, check_together, explain, rules_of
 
-REQUIRED: dict[str, dict[str, Any]] = {"joined": {"parts": (HashingEncoder(),)}, "precomputed": {"path": "vectors.npy"}}
+REQUIRED: dict[str, dict[str, Any]] = {
+    "joined": {"parts": (HashingEncoder(),)},
+    "precomputed": {"path": "vectors.npy"},
+    "views": {"item": HashingEncoder()},
+}
 PARTS = {kind: cls(**REQUIRED.get(kind, {})) for kind, cls in KINDS.items()} | {"recipe": RECIPES["capsid-bpe"]}
 
 

@@ -50,6 +50,13 @@ class ItemTable:
             raise DataError(f"{len(vectors_ND)} vectors for {len(self.items)} items")
         return replace(self, blocks={**self.blocks, name: vectors_ND})
 
+    def with_blocks(self, blocks: Mapping[str, np.ndarray]) -> ItemTable:
+        """The same table with more blocks of vectors."""
+        table = self
+        for name, vectors_ND in blocks.items():
+            table = table.with_block(name, vectors_ND)
+        return table
+
     def vectors(self, name: str = "item") -> np.ndarray:
         """The block of that name. Shape: (items, d)."""
         if name not in self.blocks:

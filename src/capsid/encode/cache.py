@@ -1,6 +1,7 @@
 """Encode a catalogue, or take the vectors of an earlier run: one folder for each encoder, data and seed.
 
-Parts of a joined encoder are kept on their own, so that the slow text block serves every recipe and every split.
+Parts of a joined encoder and views are kept on their own, so that the slow text block serves every recipe and every
+split.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from capsid.config import to_dict
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import ItemEncoder, check_vectors, first_ids, fresh, has_evidence
 from capsid.encode.joined import JoinedEncoder
+from capsid.encode.views import MAIN, Views
 from capsid.errors import ArtifactError, DataError
 from capsid.locks import held
 from capsid.progress import Progress, duration, silent
@@ -37,16 +39,41 @@ def encode_items(
     progress: Progress = silent,
     cache: Path | Literal["default"] | None = "default",
 ) -> tuple[E, np.ndarray]:
-    """A fitted copy of `encoder` and the table's vectors, computed or from the cache (None: neither read nor write).
+    """A fitted copy of `encoder` and the table's vectors, those of the main view where it has several.
 
-    Rows of zeros, of which no part of the encoder has evidence, are reported, not refused. Shape: (items, d).
+    As `encode_blocks`. Shape: (items, d).
+    """
+    copy, blocks = encode_blocks(encoder, table, seed=seed, progress=progress, cache=cache)
+    return cast(E, copy), blocks[MAIN]
+
+
+def encode_blocks(
+    encoder: ItemEncoder,
+    table: ItemTable,
+    *,
+    seed: int = 0,
+    progress: Progress = silent,
+    cache: Path | Literal["default"] | None = "default",
+) -> tuple[ItemEncoder, dict[str, np.ndarray]]:
+    """A fitted copy of `encoder` and all its views, computed or from the cache (None: neither read nor write).
+
+    Rows of zeros, of which no part of the encoder has evidence, are reported, not refused. Shapes: (items, d).
     """
     root = cache_home() / "stages" / "vectors" if cache == "default" else cache
-    copy, vectors_ND = _encode(encoder, table, seed, progress, root)
-    nothing = ~has_evidence(vectors_ND)
-    if nothing.any():
-        progress.line(f"{int(nothing.sum()):,} items have no vector: {first_ids(nothing, table.items)}")
-    return copy, vectors_ND
+    copy: ItemEncoder
+    if isinstance(encoder, Views):
+        found = {name: _encode(part, table, seed, progress, root) for name, part in encoder.parts.items()}
+        copy = fresh(encoder).with_parts({name: part for name, (part, _) in found.items()})
+        blocks = {name: vectors for name, (_, vectors) in found.items()}
+    else:
+        copy, vectors_ND = _encode(encoder, table, seed, progress, root)
+        blocks = {MAIN: vectors_ND}
+    for name, vectors_ND in blocks.items():
+        nothing = ~has_evidence(vectors_ND)
+        if nothing.any():
+            view = "" if name == MAIN else f" in the view {name!r}"
+            progress.line(f"{int(nothing.sum()):,} items have no vector{view}: {first_ids(nothing, table.items)}")
+    return copy, blocks
 
 
 def _encode(encoder: E, table: ItemTable, seed: int, progress: Progress, root: Path | None) -> tuple[E, np.ndarray]:

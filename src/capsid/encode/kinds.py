@@ -9,6 +9,7 @@ from capsid.encode.joined import JoinedEncoder
 from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.encode.sequence import SequenceEncoder
 from capsid.encode.text import TextEncoder
+from capsid.encode.views import Views
 
 ENCODERS: dict[str, type] = {
     "attributes": AttributeEncoder,
@@ -18,4 +19,5 @@ ENCODERS: dict[str, type] = {
     "precomputed": PrecomputedEncoder,
     "sasrec": SequenceEncoder,
     "text": TextEncoder,
+    "views": Views,
 }

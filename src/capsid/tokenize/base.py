@@ -57,6 +57,13 @@ class Tokenizer(Protocol):
 
 
 @runtime_checkable
+class ReadsBlock(Protocol):
+    """Makes codes from one block of vectors of the item table, and says from which."""
+
+    block: str
+
+
+@runtime_checkable
 class LastCosts(Protocol):
     """Can say what every other last code would cost an item, so that a collision policy may change it."""
 

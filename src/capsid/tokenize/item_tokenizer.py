@@ -21,8 +21,9 @@ from capsid.config import Kinds, from_dict, to_dict
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.split import leave_one_out
-from capsid.encode.cache import encode_items
+from capsid.encode.cache import encode_blocks
 from capsid.encode.kinds import ENCODERS
+from capsid.encode.views import MAIN, Views, blocks_of
 from capsid.errors import ConfigError, DataError, NotFittedError
 from capsid.ids.collisions import COLLISIONS, Bucket
 from capsid.ids.layout import TokenLayout
@@ -31,7 +32,7 @@ from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.running import CheckpointFile
-from capsid.tokenize.base import LastCosts, Revising, Tracing
+from capsid.tokenize.base import LastCosts, ReadsBlock, Revising, Tracing
 from capsid.tokenize.kinds import MERGES, TOKENIZERS
 from capsid.vocabulary import Vocabulary
 
@@ -43,8 +44,8 @@ KINDS: Kinds = {**ENCODERS, **TOKENIZERS, **COLLISIONS, **MERGES}
 class ItemTokenizer:
     """Parts as in a recipe; `encoder` may be None where the tokenizer needs no vectors, `merges` where none are.
 
-    Item vectors have one owner. While parts are fitted it is the item table (its block "item"); afterwards it is
-    `vectors_` of this class, and whoever needs vectors of known items asks here.
+    Item vectors have one owner. While parts are fitted it is the item table (its block "item", and one for every other
+    view of the encoder); afterwards it is `blocks_` of this class, and whoever needs vectors of known items asks here.
     """
 
     tokenizer: Any
@@ -58,6 +59,16 @@ class ItemTokenizer:
         if not hasattr(self, "ids_"):
             raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
         return self.ids_
+
+    @property
+    def block(self) -> str:
+        """Name of the vectors that codes are made from."""
+        return self.tokenizer.block if isinstance(self.tokenizer, ReadsBlock) else MAIN
+
+    @property
+    def vectors_(self) -> np.ndarray | None:
+        """The vectors that the ids were made from, where they are kept. Shape: (items, d)."""
+        return self.blocks_.get(self.block)
 
     def fit(
         self,
@@ -76,9 +87,9 @@ class ItemTokenizer:
         self.text_fields_ = table.text_fields
         self.encoder_: Any | None = None
         if self.encoder is not None:
-            self.encoder_, vectors = encode_items(self.encoder, table, seed=seed, progress=progress)
-            table = table.with_block("item", vectors)
-        self.vectors_: np.ndarray | None = table.blocks.get("item")
+            self.encoder_, views = encode_blocks(self.encoder, table, seed=seed, progress=progress)
+            table = table.with_blocks(views)
+        self.blocks_ = dict(table.blocks)
         self.tokenizer_ = dataclasses.replace(self.tokenizer).fit(
             table, seed=seed, progress=progress, checkpoint=checkpoint
         )
@@ -180,14 +191,13 @@ class ItemTokenizer:
         old = self.ids.mixtures
         soft = None if old is None else self._mixtures(table, old.strongest, old.sharpness)
         grown.ids_ = self.ids.extend(list(table.items), codes, self.collisions, self._costs(table), soft)
-        if self.vectors_ is not None:
-            grown.vectors_ = np.concatenate([self.vectors_, table.vectors()])
+        grown.blocks_ = {n: np.concatenate([old_ND, table.vectors(n)]) for n, old_ND in self.blocks_.items()}
         return grown
 
     def without_vectors(self) -> ItemTokenizer:
         """The same without the items' vectors: a smaller folder, of which reports can tell less."""
         bare = copy.copy(self)
-        bare.vectors_ = None
+        bare.blocks_ = {}
         return bare
 
     def decode(self, tokens: Sequence[int]) -> list[str]:
@@ -229,8 +239,8 @@ class ItemTokenizer:
             save_arrays(folder / "encoder.npz", self.encoder_.state())
         if self.merges_ is not None:
             save_arrays(folder / "merges.npz", self.merges_.state())
-        if self.vectors_ is not None:
-            np.save(folder / "vectors.npy", self.vectors_, allow_pickle=False)
+        for name, vectors_ND in self.blocks_.items():
+            np.save(folder / _vectors_file(name), vectors_ND, allow_pickle=False)
         self.ids.save(folder)
 
     @classmethod
@@ -249,8 +259,9 @@ class ItemTokenizer:
         if self.merges is not None:
             self.merges_ = dataclasses.replace(self.merges).load_state(load_arrays(folder / "merges.npz"))
         # Mapped, not read: only diagnostics look at the vectors.
-        vectors = folder / "vectors.npy"
-        self.vectors_ = load_array(vectors, memory_map=True) if vectors.exists() else None
+        views = self.encoder.parts if isinstance(self.encoder, Views) else (MAIN, self.block)
+        files = {name: folder / _vectors_file(name) for name in views}
+        self.blocks_ = {name: load_array(f, memory_map=True) for name, f in files.items() if f.exists()}
         self.ids_ = SemanticIds.load(folder)
         return self
 
@@ -267,7 +278,7 @@ class ItemTokenizer:
 
     def _with_vectors(self, table: ItemTable) -> ItemTable:
         """The items of the fit with the vectors that they were fitted on."""
-        return table if self.vectors_ is None else table.with_block("item", self.vectors_)
+        return table.with_blocks(self.blocks_)
 
     def _frame(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> tuple[pl.DataFrame, Vocabulary]:
         """Items as a frame, and their ids."""
@@ -283,4 +294,8 @@ class ItemTokenizer:
         table = ItemTable.new_items(names, frame.drop("item_id"), self.text_fields_)
         if self.encoder_ is None:
             return table
-        return table.with_block("item", self.encoder_.transform(table))
+        return table.with_blocks(blocks_of(self.encoder_, table))
+
+
+def _vectors_file(block: str) -> str:
+    return "vectors.npy" if block == MAIN else f"vectors-{block}.npy"
