@@ -23,6 +23,7 @@ from capsid.running import CheckpointFile
 from capsid.train.batches import BatchPlan
 from capsid.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from capsid.train.options import Training
+from capsid.train.snapshots import NEVER_VALIDATED, Snapshots
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """How training went; the network holds the best averaged weights."""
+    """How training went; the network holds the best averaged weights, or the mean of the best `averaged` of them."""
 
     steps: int
     best_step: int
@@ -53,6 +54,7 @@ class TrainingResult:
     seconds: float
     tokens: int
     curve: tuple[CurvePoint, ...]
+    averaged: int = 1
 
     @property
     def tokens_per_second(self) -> float:
@@ -106,8 +108,6 @@ class _Run:
     progress: Progress
     name: str
     done: int = 0
-    best_step: int = 0
-    best_metric: float = -math.inf
     tokens: int = 0
     seconds: float = 0.0
     recent: float = math.nan
@@ -123,11 +123,20 @@ class _Run:
         self.average = {n: p.detach().clone() for n, p in self.parameters.items()}
         # What a network sets by itself as it trains (temperatures, steps) belongs to the weights of that moment.
         self.buffers = _kept_buffers(self.task.network)
-        self.best = self._now()
+        self.best = Snapshots(self.options.snapshots)
+        self.best.offer(0, NEVER_VALIDATED, self._now)
         self.epoch = -1
         self.batches: list[np.ndarray] = []
         self.saved_at = time.monotonic()
         self.start_tokens, self.start_seconds = 0, 0.0
+
+    @property
+    def best_step(self) -> int:
+        return self.best.kept[0].step
+
+    @property
+    def best_metric(self) -> float:
+        return self.best.kept[0].metric
 
     def over(self) -> bool:
         if self.done >= len(self.steps):
@@ -181,18 +190,20 @@ class _Run:
 
     def _validate(self) -> None:
         if self.task.validate is None:
-            self.best_step, self.best = self.done, self._now()
+            self.best.offer(self.done, NEVER_VALIDATED, self._now)
             return
-        with _Lent(self.parameters, self.average):
-            self.task.network.eval()
-            metric = self.task.validate()
-            self.task.network.train()
+        metric = self._measured(self.task.validate, self.average)
         self.curve.append(CurvePoint(self.done, self.recent, metric, self.seconds))
-        if metric > self.best_metric:
-            self.best_step, self.best_metric = self.done, metric
-            self.best = self._now()
+        self.best.offer(self.done, metric, self._now)
         best = f"best {self.best_metric:.4f} at {self.best_step:,}"
         self.progress.line(f"{self._status()}  valid {self.task.metric} {metric:.4f} ({best})")
+
+    def _measured(self, validate: Callable[[], float], weights: dict[str, Tensor]) -> float:
+        with _Lent(self.parameters, weights):
+            self.task.network.eval()
+            metric = validate()
+            self.task.network.train()
+        return metric
 
     def _status(self) -> str:
         spent = self.seconds - self.start_seconds
@@ -204,11 +215,23 @@ class _Run:
         )
 
     def finish(self) -> TrainingResult:
+        weights, metric, averaged = self._last()
         with torch.no_grad():
             for name, tensor in (self.parameters | self.buffers).items():
-                tensor.copy_(self.best[name])
+                tensor.copy_(weights[name])
         self.task.network.eval()
-        return TrainingResult(self.done, self.best_step, self.best_metric, self.seconds, self.tokens, tuple(self.curve))
+        return TrainingResult(self.done, self.best_step, metric, self.seconds, self.tokens, tuple(self.curve), averaged)
+
+    def _last(self) -> tuple[dict[str, Tensor], float, int]:
+        """The best weights, or the mean of the best if that validates better; its metric; how many are in it."""
+        best = self.best.kept[0]
+        if len(self.best.kept) > 1 and self.task.validate is not None:
+            mean = self.best.mean()
+            metric = self._measured(self.task.validate, mean)
+            self.progress.line(f"{self.name}: mean of {len(self.best.kept)}  valid {self.task.metric} {metric:.4f}")
+            if metric > best.metric:
+                return mean, metric, len(self.best.kept)
+        return best.weights, best.metric, 1
 
     def _save(self) -> None:
         if self.checkpoint is None:
@@ -216,14 +239,15 @@ class _Run:
         tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
         for name, tensor in (self.parameters | self.buffers).items():
             tensors[f"weights/{name}"] = tensor.detach().clone()
-            tensors[f"best/{name}"] = self.best[name].clone()
+        tensors |= self.best.tensors()
         for name, parameter in self.parameters.items():
             tensors[f"average/{name}"] = self.average[name].clone()
             for key, value in self.optimizer.state[parameter].items():
                 tensors[f"adam/{name}/{key}"] = value
         values = {
-            "counters": [self.done, self.best_step, self.tokens],
-            "numbers": [self.best_metric, self.seconds, self.recent],
+            "counters": [self.done, self.tokens],
+            "numbers": [self.seconds, self.recent],
+            "best": self.best.values(),
             "curve": [[p.step, p.loss, p.metric, p.seconds] for p in self.curve],
         }
         save_checkpoint(self.checkpoint.path, tensors, values)
@@ -235,14 +259,14 @@ class _Run:
         if saved is None:
             return
         self._restore_tensors(saved)
-        self.done, self.best_step, self.tokens = saved.values["counters"]
-        self.best_metric, self.seconds, self.recent = saved.values["numbers"]
+        self.done, self.tokens = saved.values["counters"]
+        self.seconds, self.recent = saved.values["numbers"]
         self.curve = [CurvePoint(*p) for p in saved.values["curve"]]
         self.start_tokens, self.start_seconds = self.tokens, self.seconds
         self.progress.line(f"{self.name}: going on from step {self.done:,}")
 
     def _restore_tensors(self, saved: Checkpoint) -> None:
-        weights, average, best, adam = (saved.group(g) for g in ("weights", "average", "best", "adam"))
+        weights, average, adam = (saved.group(g) for g in ("weights", "average", "adam"))
         own = self.parameters | self.buffers
         if {n: t.shape for n, t in weights.items()} != {n: p.shape for n, p in own.items()}:
             raise CapsidError(f"the checkpoint {saved.path} is of another network", hint="delete it to start anew")
@@ -256,7 +280,7 @@ class _Run:
                 }
         # Averages are paired with parameters by place, and a checkpoint lists its tensors by name.
         self.average = {n: average[n] for n in self.parameters}
-        self.best = {n: best[n] for n in own}
+        self.best.restore(saved.values["best"], saved.group)
         torch.set_rng_state(saved.tensors["rng"])
 
 

@@ -34,6 +34,9 @@ class Training:
     validate_every: int = setting(1_000, "Steps from one validation to the next.", least=1)
     patience: int = setting(8, "Training stops after this many validations without a new best.", least=1)
     validation_users: int = setting(5_000, "How many users a validation ranks items for, at most.", least=1)
+    snapshots: int = setting(
+        1, "How many of the best validated weights are averaged, if their mean validates better; 1: none.", least=1
+    )
     select: str = setting(
         "recall@10", "Which measure of validation chooses the weights that are kept.", choices=("recall@10", "ndcg@10")
     )
