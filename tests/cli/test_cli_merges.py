@@ -67,7 +67,7 @@ def test_merges_and_export_agree(merged: Path, exported: list[dict]) -> None:
     after = sum(len(row["tokens"]) for row in exported) / 64
     assert found["tokens_an_item"] == pytest.approx({"before": before, "after": after})
     shown = capsid("tokenizer", "merges", merged, "--top", 2).out
-    assert f"{found['count']} merges, {before:.3f} -> {after:.3f} tokens an item" in shown
+    assert f"{found['count']} merges, {before:.3f} -> {after:.3f} tokens per item" in shown
     assert f"token {found['merges'][0]['token']} = " in shown
     assert found["merges"][0]["examples"][0]["title"] in shown
     assert shown.count("token ") == 2

@@ -99,7 +99,7 @@ def encode(
     drift = opened.drift(names.ids(new))
     if drift is not None:
         Console().line(drift_text(drift))
-    lines = opened.lines(names)
+    lines = [line.to_dict() for line in opened.lines(names)]
     if not file.printed or not as_json:
         _write(file, lines)
     if as_json:
@@ -191,7 +191,7 @@ def inspect(
     opened = open_tokenizer(path)
     check_items([item], opened.items, opened.title)
     about = opened.inspect(item)
-    print_json(about) if as_json else print(item_text(about))
+    print_json(about.to_dict()) if as_json else print(item_text(about))
 
 
 @app.command("facets")
@@ -214,7 +214,7 @@ def facets(
 
     count = parse_k(k)
     found = open_tokenizer(path).facets(depth=depth, count=count)
-    print_json(found) if as_json else print(facets_text(found))
+    print_json(found.to_dict()) if as_json else print(facets_text(found))
 
 
 @app.command("merges")
@@ -237,7 +237,7 @@ def merges(
     if top < 1:
         raise ConfigError(f"--top is {top}", hint="at least 1")
     found = open_tokenizer(path).merges(top=top)
-    print_json(found) if as_json else print(merges_text(found))
+    print_json(found.to_dict()) if as_json else print(merges_text(found))
 
 
 @app.command("export")
@@ -258,7 +258,7 @@ def export(
 
     file = OutputFile.check(out, force=force)
     opened = open_tokenizer(path)
-    _write(file, opened.lines(opened.items))
+    _write(file, [line.to_dict() for line in opened.lines(opened.items)])
 
 
 def _write(file: OutputFile, lines: list[dict[str, Any]]) -> None:

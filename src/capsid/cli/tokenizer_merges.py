@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from capsid.inspection.answers import ItemInspection, Merges, ShownMerge, Subword
 
 
-def merges_text(found: dict[str, Any]) -> str:
-    """A paragraph a merge."""
-    tokens = found["tokens_an_item"]
-    head = f"{found['count']:,} merges, {tokens['before']:.3f} -> {tokens['after']:.3f} tokens an item"
-    blocks = [head]
-    for m in found["merges"]:
-        tiers = ", ".join(f"{name} {100 * share:.0f} %" for name, share in m["tiers"].items())
-        length = f"{m['tokens_before']:.2f} -> {m['tokens_after']:.2f} tokens"
-        first = f"{_meaning(m)}  gate {m['strength']:.3f}, cosine {m['cosine']:.2f}, taken {m['taken']:,} times"
-        second = f"  {m['items']:,} items ({tiers}), {length}"
-        blocks.append("\n".join([first, second, *(f"    {e['item']}  {e['title']}" for e in m["examples"])]))
+def merges_text(found: Merges) -> str:
+    """A paragraph for every merge."""
+    tokens = found.tokens_an_item
+    blocks = [f"{found.count:,} merges, {tokens.before:.3f} -> {tokens.after:.3f} tokens per item"]
+    for m in found.merges:
+        tiers = ", ".join(f"{name} {100 * share:.0f} %" for name, share in m.tiers.items())
+        length = f"{m.tokens_before:.2f} -> {m.tokens_after:.2f} tokens"
+        first = f"{_meaning(m)}  gate {m.strength:.3f}, cosine {m.cosine:.2f}, taken {m.taken:,} times"
+        second = f"  {m.items:,} items ({tiers}), {length}"
+        blocks.append("\n".join([first, second, *(f"    {e.item}  {e.title}" for e in m.examples)]))
     return "\n\n".join(blocks)
 
 
-def subword_lines(about: dict[str, Any]) -> list[str]:
-    """The same for a person."""
-    if "subwords" not in about:
+def subword_lines(about: ItemInspection) -> list[str]:
+    """What each token of an item stands for; nothing without merges."""
+    if about.unmerged is None or about.subwords is None:
         return []
-    lines = [f"before merging: {' '.join(map(str, about['unmerged']))}"]
-    for s in about["subwords"]:
-        what = _meaning(s) if s["codes"] else f"token {s['token']} = suffix"
-        lines.append(
-            f"  {what}  {'merged' if s['merged'] else 'single'}, {s['items']:,} items, taken {s['taken']:,} times"
-        )
+    lines = [f"before merging: {' '.join(map(str, about.unmerged))}"]
+    for s in about.subwords:
+        what = _meaning(s) if s.codes else f"token {s.token} = suffix"
+        lines.append(f"  {what}  {'merged' if s.merged else 'single'}, {s.items:,} items, taken {s.taken:,} times")
     return lines
 
 
-def _meaning(about: dict[str, Any]) -> str:
-    first, last = about["depth"], about["depth"] + len(about["codes"]) - 1
+def _meaning(about: ShownMerge | Subword) -> str:
+    first, last = about.depth, about.depth + len(about.codes) - 1
     depths = f"depth {first}" if first == last else f"depths {first} to {last}"
-    return f"token {about['token']} = {' '.join(map(str, about['codes']))} ({depths})"
+    return f"token {about.token} = {' '.join(map(str, about.codes))} ({depths})"

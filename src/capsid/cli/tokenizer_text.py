@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from capsid.cli.tokenizer_merges import subword_lines
 from capsid.evaluate.capsule_report import Drift
+from capsid.inspection.answers import Facets, ItemInspection, ShownCapsule
 
 
 def report_rows(quality: dict[str, Any]) -> list[list[str]]:
@@ -23,37 +25,32 @@ def report_rows(quality: dict[str, Any]) -> list[list[str]]:
     return [[name, _shown(value)] for name, value in rows]
 
 
-def item_text(about: dict[str, Any]) -> str:
+def item_text(about: ItemInspection) -> str:
     """An item, its codes, and how it was routed or who shares its first codes."""
-    lines = [f"{about['item']}  {about['title']}"]
-    lines += [f"{name:7} {' '.join(map(str, about[name]))}" for name in ("codes", "tokens")]
+    lines = [f"{about.item}  {about.title}", f"codes   {_joined(about.codes)}", f"tokens  {_joined(about.tokens)}"]
     lines += subword_lines(about)
-    for level in about.get("depths", ()):
-        residual = level["residual"]
+    for level in about.depths or ():
         lines += [
             "",
-            f"depth {level['depth']}: token {level['token']} (code {level['code']}), confidence "
-            f"{level['confidence']:.3f}, residual {residual['soft']:.3f} soft, {residual['hard']:.3f} hard",
-            *(_capsule(capsule) for capsule in level["capsules"]),
+            f"depth {level.depth}: token {level.token} (code {level.code}), confidence {level.confidence:.3f}, "
+            f"residual {level.residual.soft:.3f} soft, {level.residual.hard:.3f} hard",
+            *map(_capsule, level.capsules),
         ]
-    if "stopped" in about:
-        stopped = about["stopped"]
-        lines += ["", f"ends after {stopped['depth']} ({stopped['cause']}): {stopped['because']}"]
-    for level in about["prefixes"]:
-        lines += ["", f"{level['items'] - 1:,} other items share the codes {' '.join(map(str, level['codes']))}"]
-        lines += [f"  {other['item']}  {other['title']}" for other in level["examples"]]
+    if about.stopped is not None:
+        lines += ["", f"ends after {about.stopped.depth} ({about.stopped.cause}): {about.stopped.because}"]
+    for prefix in about.prefixes:
+        lines += ["", f"{prefix.items - 1:,} other items share the codes {_joined(prefix.codes)}"]
+        lines += [f"  {other.item}  {other.title}" for other in prefix.examples]
     return "\n".join(lines)
 
 
-def facets_text(found: dict[str, Any]) -> str:
+def facets_text(found: Facets) -> str:
     """Items of two facets, best first."""
-    if not found["items"]:
-        return f"no id is routed to two capsules at depth {found['depth']}"
-    blocks = []
-    for about in found["items"]:
-        head = f"{about['item']}  {about['title']}"
-        blocks.append("\n".join([head, *(_capsule(capsule) for capsule in about["facets"])]))
-    return "\n\n".join(blocks)
+    if not found.items:
+        return f"no id is routed to two capsules at depth {found.depth}"
+    return "\n\n".join(
+        "\n".join([f"{about.item}  {about.title}", *map(_capsule, about.facets)]) for about in found.items
+    )
 
 
 def drift_text(drift: Drift) -> str:
@@ -70,12 +67,16 @@ def drift_text(drift: Drift) -> str:
     return "\n".join([*lines, drift.sentence()])
 
 
-def _capsule(capsule: dict[str, Any]) -> str:
+def _capsule(capsule: ShownCapsule) -> str:
     """Weight, code, size, words and examples of a capsule in one line."""
-    words = ", ".join(capsule["words"])
-    examples = "; ".join(other["title"] for other in capsule["nearest"])
+    words = ", ".join(capsule.words)
+    examples = "; ".join(other.title for other in capsule.nearest)
     about = " | ".join(part for part in (words, examples) if part)
-    return f"  {capsule['weight']:.3f}  capsule {capsule['code']} ({capsule['items']:,} items)  {about}".rstrip()
+    return f"  {capsule.weight:.3f}  capsule {capsule.code} ({capsule.items:,} items)  {about}".rstrip()
+
+
+def _joined(numbers: Iterable[int]) -> str:
+    return " ".join(map(str, numbers))
 
 
 def _convergence(value: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -1,7 +1,7 @@
 """What can be asked about the ids of a fitted tokenizer, with the user's own item ids: lines, one item, facets, drift.
 
-Answers are plain dictionaries, the same on the command line and over HTTP. Loads no torch; a tokenizer that routes
-loads it when it is asked how.
+Answers are values of `capsid.inspection.answers`, the same on the command line and over HTTP. Loads no torch; a
+tokenizer that routes loads it when it is asked how.
 """
 
 from __future__ import annotations
@@ -16,6 +16,19 @@ from capsid.errors import ConfigError
 from capsid.evaluate.capsule_meaning import Capsule, TitleWords, capsules, two_facets
 from capsid.evaluate.capsule_report import Drift, Routing, drift
 from capsid.evaluate.tokenizer_quality import TokenizerQuality, quality_of
+from capsid.inspection.answers import (
+    FacetItem,
+    Facets,
+    IdLine,
+    ItemInspection,
+    Merges,
+    Residual,
+    RoutedDepth,
+    SharedPrefix,
+    ShownCapsule,
+    Stopped,
+    Titled,
+)
 from capsid.inspection.merges import merges_of, subwords_of
 from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -51,7 +64,7 @@ class OpenTokenizer:
         tokenizer, vectors = self.tokenizer.tokenizer_, self.tokenizer.vectors_
         return (tokenizer, vectors) if isinstance(tokenizer, Routing) and vectors is not None else None
 
-    def lines(self, items: Iterable[str]) -> list[dict[str, Any]]:
+    def lines(self, items: Iterable[str]) -> list[IdLine]:
         """Items as `export` writes them."""
         ids = self.tokenizer.ids
         rows = [ids.items.number(item) for item in items]
@@ -62,31 +75,33 @@ class OpenTokenizer:
             confidence_RL = confidence_RL[rows] if len(rows) == len(ids) else confidence_RL
         out = []
         for i, row in enumerate(rows):
-            codes = ids.codes[row].tolist()
-            sure = None if confidence_RL is None else _plain(confidence_RL[i, : len(codes)])
-            line = {"item": ids.items[row], "codes": codes, "tokens": ids.tokens[row].tolist(), "confidences": sure}
-            out.append(line)
+            codes, tokens = tuple(ids.codes[row].tolist()), tuple(ids.tokens[row].tolist())
+            sure = None if confidence_RL is None else tuple(_plain(confidence_RL[i, : len(codes)]))
+            out.append(IdLine(ids.items[row], codes, tokens, sure))
         return out
 
-    def inspect(self, item: str) -> dict[str, Any]:
+    def inspect(self, item: str) -> ItemInspection:
         """An item's line, its title, who shares its first codes, and how it was routed where it was."""
         ids = self.tokenizer.ids
         row = ids.items.number(item)
         levels = []
         for depth, rows in enumerate(sharing(ids.codes, row)):
             examples = rows[rows != row][:EXAMPLES].tolist()
-            levels.append(
-                {
-                    "codes": ids.codes[row][: depth + 1].tolist(),
-                    "items": len(rows),
-                    "examples": [{"item": ids.items[n], "title": self.title(n)} for n in examples],
-                }
-            )
-        about = {**self.lines([item])[0], "title": self.title(row), "prefixes": levels}
-        about |= subwords_of(self.tokenizer, row)
-        return about if self.routing is None else {**about, **self._routed(row, *self.routing)}
+            codes = tuple(ids.codes[row][: depth + 1].tolist())
+            levels.append(SharedPrefix(codes, len(rows), self._titled(examples)))
+        line = self.lines([item])[0]
+        depths, stopped = (None, None) if self.routing is None else self._routed(row, *self.routing)
+        return ItemInspection(
+            **vars(line),
+            title=self.title(row),
+            prefixes=tuple(levels),
+            unmerged=None if self.tokenizer.merges_ is None else tuple(ids.unmerged[row].tolist()),
+            subwords=subwords_of(self.tokenizer, row),
+            depths=depths,
+            stopped=stopped,
+        )
 
-    def facets(self, *, depth: int, count: int) -> dict[str, Any]:
+    def facets(self, *, depth: int, count: int) -> Facets:
         """Items whose weight at a depth (from 1) lies on two capsules, and what those stand for."""
         if self.routing is None:
             raise ConfigError(
@@ -103,21 +118,21 @@ class OpenTokenizer:
         wanted = [(depth - 1, code) for facet in found for code in facet.codes]
         known = capsules(tokenizer, vectors, ids.codes, TitleWords(self.titles), wanted)
         items = [
-            {
-                "item": ids.items[facet.row],
-                "title": self.title(facet.row),
-                "codes": ids.codes[facet.row].tolist(),
-                "facets": [self._shown(known[depth - 1, c], w) for c, w in zip(facet.codes, facet.weights)],
-            }
+            FacetItem(
+                item=ids.items[facet.row],
+                title=self.title(facet.row),
+                codes=tuple(ids.codes[facet.row].tolist()),
+                facets=tuple(self._shown(known[depth - 1, c], w) for c, w in zip(facet.codes, facet.weights)),
+            )
             for facet in found
         ]
-        return {"depth": depth, "items": items}
+        return Facets(depth, tuple(items))
 
     def quality(self) -> TokenizerQuality:
         """Diagnostics, with the vectors the ids were made from where there are any."""
         return quality_of(self.tokenizer)
 
-    def merges(self, *, top: int) -> dict[str, Any]:
+    def merges(self, *, top: int) -> Merges:
         """The most used merged tokens."""
         return merges_of(self.tokenizer, self.title, top=top)
 
@@ -132,7 +147,7 @@ class OpenTokenizer:
         tokenizer, vectors = self.routing
         return drift(tokenizer.reference_, tokenizer.trace_vectors(vectors[[self.items.number(i) for i in items]]))
 
-    def _routed(self, row: int, tokenizer: Routing, vectors_NI: np.ndarray) -> dict[str, Any]:
+    def _routed(self, row: int, tokenizer: Routing, vectors_NI: np.ndarray) -> tuple[tuple[RoutedDepth, ...], Stopped]:
         """Depth by depth: token, confidence, the strongest capsules and what they stand for; then why the id ends."""
         ids = self.tokenizer.ids
         seen = tokenizer.trace_vectors(vectors_NI[row : row + 1], strongest=STRONGEST)
@@ -140,31 +155,34 @@ class OpenTokenizer:
         strongest = [list(zip(seen.strongest[0, d].tolist(), seen.strongest_weight[0, d])) for d in range(length)]
         wanted = [(d, code) for d, pairs in enumerate(strongest) for code, _ in pairs]
         known = capsules(tokenizer, vectors_NI, ids.codes, TitleWords(self.titles), wanted, without=row)
-        depths = [
-            {
-                "depth": d + 1,
-                "code": int(ids.codes[row][d]),
-                "token": int(ids.unmerged[row][d]),
-                "confidence": _plain(seen.confidence[0, d]),
-                "winner_mass": _plain(seen.mass[0, d]),
-                "residual": {"soft": _plain(seen.soft[0, d]), "hard": _plain(seen.hard[0, d])},
-                "capsules": [self._shown(known[d, code], weight) for code, weight in strongest[d]],
-            }
+        depths = tuple(
+            RoutedDepth(
+                depth=d + 1,
+                code=int(ids.codes[row][d]),
+                token=int(ids.unmerged[row][d]),
+                confidence=_plain(seen.confidence[0, d]),
+                winner_mass=_plain(seen.mass[0, d]),
+                residual=Residual(soft=_plain(seen.soft[0, d]), hard=_plain(seen.hard[0, d])),
+                capsules=tuple(self._shown(known[d, code], weight) for code, weight in strongest[d]),
+            )
             for d in range(length)
-        ]
-        return {"depths": depths, "stopped": _why(tokenizer, seen)}
+        )
+        return depths, _why(tokenizer, seen)
 
-    def _shown(self, capsule: Capsule, weight: float) -> dict[str, Any]:
-        return {
-            "code": capsule.code,
-            "weight": _plain(weight),
-            "items": capsule.items,
-            "words": list(capsule.words),
-            "nearest": [{"item": self.items[n], "title": self.title(n)} for n in capsule.nearest],
-        }
+    def _shown(self, capsule: Capsule, weight: float) -> ShownCapsule:
+        return ShownCapsule(
+            code=capsule.code,
+            weight=_plain(weight),
+            items=capsule.items,
+            words=tuple(capsule.words),
+            nearest=self._titled(capsule.nearest),
+        )
+
+    def _titled(self, numbers: Iterable[int]) -> tuple[Titled, ...]:
+        return tuple(Titled(self.items[n], self.title(n)) for n in numbers)
 
 
-def _why(tokenizer: Routing, seen: Trace) -> dict[str, Any]:
+def _why(tokenizer: Routing, seen: Trace) -> Stopped:
     """Why the only id of a trace ends where it does."""
     stops, rules = tokenizer.stop(seen), tokenizer.rules
     depth = int(stops.lengths[0])
@@ -178,7 +196,7 @@ def _why(tokenizer: Routing, seen: Trace) -> dict[str, Any]:
         "prefix": f"a rule would have ended it before, but there its prefix stood for more than {rules.crowd}"
         f" full {'code' if rules.crowd == 1 else 'codes'} of the fit",
     }
-    return {"cause": cause, "depth": depth, "because": because[cause], "rules": asdict(rules)}
+    return Stopped(cause, depth, because[cause], asdict(rules))
 
 
 def _plain(value: Any) -> Any:

@@ -3,71 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from capsid.errors import ConfigError
 from capsid.evaluate.merge_report import MergeUse, merge_uses, token_carriers
+from capsid.inspection.answers import Merges, Shortened, ShownMerge, Subword, Titled
 from capsid.popularity import TIERS
 from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.vocabulary import Vocabulary
 
 EXAMPLES = 3
 Title = Callable[[int], str]
 
 
-def merges_of(tokenizer: ItemTokenizer, title: Title, *, top: int) -> dict[str, Any]:
+def merges_of(tokenizer: ItemTokenizer, title: Title, *, top: int) -> Merges:
     """The merged tokens that training met most often, and what merging did to lengths."""
     if tokenizer.merges_ is None:
         raise ConfigError("these ids have no merges", hint="fit a recipe with merges, such as capsid-bpe")
     ids, merges = tokenizer.ids, tokenizer.merges_
     uses = merge_uses(ids, merges)
     best = sorted(uses, key=lambda use: (-use.taken, -len(use.items), use.token))[:top]
-    before, after = float(ids.unmerged.lengths.mean()), float(ids.tokens.lengths.mean())
-    return {
-        "count": len(uses),
-        "tokens_an_item": {"before": before, "after": after},
-        "merges": [_shown(use, merges.counts_, ids.items, title) for use in best],
-    }
+    return Merges(
+        count=len(uses),
+        tokens_an_item=Shortened(float(ids.unmerged.lengths.mean()), float(ids.tokens.lengths.mean())),
+        merges=tuple(_shown(use, merges.counts_, ids.items, title) for use in best),
+    )
 
 
-def subwords_of(tokenizer: ItemTokenizer, row: int) -> dict[str, Any]:
-    """An item's tokens before merging, and what each of its tokens now stands for; empty without merges."""
+def subwords_of(tokenizer: ItemTokenizer, row: int) -> tuple[Subword, ...] | None:
+    """What each token of an item stands for; None without merges."""
     if tokenizer.merges_ is None:
-        return {}
+        return None
     ids, merges = tokenizer.ids, tokenizer.merges_
     carriers = token_carriers(ids)
     counts_N = np.zeros(len(ids), dtype=np.int64)
     counts_N[: len(merges.counts_)] = merges.counts_
-    subwords = []
-    for token in ids.tokens[row].tolist():
-        subwords.append(
-            {
-                "token": token,
-                "depth": int(ids.layout.depth_of[token]) + 1,
-                "codes": list(ids.layout.codes_of(token)),
-                "merged": bool(len(ids.layout.merges)) and token >= ids.layout.merges.first,
-                "items": len(carriers[token]),
-                "taken": int(counts_N[carriers[token]].sum()),
-            }
+    return tuple(
+        Subword(
+            token=token,
+            depth=int(ids.layout.depth_of[token]) + 1,
+            codes=tuple(ids.layout.codes_of(token)),
+            merged=bool(len(ids.layout.merges)) and token >= ids.layout.merges.first,
+            items=len(carriers[token]),
+            taken=int(counts_N[carriers[token]].sum()),
         )
-    return {"unmerged": ids.unmerged[row].tolist(), "subwords": subwords}
+        for token in ids.tokens[row].tolist()
+    )
 
 
-def _shown(use: MergeUse, counts_N: np.ndarray, items: Any, title: Title) -> dict[str, Any]:
+def _shown(use: MergeUse, counts_N: np.ndarray, items: Vocabulary, title: Title) -> ShownMerge:
     # Best known first: that is what a person recognises.
     known = sorted(use.items, key=lambda n: (-int(counts_N[n]) if n < len(counts_N) else 0, n))[:EXAMPLES]
-    return {
-        "token": use.token,
-        "depth": use.depth + 1,
-        "codes": list(use.codes),
-        "strength": round(use.strength, 6),
-        "count": use.count,
-        "cosine": round(use.cosine, 6),
-        "items": len(use.items),
-        "taken": use.taken,
-        "tiers": dict(zip(TIERS, use.tiers)),
-        "tokens_before": use.tokens_before,
-        "tokens_after": use.tokens_after,
-        "examples": [{"item": items[n], "title": title(n)} for n in known],
-    }
+    return ShownMerge(
+        token=use.token,
+        depth=use.depth + 1,
+        codes=tuple(use.codes),
+        strength=round(use.strength, 6),
+        count=use.count,
+        cosine=round(use.cosine, 6),
+        items=len(use.items),
+        taken=use.taken,
+        tiers=dict(zip(TIERS, use.tiers)),
+        tokens_before=use.tokens_before,
+        tokens_after=use.tokens_after,
+        examples=tuple(Titled(items[n], title(n)) for n in known),
+    )

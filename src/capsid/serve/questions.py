@@ -44,7 +44,7 @@ def about_item(snapshot: Snapshot, item: str) -> dict[str, Any]:
     number = number_of(snapshot, item)
     attributes = snapshot.recommender.catalogue_.attributes.row(number, named=True)
     return {
-        **snapshot.tokenizer.inspect(item),
+        **snapshot.tokenizer.inspect(item).to_dict(),
         "retired": snapshot.is_retired(item),
         "attributes": {name: value for name, value in attributes.items() if value is not None},
     }
