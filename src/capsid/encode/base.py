@@ -17,6 +17,7 @@ from capsid.data.item_table import ItemTable
 from capsid.errors import ArtifactError, DataError, NotFittedError
 from capsid.progress import Progress, silent
 from capsid.running import CheckpointFile
+from capsid.settings import check_settings
 from capsid.vocabulary import Vocabulary
 
 T = TypeVar("T")
@@ -136,10 +137,15 @@ def below(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]
 
 
 class RemembersVectors:
-    """The saved state of encoders that hold one vector for every item they know."""
+    """What encoders share that hold one vector for every item they know: the check of settings and the learnt state."""
 
     items_: Vocabulary | None
     vectors_: np.ndarray | None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        self.items_ = None
+        self.vectors_ = None
 
     def state(self) -> dict[str, np.ndarray]:
         """Item ids and their vectors."""

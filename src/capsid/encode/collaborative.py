@@ -19,8 +19,7 @@ from capsid.errors import DataError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
-from capsid.settings import check_settings, setting
-from capsid.vocabulary import Vocabulary
+from capsid.settings import setting
 
 
 @dataclass(kw_only=True)
@@ -40,11 +39,6 @@ class CollaborativeEncoder(RemembersVectors):
     )
     shift: float = setting(1.0, "The PMI is lowered by the logarithm of this; 1: not at all.", above=0)
     power: float = setting(0.5, "Exponent of the singular values that scale the vectors.", least=0)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        self.items_: Vocabulary | None = None
-        self.vectors_: np.ndarray | None = None
 
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None

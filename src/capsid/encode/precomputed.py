@@ -27,7 +27,7 @@ from capsid.encode.matrix_files import ids_file, read_matrix
 from capsid.errors import DataError
 from capsid.progress import Progress, silent
 from capsid.running import CheckpointFile
-from capsid.settings import check_settings, setting
+from capsid.settings import setting
 from capsid.vocabulary import Vocabulary
 
 
@@ -42,11 +42,6 @@ class PrecomputedEncoder(RemembersVectors):
     missing: Literal["error", "zero"] = setting(
         "error", "Whether an item without a vector (no row, or a row of zeros) is an error or gets zeros."
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        self.items_: Vocabulary | None = None
-        self.vectors_: np.ndarray | None = None
 
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None

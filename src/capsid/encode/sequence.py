@@ -20,9 +20,8 @@ from capsid.errors import DataError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
-from capsid.settings import check_settings, setting
+from capsid.settings import setting
 from capsid.train.options import Training
-from capsid.vocabulary import Vocabulary
 
 
 def sequence_training() -> Training:
@@ -42,11 +41,6 @@ class SequenceEncoder(RemembersVectors):
     history: int = setting(50, "How many items the network reads at most; longer sequences are cut.", least=1)
     dropout: float = setting(0.3, "Share of the activations that training drops.", least=0, most=0.99)
     training: Training = setting(factory=sequence_training, about="How the network is trained.")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        self.items_: Vocabulary | None = None
-        self.vectors_: np.ndarray | None = None
 
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
