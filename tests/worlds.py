@@ -6,10 +6,12 @@ import resource
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -25,7 +27,7 @@ from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
-from capsid.running import RunOptions
+from capsid.running import CheckpointFile, RunOptions
 from capsid.vocabulary import Vocabulary
 
 
@@ -220,3 +222,14 @@ class Watcher:
 
     def update(self, text: str) -> None:
         self.updates.append(text)
+
+
+def assert_resumes(tokenizer: Any, table: ItemTable, whole: dict[str, np.ndarray], word: str, folder: Path) -> None:
+    """A fit that is killed when it says `word` and started again ends with the arrays of the unbroken fit, `whole`."""
+    checkpoint = CheckpointFile(folder / "checkpoint", 0.0)
+    with pytest.raises(Killed):
+        tokenizer.fit(table, seed=4, checkpoint=checkpoint, progress=Killer(word))
+    resumed = tokenizer.fit(table, seed=4, checkpoint=checkpoint).state()
+    assert resumed.keys() == whole.keys()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(resumed[name], array, err_msg=name)

@@ -72,13 +72,13 @@ def fit_recipe(
     for number, stretch in enumerate(stretch for phase in recipe.schedule for stretch in phase.stretches()):
         phase = stretch.phase
         if phase.retokenize:
-            tokenizer = stages.tokenizer(f"tokenizer-{number}", _Revision(tokenizer, generator, table, seed, progress))
+            tokenizer = stages.tokenizer(f"tokenizer-{number}", _Revision(tokenizer, generator, table, progress))
             trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
         retriever = Retriever(Reader(generator, tokenizer.ids, trie, generator.history), recipe.decoder)
         companion = None if phase.adapt is None else Companion(phase.adapt, tokenizer, seed=seed + number)
         log.append(stages.train(number, recipe, stretch, retriever, companion, table, split, seed, progress))
         if phase.adapt is not None and companion is not None:
-            adapted = _Adapted(tokenizer, phase.adapt, companion, table, seed, progress)
+            adapted = _Adapted(tokenizer, phase.adapt, companion, table, progress)
             tokenizer = stages.tokenizer(f"tokenizer-{number}-adapted", adapted)
             trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
     return Fitted(tokenizer, trie, generator, tuple(log))
@@ -132,7 +132,6 @@ class _Revision:
     tokenizer: ItemTokenizer
     generator: Any
     table: ItemTable
-    seed: int
     progress: Progress
 
     def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
@@ -153,7 +152,6 @@ class _Adapted:
     adapt: RoutingAdapters
     companion: Companion
     table: ItemTable
-    seed: int
     progress: Progress
 
     def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capsid.cli import bench_show
-from capsid.cli.options import BENCH_STORE, CHECKPOINT_EVERY, BenchStore, CheckpointEvery, run_options
+from capsid.cli.options import BENCH_STORE, CHECKPOINT_EVERY, BenchStore, CheckpointEvery, run_options, verb_group
 from capsid.cli.output import print_json, print_table
 from capsid.errors import ConfigError
 from capsid.progress import Console, duration
@@ -24,12 +24,7 @@ if TYPE_CHECKING:
     from capsid.bench.prepare import Prospect
     from capsid.bench.runner import Summary
 
-app = typer.Typer(
-    help="Run the benchmark: many methods, datasets, seeds and settings under one protocol.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = verb_group("Run the benchmark: many methods, datasets, seeds and settings under one protocol.")
 PlanName = Annotated[
     str,
     typer.Argument(metavar="PLAN", help="main, ablation, sensitivity, stage-two, smoke, or a TOML file of your own."),

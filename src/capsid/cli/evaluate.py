@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from capsid.cli.options import single_verb
 from capsid.cli.output import parse_ks, print_json, print_table
 from capsid.errors import ArtifactError
 from capsid.evaluate.metrics import LIST_METRICS, METRICS
@@ -15,7 +16,7 @@ from capsid.progress import Console, duration
 if TYPE_CHECKING:
     from capsid.evaluate.evaluator import Evaluation
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = single_verb()
 
 
 def _metrics_help() -> str:

@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsid.cli.options import CHECKPOINT_EVERY, CheckpointEvery, Data, RecipeName, Seed, Settings, run_options
+from capsid.cli.options import (
+    CHECKPOINT_EVERY,
+    CheckpointEvery,
+    Data,
+    RecipeName,
+    Seed,
+    Settings,
+    run_options,
+    single_verb,
+)
 from capsid.cli.output import print_json
 from capsid.progress import Console, duration
 
 if TYPE_CHECKING:
     from capsid.runs.fit import RunSummary
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = single_verb()
 
 
 @app.command()

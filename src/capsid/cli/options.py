@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs take, worded once."""
+"""How a verb is made, and the arguments and options that several verbs take, worded once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ import typer
 from capsid.errors import ConfigError
 from capsid.running import RunOptions
 from capsid.settings import SettingError
+
+
+def single_verb() -> typer.Typer:
+    """The app of a verb that is one command. Help is plain text: rich boxes would double the time it takes."""
+    return typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+def verb_group(about: str) -> typer.Typer:
+    """The app of a verb with commands below it."""
+    return typer.Typer(help=about, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe (`capsid recipes list`).")]
 Data = Annotated[str, typer.Option("--data", metavar="D", help="A name (`capsid data list`) or a folder.")]

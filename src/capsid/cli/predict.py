@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from capsid.cli.options import Force
+from capsid.cli.options import Force, single_verb
 from capsid.cli.output import json_line, parse_k
 from capsid.cli.output_file import OutputFile
 from capsid.progress import Console
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = single_verb()
 
 
 @app.command()

@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsid.cli.options import Settings
+from capsid.cli.options import Settings, verb_group
 from capsid.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from capsid.settings import Explained
 
-app = typer.Typer(
-    help="List, show and compare the methods there are.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = verb_group("List, show and compare the methods there are.")
 Name = Annotated[str, typer.Argument(metavar="R", help="A recipe (`capsid recipes list`).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 # What a recipe says of itself; no setting.

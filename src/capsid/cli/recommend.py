@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from capsid.cli.options import single_verb
 from capsid.cli.output import check_items, parse_ids, parse_k, print_json, print_table
 from capsid.progress import Console
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = single_verb()
 
 
 @app.command()

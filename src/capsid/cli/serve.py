@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from capsid.cli.options import single_verb
 from capsid.errors import ArtifactError, ConfigError
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = single_verb()
 
 
 @app.command()

@@ -8,18 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
-from capsid.cli.options import CHECKPOINT_EVERY, CheckpointEvery, Data, Force, RecipeName, Seed, Settings, run_options
+from capsid.cli.options import (
+    CHECKPOINT_EVERY,
+    CheckpointEvery,
+    Data,
+    Force,
+    RecipeName,
+    Seed,
+    Settings,
+    run_options,
+    verb_group,
+)
 from capsid.cli.output import check_items, json_line, parse_k, print_json, print_table
 from capsid.cli.output_file import OutputFile
 from capsid.errors import ConfigError
 from capsid.progress import Console
 
-app = typer.Typer(
-    help="Fit a tokenizer alone; look at the ids of a tokenizer or a run.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = verb_group("Fit a tokenizer alone; look at the ids of a tokenizer or a run.")
 Either = Annotated[Path, typer.Argument(metavar="TOK|RUN", help="What `capsid tokenizer fit` or `capsid fit` wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

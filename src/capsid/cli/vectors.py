@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsid.cli.options import CHECKPOINT_EVERY, CheckpointEvery, Force, RecipeName, Seed, Settings, run_options
+from capsid.cli.options import (
+    CHECKPOINT_EVERY,
+    CheckpointEvery,
+    Force,
+    RecipeName,
+    Seed,
+    Settings,
+    run_options,
+    verb_group,
+)
 from capsid.cli.output import print_json
 from capsid.errors import ConfigError
 from capsid.progress import Console, duration
@@ -17,12 +26,7 @@ from capsid.progress import Console, duration
 if TYPE_CHECKING:
     pass
 
-app = typer.Typer(
-    help="Ids from your own vectors, for catalogues that may be larger than memory.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = verb_group("Ids from your own vectors, for catalogues that may be larger than memory.")
 Vectors = Annotated[
     Path,
     typer.Option("--vectors", metavar="FILE", help="A .npy, a .parquet (item_id, vector), or a folder of .parquet."),

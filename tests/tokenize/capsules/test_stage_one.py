@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import Killed, Killer, Watcher, make_table
+from worlds import Watcher, assert_resumes, make_table
 
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.tokenize.capsules import stage_one
 from capsid.tokenize.capsules.centres import fit_centres
 from capsid.tokenize.capsules.initialise import calibrate, start_from_data
@@ -69,12 +68,7 @@ def test_killed_and_resumed_with_the_same_bits(word: str, tmp_path: Path) -> Non
     # Full of answers between epochs: seven dead capsules to re-seed, steps to shorten, a leak that moves.
     busy = small(codebooks=(40, 9, 9), leak=(0.5, 0.0), training=training(20))
     whole = busy.fit(TABLE, seed=4).state()
-    with pytest.raises(Killed):
-        busy.fit(TABLE, seed=4, checkpoint=CheckpointFile(tmp_path / "c", 0.0), progress=Killer(word))
-    resumed = busy.fit(TABLE, seed=4, checkpoint=CheckpointFile(tmp_path / "c", 0.0)).state()
-    assert resumed.keys() == whole.keys()
-    for name, array in whole.items():
-        np.testing.assert_array_equal(resumed[name], array, err_msg=name)
+    assert_resumes(busy, TABLE, whole, word, tmp_path)
 
 
 def test_calibration_meets_its_mass() -> None:

@@ -11,13 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import Killed, Killer, Watcher, make_table
+from worlds import Watcher, assert_resumes, make_table
 
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.tokenize.rqvae import fit as fitting
 from capsid.tokenize.rqvae.fit import RQVAETraining
 from capsid.tokenize.rqvae.network import RQVAENetwork
@@ -148,12 +147,7 @@ def test_killed_and_resumed_with_the_same_bits(word: str, tmp_path: Path) -> Non
     busy = small(codebooks=(60, 60, 60), training=training(20))
     whole = busy.fit(TABLE, seed=4, progress=watcher).state()
     assert sum("revived" in line for line in watcher.lines) > 1, "there must be something to do between epochs"
-    with pytest.raises(Killed):
-        busy.fit(TABLE, seed=4, checkpoint=CheckpointFile(tmp_path / "c", 0.0), progress=Killer(word))
-    resumed = busy.fit(TABLE, seed=4, checkpoint=CheckpointFile(tmp_path / "c", 0.0)).state()
-    assert resumed.keys() == whole.keys()
-    for name, array in whole.items():
-        np.testing.assert_array_equal(resumed[name], array, err_msg=name)
+    assert_resumes(busy, TABLE, whole, word, tmp_path)
 
 
 def planted_dead() -> tuple[RQVAE, RQVAENetwork]:
