@@ -34,7 +34,7 @@ class Phase:
     """
 
     kind: ClassVar[str] = "phase"
-    name: str = setting("generator", "What progress and log call the phase.", count=(1, None))
+    name: str = setting("generator", "Name of the phase in progress and log.", count=(1, None))
     learns: tuple[str, ...] = setting(("*",), "Shell patterns of the parameters that learn.", count=(1, None))
     terms: tuple[Any, ...] = setting((), "Loss terms of this phase; empty: those of the recipe's objective.")
     training: Training = setting(factory=Training, about="Optimiser, batches, validation and early stopping.")
@@ -73,7 +73,7 @@ class Recipe:
     name: str = setting(about="What the recipe is called.", count=(1, None))
     about: str = setting(about="What it is, in one sentence.")
     paper: str = setting("", "Where the method comes from.")
-    deviations: tuple[str, ...] = setting((), "In what it differs from the paper.")
+    deviations: tuple[str, ...] = setting((), "Where it differs from the paper.")
     encoder: Any | None = setting(None, "Makes item vectors; none: the tokenizer needs no vectors.")
     tokenizer: Any = setting(about="Makes codes from item vectors.")
     collisions: Any = setting(factory=Bucket, about="What happens to items with equal codes.")

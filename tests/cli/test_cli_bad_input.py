@@ -92,6 +92,16 @@ FIT = [
         2,
         ["must be a multiple of generator.heads", "32"],
     ),
+    (
+        ["sasrec", "--data", "planted", "--checkpoint-every", "-1"],
+        2,
+        ["--checkpoint-every must be at least 0, got -1", "hint: "],
+    ),
+    (
+        ["sasrec", "--data", "planted", "--set", "schedule.0.training.checkpoint_seconds=5"],
+        2,
+        ["no field 'checkpoint_seconds'", "use --checkpoint-every"],
+    ),
 ]
 
 

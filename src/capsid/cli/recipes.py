@@ -62,7 +62,7 @@ def show(name: Name, settings: Settings = None, as_json: AsJson = False) -> None
     if recipe.paper:
         print(f"paper: {recipe.paper}")
     for text in recipe.deviations:
-        print(f"differs from it: {text}")
+        print(f"differs from the paper: {text}")
     for part, group in itertools.groupby(explained, key=lambda s: s.path.partition(".")[0]):
         rows = [[s.path, _shown(s.value), _allowed(s), s.rule.about] for s in group]
         print(f"\n{part}")

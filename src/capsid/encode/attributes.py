@@ -42,7 +42,7 @@ class AttributeEncoder:
         (), "Columns to read; empty: every list column and every text column whose values repeat."
     )
     dim: int = setting(64, "Width of the vectors.", least=1)
-    min_items: int = setting(2, "Values of fewer items are left out.", least=1)
+    min_items: int = setting(2, "Values that fewer items have are left out.", least=1)
 
     def __post_init__(self) -> None:
         check_settings(self)
