@@ -28,6 +28,10 @@ class DataError(CapsidError):
     """The data a user brought is broken, empty, or not where it was said to be."""
 
 
+class UnknownIdError(DataError):
+    """An id that the data does not have."""
+
+
 class ConfigError(CapsidError):
     """A name, option or value that does not exist; exit code 2, as for wrong usage."""
 

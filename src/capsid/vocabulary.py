@@ -7,7 +7,7 @@ from typing import overload
 
 import numpy as np
 
-from capsid.errors import DataError, nearest
+from capsid.errors import DataError, UnknownIdError, nearest
 
 
 class Vocabulary(Sequence[str]):
@@ -49,7 +49,7 @@ class Vocabulary(Sequence[str]):
             return self._numbers[id_]
         except KeyError:
             sample = nearest(id_, self._ids[:2000]).split(" allowed:")[0] if len(self._ids) <= 2000 else None
-            raise DataError(f"unknown id {id_!r}", hint=sample) from None
+            raise UnknownIdError(f"unknown id {id_!r}", hint=sample) from None
 
     def numbers(self, ids: Iterable[str], *, missing: str = "raise") -> np.ndarray:
         """Numbers of many ids. `missing`: "raise", or "drop" the unknown ones, or "negative" (-1)."""

@@ -61,10 +61,10 @@ def test_add_retire_restore_and_go_back(own: Served, run: Path, tmp_path: Path) 
 
 def test_edits_that_are_refused_change_nothing(own: Served) -> None:
     client = own.client
-    refused(client.post("/v1/items", json={"items": [new("a"), new("a")]}), 422, "invalid_request", "occurs twice")
+    refused(client.post("/v1/items", json={"items": [new("a"), new("a")]}), 409, "does_not_fit", "occurs twice")
     refused(client.post("/v1/items", json={"items": [new("a"), new(ITEMS[0])]}), 409, "known_item")
-    refused(client.post("/v1/items", json={"items": [{"item_id": "a", "titel": "x"}]}), 422, "invalid_request", "title")
-    refused(client.post("/v1/items", json={"items": [{"item_id": "a", "title": ["x"]}]}), 422, "invalid_request")
+    refused(client.post("/v1/items", json={"items": [{"item_id": "a", "titel": "x"}]}), 409, "does_not_fit", "title")
+    refused(client.post("/v1/items", json={"items": [{"item_id": "a", "title": ["x"]}]}), 409, "does_not_fit")
     refused(client.post("/v1/items", json={"items": []}), 422, "invalid_request")
     refused(client.post("/v1/items/nobody/restore"), 404, "unknown_item")
     refused(client.post("/v1/catalogue/rollback", json={}), 409, "unknown_version", "none")

@@ -70,7 +70,9 @@ def test_unknown_items(served: Served) -> None:
     assert served.recommend(["nobody"], k=3)["personal"] is False
     assert served.recommend([], k=3)["personal"] is False
     strict = {"history": ["nobody"], "unknown": "raise"}
-    refused(served.client.post("/v1/recommend", json=strict), 422, "invalid_request", "unknown id 'nobody'")
+    refused(served.client.post("/v1/recommend", json=strict), 404, "unknown_item", "unknown id 'nobody'")
+    nothing = {"history": [], "allow": [ITEMS[0]], "deny": [ITEMS[0]]}
+    refused(served.client.post("/v1/recommend", json=nothing), 409, "does_not_fit", "leave no item")
     counted = served.client.get("/metrics").text
     assert "capsid_not_personal_total 2.0" in counted
 
@@ -86,7 +88,8 @@ def test_unknown_items(served: Served) -> None:
         (b'{"history": [1]}', 422, "history.0"),
         (b'{"history": ["i1"], "k": 0}', 422, "k: "),
         (b'{"history": ["i1"], "k": "5"}', 422, "k: "),
-        (b'{"history": ["i1"], "k": 5.0}', 422, "k: "),
+        (b'{"history": ["i1"], "k": 5.5}', 422, "k: "),
+        (b'{"history": ["i1"], "k": true}', 422, "k: "),
         (b'{"history": ["i1"], "k": 1e999}', 422, "k: "),
         (b'{"history": ["i1"], "filter_history": 0}', 422, "filter_history"),
         (b'{"history": ["i1"], "filter": true}', 422, "filter"),

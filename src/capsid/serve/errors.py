@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from capsid.errors import ArtifactError, CapsidError, ConfigError, DataError
+from capsid.errors import ArtifactError, CapsidError, ConfigError, DataError, UnknownIdError
 
 
 class Refused(Exception):
@@ -19,8 +19,15 @@ class Refused(Exception):
 
 
 def refused(error: CapsidError) -> Refused:
-    """How an error of the library is told over HTTP: what the caller sent is 422, what we stored is 500."""
-    if isinstance(error, DataError | ConfigError):
+    """How an error of the library is told over HTTP.
+
+    Bodies were checked before, so data errors are about the catalogue: an id that it lacks, or what does not fit it.
+    """
+    if isinstance(error, UnknownIdError):
+        return Refused(404, "unknown_item", error.message, hint=error.hint)
+    if isinstance(error, DataError):
+        return Refused(409, "does_not_fit", error.message, hint=error.hint)
+    if isinstance(error, ConfigError):
         return Refused(422, "invalid_request", error.message, hint=error.hint)
     code = "artifact" if isinstance(error, ArtifactError) else "internal"
     return Refused(500, code, error.message, hint=error.hint)

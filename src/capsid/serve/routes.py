@@ -52,7 +52,7 @@ class Routes:
     def router(self) -> APIRouter:
         """Every route with its answers documented."""
         router = APIRouter()
-        searched = _errors(400, 413, 504)
+        searched = _errors(400, 404, 409, 413, 504)
         add = router.add_api_route
         add("/health/live", self.live, response_model=schema.Health, tags=["health"])
         unready: dict[int | str, dict[str, Any]] = {503: {"model": schema.Health, "description": "Not ready."}}
@@ -161,7 +161,7 @@ class Routes:
         rows = tuple({"item_id": item.item_id, **(item.__pydantic_extra__ or {})} for item in body.items)
         names = [row["item_id"] for row in rows]
         if len(set(names)) < len(names):
-            raise Refused(422, "invalid_request", "an item_id occurs twice", hint="ids must be unique")
+            raise Refused(409, "does_not_fit", "an item_id occurs twice", hint="ids must be unique")
         return await self._edit(request, lambda _: Edit("add", rows=rows), 201)
 
     async def retire(self, item_id: ItemInPath, request: Request) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints
 
 MOST_K, MOST_HISTORY, MOST_LISTED, MOST_HISTORIES, MOST_ADDED = 500, 2_000, 10_000, 64, 1_000
 
@@ -12,12 +12,22 @@ MOST_K, MOST_HISTORY, MOST_LISTED, MOST_HISTORIES, MOST_ADDED = 500, 2_000, 10_0
 ItemId = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
+def _whole(value: Any) -> Any:
+    """5.0 is a whole number in JSON Schema."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# The bounds stand before the validator: behind it they would not reach the OpenAPI document.
+Count = Annotated[int, Field(ge=1, le=MOST_K), BeforeValidator(_whole)]
+Version = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class _Asked(_Body):
-    k: int = Field(10, ge=1, le=MOST_K, description="How many items.")
+    k: Count = Field(10, description="How many items.")
     filter_history: bool = Field(True, description="Leave out the items of the history.")
     allow: list[ItemId] | None = Field(None, max_length=MOST_LISTED, description="Only these items.")
     deny: list[ItemId] = Field(default_factory=list, max_length=MOST_LISTED, description="None of these items.")
@@ -57,7 +67,7 @@ class AddRequest(_Body):
 class RollbackRequest(_Body):
     """Go back to an earlier version; null means the one before."""
 
-    version: int | None = Field(None, ge=1)
+    version: Version | None = None
 
 
 class RankedItem(BaseModel):

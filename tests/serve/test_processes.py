@@ -1,0 +1,131 @@
+"""The command itself: drains on SIGTERM, loses no acknowledged edit when killed, and its workers agree."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from served import Command
+from small_recipes import world
+
+ITEMS = list(world().items)
+
+
+def run_clients(url: str, count: int, ask: Any) -> tuple[list[threading.Thread], threading.Event]:
+    stop = threading.Event()
+
+    def loop(number: int) -> None:
+        with httpx.Client(base_url=url, timeout=30) as client:
+            while not stop.is_set() and ask(client, number):
+                pass
+
+    threads = [threading.Thread(target=loop, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads, stop
+
+
+def test_sigterm_under_load_loses_no_accepted_request(run: Path, tmp_path: Path) -> None:
+    codes: list[int] = []
+    broken: list[str] = []
+
+    def ask(client: httpx.Client, number: int) -> bool:
+        try:
+            answer = client.post("/v1/recommend", json={"history": ITEMS[number : number + 3]})
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            return False  # the port is closed: nothing was accepted
+        except httpx.TransportError as error:
+            broken.append(repr(error))
+            return False
+        codes.append(answer.status_code)
+        return answer.status_code == 200  # who is told to come back later does
+
+    with Command(run, tmp_path / "state") as server:
+        threads, stop = run_clients(server.url, 6, ask)
+        while len(codes) < 50:
+            time.sleep(0.01)
+        assert server.terminate() in (0, -15)
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+    assert broken == []
+    assert set(codes) <= {200, 503}
+    assert codes.count(200) >= 50
+
+
+def test_a_kill_loses_no_acknowledged_edit(run: Path, tmp_path: Path) -> None:
+    retired: list[str] = []
+    for _ in range(2):
+        with Command(run, tmp_path / "state") as server:
+            known = server.client.get("/v1/info").json()
+            assert known["version"] == 1 + len(retired) or known["version"] == 2 + len(retired)
+            found = server.client.post("/v1/recommend", json={"history": [], "k": 100}).json()
+            assert not set(retired) & {i["item"] for i in found["items"]}
+            if known["version"] == 2 + len(retired):
+                retired.append(ITEMS[len(retired)])  # made, but killed before it was told
+
+            def edit(client: httpx.Client, _: int) -> bool:
+                item = ITEMS[len(retired)]
+                try:
+                    if client.delete(f"/v1/items/{item}").status_code == 200:
+                        retired.append(item)
+                except httpx.TransportError:
+                    return False
+                return len(retired) < 60
+
+            before = len(retired)
+            threads, stop = run_clients(server.url, 1, edit)
+            while len(retired) < before + 4:
+                time.sleep(0.001)
+            server.kill()
+            stop.set()
+            for thread in threads:
+                thread.join(30)
+    with Command(run, tmp_path / "state") as server:
+        found = server.client.post("/v1/recommend", json={"history": [], "k": 100}).json()
+        assert not set(retired) & {i["item"] for i in found["items"]}
+
+
+def test_workers_agree_after_every_edit(run: Path, tmp_path: Path) -> None:
+    with Command(run, tmp_path / "state", "--workers", "2") as server:
+        for number in range(6):
+            item = ITEMS[number]
+            with httpx.Client(base_url=server.url, timeout=30) as client:
+                assert client.delete(f"/v1/items/{item}").json()["version"] == 2 + number
+            for _ in range(6):
+                # A connection of its own each: the system hands them to either worker.
+                with httpx.Client(base_url=server.url, timeout=30) as client:
+                    answer = client.post("/v1/recommend", json={"history": ITEMS[20:23], "k": 100}).json()
+                assert answer["version"] == 2 + number
+                assert not set(ITEMS[: number + 1]) & {i["item"] for i in answer["items"]}
+        text = server.client.get("/metrics").text
+        line = next(
+            t for t in text.splitlines() if t.startswith('capsid_requests_total{code="200",route="/v1/recommend"')
+        )
+        assert float(line.rpartition(" ")[2]) == 36, "the numbers of both workers are added up"
+        assert server.terminate() == 0
+
+
+def test_a_run_that_cannot_be_served_is_told(run: Path, tmp_path: Path) -> None:
+    def answer(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "capsid", "serve", *arguments], capture_output=True, text=True, timeout=60
+        )
+        return done.returncode, done.stderr
+
+    code, text = answer(str(tmp_path / "nothing"))
+    assert (code, "error: " in text, "hint: " in text) == (1, True, True)
+    code, text = answer(str(run), "--host", "0.0.0.0")
+    assert code == 2
+    assert "error: --host must be a loopback address without an API key, got 0.0.0.0" in text
+    damaged = tmp_path / "run"
+    subprocess.run(["cp", "-r", str(run), str(damaged)], check=True)
+    (damaged / "generator.safetensors").write_bytes(b"x")
+    code, text = answer(str(damaged), "--port", "0")
+    assert code != 0
+    assert "generator.safetensors was changed" in text
