@@ -23,10 +23,12 @@ from torch.nn import functional as F
 
 from capsid.data.planted import planted_codes
 from capsid.generate.generator import TransformerGenerator
-from capsid.generate.objective import NextToken
+from capsid.generate.next_token import NextToken
+from capsid.generate.terms import Objective, TermContext
 from capsid.ids.collisions import Suffix
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
+from capsid.ids.trie import Trie
 from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.train.batches import BatchPlan
@@ -55,11 +57,12 @@ def our_step(ids: SemanticIds) -> Callable[[Lesson], None]:
     options = Training()
     generator = TransformerGenerator(dropout=DROPOUT, embedding_dropout=DROPOUT, warm_start=False)
     generator.build(ids, np.ones(ITEMS), seed=0)
-    network, term = generator.network.train(), NextToken()
+    network = generator.network.train()
+    objective = Objective((NextToken(),), TermContext(ids, Trie.build(ids.closed)))
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
 
     def step(lesson: Lesson) -> None:
-        loss = term.loss(network, network.predict(lesson))
+        loss = objective.loss(lesson, network)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), options.clip)

@@ -18,16 +18,18 @@ from torch import Tensor
 
 from capsid.data.item_table import ItemTable
 from capsid.decode.beam import BeamSearch
-from capsid.decode.likelihood import Over
 from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.generate.generator import TransformerGenerator
+from capsid.generate.next_token import NextToken
+from capsid.generate.terms import Objective, Term, TermContext
 from capsid.ids.collisions import CollisionPolicy
-from capsid.ids.reading import TokenBatch
+from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.ids.trie import Trie
+from capsid.ids.trie import Over, Trie
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile, RunOptions
+from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.vocabulary import Vocabulary
 
 
@@ -161,6 +163,21 @@ def reader_of(
 ) -> Reader:
     """A model with these ids and their trie."""
     return Reader(model, ids, Trie.build(ids.closed, priority), history, over)  # type: ignore[arg-type]
+
+
+def objective_of(
+    ids: SemanticIds, *terms: Term, over: Over = "vocabulary", tokenizer: ItemTokenizer | None = None
+) -> Objective:
+    """Terms bound to these ids; the next token's loss where none is given."""
+    context = TermContext(ids, Trie.build(ids.closed), over, tokenizer)
+    return Objective(terms or (NextToken(),), context)
+
+
+def loss_of(
+    term: Term, ids: SemanticIds, generator: TransformerGenerator, lesson: Lesson, over: Over = "vocabulary"
+) -> Tensor:
+    """One term's loss on a lesson."""
+    return objective_of(ids, term, over=over).loss(lesson, generator.network)
 
 
 def first_scores(generator: TransformerGenerator, batch: TokenBatch) -> tuple[object, Tensor]:

@@ -175,7 +175,12 @@ def _coerce(value: Any, hint: Any, kinds: Kinds) -> Any:
 
 def _takes_parts(hint: Any) -> bool:
     wanted = [a for a in typing.get_args(hint) if a is not type(None)] or [hint]
-    return any(a is Any or dataclasses.is_dataclass(a) for a in wanted)
+    return any(a is Any or dataclasses.is_dataclass(a) or _is_protocol(a) for a in wanted)
+
+
+def _is_protocol(hint: Any) -> bool:
+    """Whether a field takes any part that can do certain things, not one of a fixed class."""
+    return isinstance(hint, type) and getattr(hint, "_is_protocol", False)
 
 
 def _named(text: str, hint: Any, kinds: Kinds) -> Any:
@@ -183,7 +188,8 @@ def _named(text: str, hint: Any, kinds: Kinds) -> Any:
     wanted = typing.get_args(hint) or (hint,)
     if text.lower() in ("none", "null") and type(None) in wanted:
         return None
-    allowed = {k: c for k, c in kinds.items() if Any in wanted or c in wanted}
+    open_to_all = Any in wanted or any(map(_is_protocol, wanted))
+    allowed = {k: c for k, c in kinds.items() if open_to_all or c in wanted}
     if text not in allowed:
         raise ConfigError(f"there is no part {text!r} for this place", hint=nearest(text, allowed))
     return allowed[text]()

@@ -22,12 +22,13 @@ from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split
 from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
+from capsid.encode.base import fresh
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import evaluate
 from capsid.generate.fit import fit_generator
-from capsid.generate.generator import TimelineGenerator
-from capsid.generate.stage_two import Companion, RoutingAdapters
-from capsid.ids.semantic_ids import SemanticIds
+from capsid.generate.generator import TimelineGenerator, Trainable
+from capsid.generate.terms import Objective, TermContext
+from capsid.ids.semantic_ids import SemanticIds, churn
 from capsid.ids.trie import Trie
 from capsid.popularity import popularity_ranks
 from capsid.progress import Progress, duration
@@ -63,7 +64,7 @@ def fit_recipe(
         first = _Given(tokenizer_from, recipe, table, seed, progress)
     tokenizer = stages.tokenizer("tokenizer", first)
     _tell_ids(tokenizer.ids, progress)
-    generator = dataclasses.replace(recipe.generator)
+    generator = fresh(recipe.generator)
     if isinstance(generator, TimelineGenerator) and generator.soft_input:
         tokenizer = tokenizer.softened(table, generator.soft_input, generator.soft_sharpness)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
@@ -71,15 +72,21 @@ def fit_recipe(
     log = []
     for number, stretch in enumerate(stretch for phase in recipe.schedule for stretch in phase.stretches()):
         phase = stretch.phase
+        if not isinstance(generator, Trainable):
+            raise ConfigError(f"the generator {generator.kind!r} has nothing to train", hint="leave the schedule empty")
         if phase.retokenize:
             tokenizer = stages.tokenizer(f"tokenizer-{number}", _Revision(tokenizer, generator, table, progress))
             trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
-        retriever = Retriever(Reader(generator, tokenizer.ids, trie, generator.history), recipe.decoder)
-        companion = None if phase.adapt is None else Companion(phase.adapt, tokenizer, seed=seed + number)
-        log.append(stages.train(number, recipe, stretch, retriever, companion, table, split, seed, progress))
-        if phase.adapt is not None and companion is not None:
-            adapted = _Adapted(tokenizer, phase.adapt, companion, table, progress)
-            tokenizer = stages.tokenizer(f"tokenizer-{number}-adapted", adapted)
+        terms = phase.terms or recipe.objective
+        context = TermContext(tokenizer.ids, trie, recipe.over, tokenizer, seed + number)
+        objective = Objective(terms if phase.adapt is None else (phase.adapt, *terms), context)
+        reader = Reader(generator, tokenizer.ids, trie, generator.history, recipe.over)
+        validate = _validation(Retriever(reader, recipe.decoder), split.valid, table.counts, phase.training, seed)
+        job = _Stretch(stretch, generator, tokenizer.ids, table, objective, validate, seed + number)
+        log.append(stages.train(number, job, progress))
+        if phase.adapt is not None:
+            settled = _Settled(objective, table, progress)
+            tokenizer = stages.tokenizer(f"tokenizer-{number}-adapted", settled)
             trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
     return Fitted(tokenizer, trie, generator, tuple(log))
 
@@ -130,7 +137,7 @@ class _Revision:
     """New ids from the mean embedding of each item's tokens; says how many items changed theirs."""
 
     tokenizer: ItemTokenizer
-    generator: Any
+    generator: Trainable
     table: ItemTable
     progress: Progress
 
@@ -140,33 +147,66 @@ class _Revision:
         sums = old.tokens.sums(weights[old.tokens.values])
         learnt = (sums / old.tokens.lengths[:, None]).astype(np.float32)
         new = self.tokenizer.revise(self.table, learnt)
-        _tell_churn(old, new.ids, self.progress)
+        self.progress.line(churn(old, new.ids))
         return new
 
 
 @dataclass(frozen=True, eq=False)
-class _Adapted:
-    """New ids from what routing adapters have learnt, no more of them than the phase allows."""
+class _Settled:
+    """New ids from what a joint term has learnt."""
 
-    tokenizer: ItemTokenizer
-    adapt: RoutingAdapters
-    companion: Companion
+    objective: Objective
     table: ItemTable
     progress: Progress
 
     def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
-        old, bias = self.tokenizer.ids, self.companion.bias
-        new = self.tokenizer.adapt(self.table, most=self.adapt.churn, gate_bias=bias)
-        _tell_churn(old, new.ids, self.progress)
-        if self.companion.gate is not None:
-            before, after = (i.statistics().mean_tokens for i in (old, new.ids))
-            self.progress.line(f"merge gate: bias {bias:+.3f}, tokens an item {before:.2f} before, {after:.2f} after")
-        return new
+        settled = self.objective.settle(self.table, self.progress)
+        if settled is None:
+            raise ConfigError("the term of phase.adapt settled no codes", hint="name it among the terms instead")
+        return settled
 
 
-def _tell_churn(old: SemanticIds, new: SemanticIds, progress: Progress) -> None:
-    changed = sum(not np.array_equal(a, b) for a, b in zip(old.codes, new.codes))
-    progress.line(f"re-tokenised: {changed:,} of {len(old):,} items have new codes")
+@dataclass(frozen=True, eq=False)
+class _Stretch:
+    """A stretch of training with all that it needs."""
+
+    stretch: Stretch
+    generator: Trainable
+    ids: SemanticIds
+    table: ItemTable
+    objective: Objective
+    validate: Callable[[], float] | None
+    seed: int
+
+    def fit(self, checkpoint: CheckpointFile | None, progress: Progress) -> dict[str, Any]:
+        """Train, and say how it went."""
+        phase = self.stretch.phase
+        result = fit_generator(
+            self.generator,
+            self.ids,
+            self.table.sequences,
+            self.objective,
+            phase.training,
+            seed=self.seed,
+            learns=phase.learns,
+            augment=phase.augment,
+            validate=self.validate,
+            steps=self.stretch.steps,
+            checkpoint=checkpoint,
+            progress=progress,
+            name=phase.name,
+        )
+        progress.line(
+            f"{phase.name}: best at step {result.best_step:,} of {result.steps:,}, {duration(result.seconds)}"
+        )
+        return {
+            "phase": phase.name,
+            **{f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name != "curve"},
+            # Nothing was validated: minus infinity is no JSON.
+            "best_metric": result.best_metric if result.curve else None,
+            "tokens_per_second": result.tokens_per_second,
+            "curve": [dataclasses.asdict(p) for p in result.curve],
+        }
 
 
 def _tell_ids(ids: SemanticIds, progress: Progress) -> None:
@@ -199,60 +239,24 @@ class _Stages:
             return made
         return ItemTokenizer.load(_open_stage(folder), self.kinds)
 
-    def train(
-        self,
-        number: int,
-        recipe: Recipe,
-        stretch: Stretch,
-        retriever: Retriever,
-        companion: Companion | None,
-        table: ItemTable,
-        split: Split,
-        seed: int,
-        progress: Progress,
-    ) -> dict[str, Any]:
-        generator, ids, phase = retriever.reader.model, retriever.reader.ids, stretch.phase
-        folder = self.work / f"phase-{number}" if self.work is not None else None
-        if folder is not None and (folder / MANIFEST).exists():
+    def train(self, number: int, job: _Stretch, progress: Progress) -> dict[str, Any]:
+        """Train a stretch, or take what an earlier run has made of it."""
+        if self.work is None:
+            return job.fit(None, progress)
+        folder = self.work / f"phase-{number}"
+        if (folder / MANIFEST).exists():
             _open_stage(folder)
-            generator.load_state(ids.layout, load_file(folder / "generator.safetensors"))  # type: ignore[attr-defined]
-            if companion is not None:
-                companion.load_state_dict(load_file(folder / "companion.safetensors"))
+            job.generator.load_state(job.ids.layout, load_file(folder / "generator.safetensors"))
+            if job.objective.learns:
+                job.objective.load_state_dict(load_file(folder / "objective.safetensors"))
             log: dict[str, Any] = read_json(folder / "log.json")
             return log
-        result = fit_generator(
-            generator,  # type: ignore[arg-type]
-            ids,
-            table.sequences,
-            phase.terms or recipe.objective,
-            phase.training,
-            seed=seed + number,
-            learns=phase.learns,
-            companion=companion,
-            augment=phase.augment,
-            validate=_validation(retriever, split.valid, table.counts, phase.training, seed),
-            steps=stretch.steps,
-            checkpoint=self.run.checkpoint(folder.with_suffix(".checkpoint")) if folder is not None else None,
-            progress=progress,
-            name=phase.name,
-        )
-        progress.line(
-            f"{phase.name}: best at step {result.best_step:,} of {result.steps:,}, {duration(result.seconds)}"
-        )
-        log = {
-            "phase": phase.name,
-            **{f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name != "curve"},
-            # Nothing was validated: minus infinity is no JSON.
-            "best_metric": result.best_metric if result.curve else None,
-            "tokens_per_second": result.tokens_per_second,
-            "curve": [dataclasses.asdict(p) for p in result.curve],
-        }
-        if folder is not None:
-            with new_folder(folder, kind="stage") as new:
-                (new / "generator.safetensors").write_bytes(tensor_bytes(generator.state()))  # type: ignore[attr-defined]
-                if companion is not None:
-                    (new / "companion.safetensors").write_bytes(tensor_bytes(companion.state_dict()))
-                write_json(new / "log.json", log)
+        log = job.fit(self.run.checkpoint(folder.with_suffix(".checkpoint")), progress)
+        with new_folder(folder, kind="stage") as new:
+            (new / "generator.safetensors").write_bytes(tensor_bytes(job.generator.state()))
+            if job.objective.learns:
+                (new / "objective.safetensors").write_bytes(tensor_bytes(job.objective.state_dict()))
+            write_json(new / "log.json", log)
         return log
 
 

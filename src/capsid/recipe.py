@@ -13,13 +13,18 @@ from typing import Any, ClassVar
 from capsid.config import Kinds, from_dict, override, to_dict
 from capsid.data.augment import Augment
 from capsid.decode.beam import BeamSearch
+from capsid.decode.kinds import RANKERS
+from capsid.decode.ranked import Ranker
+from capsid.encode.base import ItemEncoder
 from capsid.encode.kinds import ENCODERS
 from capsid.errors import ConfigError
-from capsid.generate.generator import GENERATORS
-from capsid.generate.objective import TERMS
-from capsid.generate.stage_two import RoutingAdapters
-from capsid.ids.collisions import COLLISIONS, Bucket
+from capsid.generate.generator import Generator
+from capsid.generate.kinds import GENERATORS, JOINT_TERMS, TERMS
+from capsid.generate.terms import JointTerm, Term
+from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
+from capsid.ids.trie import Over
 from capsid.settings import check_settings, check_together, setting
+from capsid.tokenize.base import Merges, Tokenizer
 from capsid.tokenize.kinds import MERGES, TOKENIZERS
 from capsid.train.options import Training
 
@@ -36,10 +41,12 @@ class Phase:
     kind: ClassVar[str] = "phase"
     name: str = setting("generator", "Name of the phase in progress and log.", count=(1, None))
     learns: tuple[str, ...] = setting(("*",), "Shell patterns of the parameters that learn.", count=(1, None))
-    terms: tuple[Any, ...] = setting((), "Loss terms of this phase; empty: those of the recipe's objective.")
+    terms: tuple[Term, ...] = setting((), "Loss terms of this phase; empty: those of the recipe's objective.")
     training: Training = setting(factory=Training, about="Optimiser, batches, validation and early stopping.")
     retokenize: bool = setting(False, "Whether items get new ids from the generator's embeddings before the phase.")
-    adapt: RoutingAdapters | None = setting(None, "Adapters of the routing that learn with the generator at first.")
+    adapt: JointTerm | None = setting(
+        None, "A term that learns with the generator at first, and gives items new codes."
+    )
     augment: Augment | None = setting(None, "How training sequences are varied.")
 
     def __post_init__(self) -> None:
@@ -52,7 +59,7 @@ class Phase:
             return (Stretch(self, range(steps)),)
         count = self.adapt.refreshes
         ends = sorted({max(1, round(steps * self.adapt.share * n / count)) for n in range(1, count + 1)})
-        adapting = replace(self, name=f"{self.name}, routing adapts")
+        adapting = replace(self, name=f"{self.name} with {self.adapt.kind}")
         later = replace(adapting, retokenize=False)
         phases = (adapting, *(later for _ in ends[1:]), replace(self, retokenize=False, adapt=None))
         return tuple(Stretch(p, range(begin, end)) for p, begin, end in zip(phases, [0, *ends], [*ends, steps]))
@@ -74,13 +81,18 @@ class Recipe:
     about: str = setting(about="What it is, in one sentence.")
     paper: str = setting("", "Where the method comes from.")
     deviations: tuple[str, ...] = setting((), "Where it differs from the paper.")
-    encoder: Any | None = setting(None, "Makes item vectors; none: the tokenizer needs no vectors.")
-    tokenizer: Any = setting(about="Makes codes from item vectors.")
-    collisions: Any = setting(factory=Bucket, about="What happens to items with equal codes.")
-    merges: Any | None = setting(None, "Learns which neighbouring tokens to merge; none: no merges.")
-    generator: Any = setting(about="Scores the next token after a history.")
-    objective: tuple[Any, ...] = setting((), "Loss terms that the generator is trained with.")
-    decoder: BeamSearch = setting(factory=BeamSearch, about="Ranks items by the generator's scores.")
+    encoder: ItemEncoder | None = setting(None, "Makes item vectors; none: the tokenizer needs no vectors.")
+    tokenizer: Tokenizer = setting(about="Makes codes from item vectors.")
+    collisions: CollisionPolicy = setting(factory=Bucket, about="What happens to items with equal codes.")
+    merges: Merges | None = setting(None, "Learns which neighbouring tokens to merge; none: no merges.")
+    generator: Generator = setting(about="Scores the next token after a history.")
+    objective: tuple[Term, ...] = setting((), "Loss terms that the generator is trained with.")
+    over: Over = setting(
+        "vocabulary",
+        "What token probabilities are normalised over, in training and search: all tokens, or those that can follow.",
+        choices=("vocabulary", "children"),
+    )
+    decoder: Ranker = setting(factory=BeamSearch, about="Ranks items by the generator's scores.")
     schedule: tuple[Phase, ...] = setting((), "Phases of training, in order; empty: nothing to train.")
 
     def __post_init__(self) -> None:
@@ -93,7 +105,7 @@ class Recipe:
             path, equals, value = text.partition("=")
             if not equals or not path:
                 raise ConfigError(f"{text!r} is not a setting", hint="write part.field=value")
-            recipe = override(recipe, path.strip(), value.strip(), PLACES.get(path.strip(), KINDS))
+            recipe = override(recipe, path.strip(), value.strip(), _kinds_at(path.strip()))
         check_together(recipe)
         return recipe
 
@@ -116,9 +128,9 @@ KINDS: Kinds = {
     **MERGES,
     **GENERATORS,
     **TERMS,
-    BeamSearch.kind: BeamSearch,
+    **JOINT_TERMS,
+    **RANKERS,
     Augment.kind: Augment,
-    RoutingAdapters.kind: RoutingAdapters,
     Training.kind: Training,
     Phase.kind: Phase,
 }
@@ -130,4 +142,11 @@ PLACES: dict[str, Kinds] = {
     "collisions": COLLISIONS,
     "merges": MERGES,
     "generator": GENERATORS,
+    "decoder": RANKERS,
+    "schedule.adapt": JOINT_TERMS,
 }
+
+
+def _kinds_at(path: str) -> Kinds:
+    """The kinds that may stand at a path, whichever element of a tuple it names."""
+    return PLACES.get(".".join(name for name in path.split(".") if not name.isdigit()), KINDS)

@@ -104,7 +104,9 @@ class Recommender:
     def retriever(self) -> Retriever:
         """The search over this recommender's items."""
         f = self.fitted
-        return Retriever(Reader(f.generator, f.tokenizer.ids, f.trie, f.generator.history), self.recipe.decoder)
+        return Retriever(
+            Reader(f.generator, f.tokenizer.ids, f.trie, f.generator.history, self.recipe.over), self.recipe.decoder
+        )
 
     @property
     def answerer(self) -> Answerer:

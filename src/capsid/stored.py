@@ -25,6 +25,7 @@ from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds
 from capsid.data.dataset import item_titles
 from capsid.data.split import Cases, Split
+from capsid.encode.base import fresh
 from capsid.errors import ArtifactError
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
@@ -129,7 +130,7 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
         state = load_file(folder / "generator.safetensors")
     except SafetensorError as error:
         raise ArtifactError(f"{folder / 'generator.safetensors'} cannot be read: {error}") from None
-    generator = dataclasses.replace(recipe.generator).load_state(tokenizer.ids.layout, state)
+    generator = fresh(recipe.generator).load_state(tokenizer.ids.layout, state)
     # Mapped: processes that serve one run share its pages. A folder is renamed away, never cut, so they stay valid.
     trie = Trie.load(folder / "trie", memory_map=True)
     fitted = Fitted(tokenizer, trie, generator, tuple(read_json(folder / "log.json")))

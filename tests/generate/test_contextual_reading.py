@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from worlds import make_ids, retriever_of
+from worlds import make_ids, objective_of, retriever_of
 
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
-from capsid.generate.objective import NextToken
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import Ragged
@@ -95,7 +94,7 @@ def test_a_contextual_reading_is_trained_and_searched(kind: type[TransformerGene
     made = kind(layers=1, heads=2, width=16, feedforward=32, dropout=0.0, embedding_dropout=0.0, history=4)
     generator = made.build(ids, np.ones(ITEMS), seed=0)
     training = Training(steps=120, batch_size=30, learning_rate=0.01, validate_every=120, ema=0.9)
-    fit_generator(generator, ids, world(), [NextToken()], training, seed=0)
+    fit_generator(generator, ids, world(), objective_of(ids), training, seed=0)
     sequences = world()
     histories = Ragged.from_rows([row[:-1] for row in sequences], np.int64)
     ranked = retriever_of(generator, ids, history=4).rank(histories, 1, filter_history=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
-from worlds import make_ids, random_codes, random_generator
+from worlds import loss_of, make_ids, objective_of, random_codes, random_generator
 
 from capsid.errors import ConfigError, DataError
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TransformerGenerator
-from capsid.generate.network import GeneratorNetwork, Predictions
-from capsid.generate.objective import NextToken
+from capsid.generate.next_token import NextToken
+from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.train.options import Training
@@ -48,11 +50,12 @@ def test_predictions_are_the_tokens_from_the_second_item_on(sequences: list[list
 @pytest.mark.parametrize(("temperature", "smoothing"), [(1.0, 0.0), (0.5, 0.1)])
 def test_the_next_token_term_is_cross_entropy(temperature: float, smoothing: float) -> None:
     generator = random_generator(IDS, 1)
-    predictions = generator.network.predict(IDS.lesson(Ragged.from_rows([[0, 1, 2], [3, 4]]), last=7))
+    lesson = IDS.lesson(Ragged.from_rows([[0, 1, 2], [3, 4]]), last=7)
+    predictions = generator.network.predict(lesson)
     term = NextToken(temperature=temperature, label_smoothing=smoothing)
     logits = generator.network.logits(predictions.hidden_ND, generator.network.token.vectors())
     expected = F.cross_entropy(logits / temperature, predictions.targets_N, label_smoothing=smoothing)
-    torch.testing.assert_close(term.loss(generator.network, predictions), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(loss_of(term, IDS, generator, lesson), expected, rtol=1e-4, atol=1e-4)
 
 
 def cycle(users: int) -> Ragged:
@@ -69,39 +72,43 @@ def small() -> TransformerGenerator:
 def test_a_certain_world_is_learnt() -> None:
     generator = small().build(IDS, np.ones(len(IDS)), seed=0)
     options = Training(steps=120, batch_size=12, learning_rate=0.02, validate_every=500, ema=0.0)
-    fit_generator(generator, IDS, cycle(12), (NextToken(),), options, seed=0)
-    predictions = generator.network.predict(IDS.lesson(cycle(12), last=6))
-    loss = NextToken().loss(generator.network, predictions)
+    fit_generator(generator, IDS, cycle(12), objective_of(IDS), options, seed=0)
+    loss = loss_of(NextToken(), IDS, generator, IDS.lesson(cycle(12), last=6))
     assert float(loss.detach()) < 0.1 * math.log(IDS.layout.vocabulary)
 
 
 def test_only_what_matches_learns() -> None:
     generator = small().build(IDS, np.ones(len(IDS)), seed=0)
     before = generator.state()
-    fit_generator(generator, IDS, cycle(5), (NextToken(),), TINY, seed=0, learns=("blocks.*.up.*", "norm.weight"))
+    fit_generator(generator, IDS, cycle(5), objective_of(IDS), TINY, seed=0, learns=("blocks.*.up.*", "norm.weight"))
     changed = {n for n, t in generator.state().items() if not torch.equal(t, before[n])}
     assert changed == {"blocks.0.up.weight", "blocks.0.up.bias", "norm.weight"}
-    fit_generator(generator, IDS, cycle(5), (NextToken(),), TINY, seed=0)
+    fit_generator(generator, IDS, cycle(5), objective_of(IDS), TINY, seed=0)
     assert not torch.equal(generator.state()["token.weight"], before["token.weight"]), "a later phase may thaw all"
     with pytest.raises(ConfigError, match="no parameter of the generator matches"):
-        fit_generator(generator, IDS, cycle(5), (NextToken(),), TINY, seed=0, learns=("block.*",))
+        fit_generator(generator, IDS, cycle(5), objective_of(IDS), TINY, seed=0, learns=("block.*",))
 
 
 def test_terms_add_up_with_their_weights() -> None:
-    class Fixed:
+    class Pull(BoundTerm):
         """Pulls on one parameter only."""
 
-        def __init__(self, weight: float) -> None:
-            self.weight = weight
+        def loss(self, step: Step, prepared: Prepared) -> Tensor:
+            return step.network.norm.bias.sum()
 
-        def loss(self, network: torch.nn.Module, predictions: Predictions) -> torch.Tensor:
-            return network.norm.bias.sum()
+    @dataclass(frozen=True)
+    class Fixed:
+        weight: float
+        kind: ClassVar[str] = "fixed"
+
+        def bind(self, context: TermContext) -> BoundTerm:
+            return Pull(self.weight)
 
     options = Training(steps=1, batch_size=9, learning_rate=0.5, warmup=0.0, weight_decay=0.0, ema=0.0)
 
     def shift(*weights: float) -> float:
         generator = small().build(IDS, np.ones(len(IDS)), seed=0)
-        fit_generator(generator, IDS, cycle(5), [Fixed(w) for w in weights], options, seed=0)
+        fit_generator(generator, IDS, cycle(5), objective_of(IDS, *map(Fixed, weights)), options, seed=0)
         return float(generator.state()["norm.bias"].sum())
 
     assert shift(1.0) < 0
@@ -113,7 +120,7 @@ def test_tokens_are_counted_without_padding() -> None:
     generator = small().build(IDS, np.ones(len(IDS)), seed=0)
     sequences = Ragged.from_rows([[0, 1, 2, 3], [4, 5], [6]], np.int64)
     options = Training(steps=1, batch_size=8, validate_every=5)
-    result = fit_generator(generator, IDS, sequences, (NextToken(),), options, seed=0)
+    result = fit_generator(generator, IDS, sequences, objective_of(IDS), options, seed=0)
     sizes = IDS.closed.lengths
     assert result.tokens == sizes[[0, 1, 2, 3]].sum() - 1 + sizes[[4, 5]].sum() - 1
 
@@ -130,7 +137,9 @@ def test_a_killed_fit_goes_on_with_the_same_bits(tmp_path: Path) -> None:
                 raise Killed
             return float(generator.network.token.weight.detach().sum())
 
-        fit_generator(generator, IDS, cycle(9), (NextToken(),), TINY, seed=0, validate=validate, checkpoint=checkpoint)
+        fit_generator(
+            generator, IDS, cycle(9), objective_of(IDS), TINY, seed=0, validate=validate, checkpoint=checkpoint
+        )
 
     def fresh() -> TransformerGenerator:
         return TransformerGenerator(layers=2, heads=2, width=16, feedforward=24, history=5).build(
@@ -149,7 +158,7 @@ def test_a_killed_fit_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 def test_nothing_to_learn_from() -> None:
     generator = small().build(IDS, np.ones(len(IDS)), seed=0)
     with pytest.raises(DataError, match="no training sequence has two or more items"):
-        fit_generator(generator, IDS, Ragged.from_rows([[1], []], np.int64), (NextToken(),), TINY, seed=0)
+        fit_generator(generator, IDS, Ragged.from_rows([[1], []], np.int64), objective_of(IDS), TINY, seed=0)
 
 
 def test_equal_targets_weigh_a_batch_by_what_it_holds() -> None:
@@ -157,17 +166,21 @@ def test_equal_targets_weigh_a_batch_by_what_it_holds() -> None:
     rows = Ragged.from_rows([[0, 1], [1, 2, 3, 4, 5, 6], [2, 3], [3, 4, 5, 6, 7]], np.int64)
     weights: list[float] = []
 
-    class Watched:
-        weight = 1.0
-
-        def loss(self, network: GeneratorNetwork, predictions: Predictions) -> Tensor:
-            value = network.norm.weight.sum()
+    class Watching(BoundTerm):
+        def loss(self, step: Step, prepared: Prepared) -> Tensor:
+            value = step.network.norm.weight.sum()
             value.register_hook(lambda gradient: weights.append(float(gradient)))
             return value
+
+    class Watched:
+        kind, weight = "watched", 1.0
+
+        def bind(self, context: TermContext) -> BoundTerm:
+            return Watching(1.0)
 
     for equal in (False, True):
         generator = small().build(IDS, np.ones(len(IDS)), seed=0)
         options = Training(steps=2, batch_size=2, equal_targets=equal, validate_every=9)
-        fit_generator(generator, IDS, rows, (Watched(),), options, seed=0)
+        fit_generator(generator, IDS, rows, objective_of(IDS, Watched()), options, seed=0)
     assert weights[:2] == [1.0, 1.0]
     assert sorted(weights[2:]) == pytest.approx([2 / 5.5, 9 / 5.5])

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from worlds import first_scores, make_ids, random_generator, random_histories, retriever_of
+from worlds import first_scores, make_ids, objective_of, random_generator, random_histories, retriever_of
 
 from capsid.blocks.layers import Block
 from capsid.errors import ConfigError
@@ -18,7 +18,6 @@ from capsid.generate.fit import fit_generator
 from capsid.generate.generator import MaskedGenerator, TransformerGenerator
 from capsid.generate.masked import MaskedTransformer
 from capsid.generate.network import NetworkShape
-from capsid.generate.objective import NextToken
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.train.options import Training
@@ -206,7 +205,7 @@ def small(**fields: float) -> MaskedGenerator:
 def test_a_certain_world_is_learnt() -> None:
     generator = small().build(IDS, np.ones(ITEMS), seed=0)
     options = Training(steps=200, batch_size=15, learning_rate=0.01, validate_every=500, ema=0.0)
-    fit_generator(generator, IDS, cycle(ITEMS), (NextToken(),), options, seed=0)
+    fit_generator(generator, IDS, cycle(ITEMS), objective_of(IDS), options, seed=0)
     starts = Ragged.from_rows([[(u + i) % ITEMS for i in range(5)] for u in range(ITEMS)], np.int64)
     ranked = retriever_of(generator, IDS, history=5).rank(starts, 1, filter_history=False)
     assert ranked.items_UK[:, 0].tolist() == [(u + 5) % ITEMS for u in range(ITEMS)]
@@ -230,7 +229,7 @@ def test_killed_and_resumed_with_the_same_bits(tmp_path: Path) -> None:
 
     def run(**more: object) -> dict[str, Tensor]:
         generator = small().build(IDS, np.ones(ITEMS), seed=0)
-        fit_generator(generator, IDS, cycle(ITEMS), (NextToken(),), options, seed=0, **more)  # type: ignore[arg-type]
+        fit_generator(generator, IDS, cycle(ITEMS), objective_of(IDS), options, seed=0, **more)  # type: ignore[arg-type]
         return generator.state()
 
     whole = run()

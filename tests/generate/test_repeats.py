@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from worlds import make_ids, random_generator, reader_of
+from worlds import make_ids, objective_of, random_generator, reader_of
 
 from capsid.decode.exact import exact_scores
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator
-from capsid.generate.objective import NextToken
 from capsid.ragged import Ragged
 from capsid.train.options import Training
 
@@ -25,7 +24,7 @@ def learnt(sequences: list[list[int]]) -> float:
         generator,
         IDS,
         Ragged.from_rows(sequences),
-        (NextToken(),),
+        objective_of(IDS),
         Training(steps=60, batch_size=8, learning_rate=0.01),
         seed=0,
     )

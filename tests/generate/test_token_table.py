@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from worlds import first_scores, make_ids, random_codes, random_generator, random_histories
+from worlds import first_scores, loss_of, make_ids, next_scores, random_codes, random_generator, random_histories
 
 from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
-from capsid.generate.objective import NextToken
+from capsid.generate.next_token import NextToken
 from capsid.generate.token_table import TokenTable
 from capsid.ids.merges import MergeTable
 
@@ -67,7 +67,7 @@ def test_everything_runs_as_with_these_rows_for_embeddings(kind: type[Transforme
     assert torch.equal(twin.network.token.vectors().enter_VD, twin.network.token.weight)
     batch = IDS.read(HISTORIES, last=6)
     lesson = IDS.lesson(HISTORIES, last=6)
-    losses = [NextToken().loss(g.network, g.network.predict(lesson)) for g in (composed, twin)]
+    losses = [loss_of(NextToken(), IDS, g, lesson) for g in (composed, twin)]
     torch.testing.assert_close(*losses)
     (a, first), (b, again) = composed.start(batch), twin.start(batch)
     torch.testing.assert_close(first, again)
@@ -110,7 +110,7 @@ def test_scores_are_cosines_over_the_temperature(kind: type[TransformerGenerator
         hidden = generator.network.norm(found.hidden_ND)
         cosine = F.cosine_similarity(hidden[:, None], slow_table(generator)[None], dim=-1)
         torch.testing.assert_close(
-            NextToken().loss(generator.network, found),
+            loss_of(NextToken(), IDS, generator, IDS.lesson(HISTORIES, last=6)),
             F.cross_entropy(cosine / 0.07, found.targets_N),
             rtol=1e-3,
             atol=1e-3,
@@ -177,18 +177,18 @@ def test_a_bias_is_added_to_the_scores_of_its_token(kind: type[TransformerGenera
     assert token.bias is not None
     biased.network.load_state_dict({**plain.state(), "token.bias": torch.linspace(-2, 2, len(token.bias))})
     batch, lesson = IDS.read(HISTORIES, last=6), IDS.lesson(HISTORIES, last=6)
-    (a, first), (b, other) = plain.start(batch), biased.start(batch)
+    (a, first), (b, other) = first_scores(plain, batch), first_scores(biased, batch)
     torch.testing.assert_close(other, first + token.bias, rtol=1e-4, atol=1e-4)
     parents = torch.zeros(len(HISTORIES), 2, dtype=torch.long)
     tokens = torch.tensor([[FIRST, 2]]).expand(len(HISTORIES), 2)
-    next_scores = plain.step(a, parents, tokens)[1] + token.bias
-    torch.testing.assert_close(biased.step(b, parents, tokens)[1], next_scores, rtol=1e-4, atol=1e-4)
-    found, shown = plain.network.predict(lesson), biased.network.predict(lesson)
+    wanted = next_scores(plain, a, parents, tokens)[1] + token.bias
+    torch.testing.assert_close(next_scores(biased, b, parents, tokens)[1], wanted, rtol=1e-4, atol=1e-4)
+    found = plain.network.predict(lesson)
     scores = plain.network.logits(found.hidden_ND, found.vectors) + token.bias
     if found.added is not None:
         scores = scores.index_put((found.added.rows_E, found.added.tokens_E), found.added.value, accumulate=True)
     expected = F.cross_entropy(scores, found.targets_N)
-    torch.testing.assert_close(NextToken().loss(biased.network, shown), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(loss_of(NextToken(), IDS, biased, lesson), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_own_vectors_are_left_out_in_training_only_whole_and_evenly() -> None:

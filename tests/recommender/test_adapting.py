@@ -1,4 +1,4 @@
-"""Both stages through the front door: routing adapts with the generator, ids change within bounds."""
+"""Both stages through the front door: with routing-adapters with the generator, ids change within bounds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recipe(*more: str) -> Recipe:
 
 
 def changed(lines: list[str]) -> list[int]:
-    return [int(m[1]) for line in lines if (m := re.match(r"re-tokenised: (\d+) of", line))]
+    return [int(m[1]) for line in lines if (m := re.match(r"new codes for (\d+) of", line))]
 
 
 def test_ids_change_within_bounds_and_then_stay(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_ids_change_within_bounds_and_then_stay(tmp_path: Path) -> None:
     churn = changed(watcher.lines)
     assert len(churn) == 2
     assert 0 < max(churn) <= CHURN * 72
-    assert [entry["phase"] for entry in fitted.log] == ["generator, routing adapts"] * 2 + ["generator"]
+    assert [entry["phase"] for entry in fitted.log] == ["generator with routing-adapters"] * 2 + ["generator"]
     assert sum(entry["steps"] for entry in fitted.log) == 18
     first = ItemTokenizer.load(next(tmp_path.glob("*/tokenizer")))
     assert first.ids.codes != fitted.tokenizer.ids.codes
@@ -51,7 +51,7 @@ def test_ids_change_within_bounds_and_then_stay(tmp_path: Path) -> None:
 
 def test_a_run_killed_anywhere_ends_the_same(tmp_path: Path) -> None:
     whole = Recommender(recipe()).fit(world()).fitted
-    for words in ("generator, routing adapts: step 3", "re-tokenised", "generator: step 12"):
+    for words in ("generator with routing-adapters: step 3", "new codes for", "generator: step 12"):
         with pytest.raises(Killed):
             Recommender(recipe()).fit(world(), work=tmp_path, run=EVERY_STEP, progress=Killer(words))
     resumed = Recommender(recipe()).fit(world(), work=tmp_path, run=EVERY_STEP).fitted

@@ -25,8 +25,8 @@ from capsid.data.item_table import ItemTable
 from capsid.encode.hashing import HashingEncoder
 from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import TransformerGenerator
-from capsid.generate.network import CausalTransformer, Predictions
-from capsid.generate.objective import NextToken
+from capsid.generate.next_token import NextToken
+from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
 from capsid.ids.collisions import Suffix
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
@@ -96,8 +96,13 @@ class SmallNorms:
     kind: ClassVar[str] = "small-norms"
     weight: float = 0.01
 
-    def loss(self, network: CausalTransformer, predictions: Predictions) -> Tensor:
-        return predictions.hidden_ND.square().mean()
+    def bind(self, context: TermContext) -> BoundTerm:
+        return BoundNorms(self.weight)
+
+
+class BoundNorms(BoundTerm):
+    def loss(self, step: Step, prepared: Prepared) -> Tensor:
+        return step.predictions.hidden_ND.square().mean()
 
 
 KINDS_OF_OURS = {"drifting": Drifting, "small-norms": SmallNorms}
@@ -204,7 +209,7 @@ def test_a_phase_has_its_own_terms(whole: Recommender) -> None:
         "first: step 5/",
         "first: step 6/12  loss",
         "first: best at step",
-        "re-tokenised",
+        "new codes for",
         "second: step 1/",
         "second: step 9/",
         "second: best at step",
@@ -217,7 +222,7 @@ def test_killed_anywhere_and_resumed_with_the_same_bits(whole: Recommender, tmp_
 
 
 def test_killed_again_and_again(whole: Recommender, tmp_path: Path) -> None:
-    for words in ("first: step 3/", "first: step 9/", "re-tokenised", "second: step 2/", "second: step 11/"):
+    for words in ("first: step 3/", "first: step 9/", "new codes for", "second: step 2/", "second: step 11/"):
         with pytest.raises(Killed):
             fit(tmp_path, Killer(words))
     assert same(fit(tmp_path).fitted, whole.fitted)

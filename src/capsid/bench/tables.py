@@ -22,6 +22,7 @@ from capsid.evaluate.significance import paired_bootstrap
 from capsid.popularity import TIERS
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
+from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 
 COLD = 5
 COSTS = "decode_cost.json"
@@ -355,5 +356,6 @@ def _design(recipe: Recipe) -> tuple[str, ...]:
     else:
         length = "confidence" if routes else "fixed"
     merges = recipe.merges
-    subwords = "no" if merges is None else ("frequency" if merges.frequency_only else "frequency and meaning")
+    by_count = isinstance(merges, SemanticBPE) and merges.frequency_only
+    subwords = "no" if merges is None else ("frequency" if by_count else "frequency and meaning")
     return soft, str(tokenizer["rounds"]) if routes else "none", length, subwords, "yes"

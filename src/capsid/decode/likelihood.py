@@ -6,7 +6,7 @@ the vocabulary, tokens outside the trie keep their share. A filter never renorma
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +14,7 @@ from torch import Tensor
 
 from capsid.blocks.segments import segment_logsumexp
 from capsid.decode.protocol import Decodable
-
-Over = Literal["vocabulary", "children"]
+from capsid.ids.trie import Over
 
 
 def edge_log_probabilities(

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from capsid.decode.likelihood import Over, edge_log_probabilities
+from capsid.decode.likelihood import edge_log_probabilities
 from capsid.decode.protocol import Decodable
 from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.ids.trie import ROOT, Trie
+from capsid.ids.trie import ROOT, Over, Trie
 from capsid.ragged import Ragged
 
 

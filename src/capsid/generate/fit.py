@@ -16,9 +16,8 @@ from torch import nn
 from capsid.data.augment import Augment
 from capsid.data.pieces import training_pieces
 from capsid.errors import ConfigError, DataError
-from capsid.generate.generator import TransformerGenerator
-from capsid.generate.objective import Term
-from capsid.generate.stage_two import Companion
+from capsid.generate.generator import Trainable
+from capsid.generate.terms import Objective
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
@@ -30,15 +29,14 @@ from capsid.train.options import Training
 
 
 def fit_generator(
-    generator: TransformerGenerator,
+    generator: Trainable,
     ids: SemanticIds,
     sequences: Ragged,
-    terms: Sequence[Term],
+    objective: Objective,
     training: Training,
     *,
     seed: int,
     learns: Sequence[str] = ("*",),
-    companion: Companion | None = None,
     augment: Augment | None = None,
     validate: Callable[[], float] | None = None,
     steps: range | None = None,
@@ -49,7 +47,7 @@ def fit_generator(
     """Train the parameters whose names match `learns` (shell patterns); the others stay as they are.
 
     `steps` are the steps of the schedule to train now, all of them by default.
-    A companion learns as well, and adds to inputs and loss (stage 2). Sequences are augmented anew at every step.
+    Terms that learn are trained as well. Sequences are augmented anew at every step.
     """
     pieces = training_pieces(sequences, generator.history)
     if not len(pieces):
@@ -66,17 +64,13 @@ def fit_generator(
         if augment is not None:
             items = augment.apply(items, numpy_rng(seed, "augment", step))
         lesson = ids.lesson(items, last=generator.history + 1, rng=numpy_rng(seed, "reading", step))
-        nudges_RD, beside = (
-            (None, torch.zeros(())) if companion is None else companion(network.token.vectors().enter_VD, items)
-        )
-        predictions = network.predict(lesson, nudges_RD)
-        total = sum((term.weight * term.loss(network, predictions) for term in terms), beside)
+        total = objective.loss(lesson, network)
         if training.equal_targets:
             # Batches hold sequences of near-equal length, so their numbers of targets differ much.
             total = total * (int((items.lengths - 1).sum()) / usual)
         return Loss(total, int(lesson.batch.lengths_B.sum()) - len(lesson.batch))
 
-    learner = network if companion is None else nn.ModuleDict({"generator": network, "companion": companion})
+    learner = nn.ModuleDict({"generator": network, "objective": objective}) if objective.learns else network
     task = Task(learner, plan, loss, validate, training.select)
     return train(task, training, seed=seed, steps=steps, checkpoint=checkpoint, progress=progress, name=name)
 

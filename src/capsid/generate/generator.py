@@ -6,7 +6,7 @@ All answer the decoder's protocol (start, step). None knows items: tokens in, sc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from capsid.errors import ConfigError, NotFittedError
 from capsid.generate.masked import MaskedTransformer
-from capsid.generate.network import CausalTransformer, NetworkShape, State
+from capsid.generate.network import CausalTransformer, GeneratorNetwork, NetworkShape, State
 from capsid.generate.timeline import READINGS, TimelineTransformer
 from capsid.ids.layout import TokenLayout
 from capsid.ids.reading import TokenBatch
@@ -27,9 +27,10 @@ from capsid.settings import check_settings, setting
 class Generator(Protocol):
     """What a recipe's generator can do. `history` is how many items it reads."""
 
+    kind: ClassVar[str]
     history: int
 
-    def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Any:
+    def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Make the weights for these ids; `vectors` may start the token embeddings. Returns self."""
 
     def start(self, histories: TokenBatch) -> tuple[Any, Tensor]:
@@ -47,8 +48,17 @@ class Generator(Protocol):
     def state(self) -> dict[str, Tensor]:
         """Weights by name."""
 
-    def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> Any:
+    def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> Self:
         """Weights as saved. Returns self."""
+
+
+@runtime_checkable
+class Trainable(Generator, Protocol):
+    """A generator whose scores come from a network that learns."""
+
+    @property
+    def network(self) -> GeneratorNetwork:
+        """The network, once built."""
 
 
 @dataclass(kw_only=True)
@@ -91,15 +101,13 @@ class TransformerGenerator:
         check_settings(self)
 
     @property
-    def network(self) -> CausalTransformer | TimelineTransformer | MaskedTransformer:
+    def network(self) -> GeneratorNetwork:
         """The network, once built."""
         if not hasattr(self, "network_"):
             raise NotFittedError("the generator has no weights yet", hint="fit or load it first")
         return self.network_
 
-    def build(
-        self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None
-    ) -> TransformerGenerator:
+    def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Fresh weights; with `warm_start`, token embeddings start from `vectors` (NaN rows stay random)."""
         self.network_ = self._network(ids.layout)
         self.network_.reset(torch.Generator().manual_seed(child_seed(seed, "weights")))
@@ -129,7 +137,7 @@ class TransformerGenerator:
         """Weights by name."""
         return {name: t.detach().clone() for name, t in self.network.state_dict().items()}
 
-    def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> TransformerGenerator:
+    def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> Self:
         """Weights as saved."""
         self.network_ = self._network(layout)
         try:
@@ -139,7 +147,7 @@ class TransformerGenerator:
         self.network_.eval()
         return self
 
-    def _network(self, layout: TokenLayout) -> CausalTransformer | TimelineTransformer | MaskedTransformer:
+    def _network(self, layout: TokenLayout) -> GeneratorNetwork:
         return CausalTransformer(self._shape(layout), self._parts(layout))
 
     def _parts(self, layout: TokenLayout) -> Ragged | None:
@@ -229,9 +237,7 @@ class MaskedGenerator(TransformerGenerator):
     mask: float = setting(0.2, "Share of a sequence's items that is masked.", least=0, most=1)
     only_last: float = setting(0.1, "Share of the sequences in which only the last item is masked.", least=0, most=1)
 
-    def build(
-        self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None
-    ) -> TransformerGenerator:
+    def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Fresh weights; ids must have one token an item, for a mask stands for one token."""
         if int(ids.closed.lengths.max()) != 1:
             raise ConfigError("the masked generator needs one-token ids", hint="use the atomic tokenizer")
@@ -268,9 +274,7 @@ class PopularityGenerator:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def build(
-        self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None
-    ) -> PopularityGenerator:
+    def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Count tokens; ids must have one token an item, or prefixes would be scored as if they were items."""
         if int(ids.closed.lengths.max()) != 1:
             raise ConfigError("the popularity generator needs one-token ids", hint="use the atomic tokenizer")
@@ -301,12 +305,7 @@ class PopularityGenerator:
             raise NotFittedError("the generator has no counts yet", hint="fit or load it first")
         return {"logits": self.logits_}
 
-    def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> PopularityGenerator:
+    def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> Self:
         """The scores as saved."""
         self.logits_ = state["logits"]
         return self
-
-
-GENERATORS: dict[str, type] = {
-    g.kind: g for g in (TransformerGenerator, TimelineGenerator, MaskedGenerator, PopularityGenerator)
-}

@@ -13,13 +13,14 @@ from torch.nn import functional as F
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, reset
 from capsid.errors import ConfigError
-from capsid.generate.network import NetworkShape, Predictions, ScoresTokens, State, counted, padded, token_table
+from capsid.generate.network import GeneratorNetwork, NetworkShape, Predictions, State, counted, padded, token_table
 from capsid.generate.token_table import LastNorm
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
+from capsid.ragged import Ragged
 
 
-class MaskedTransformer(ScoresTokens):
+class MaskedTransformer(GeneratorNetwork):
     """Token and place embeddings, a vector for what is hidden, blocks without a causal mask, tied logits."""
 
     def __init__(self, shape: NetworkShape, share: float, only_last: float) -> None:
@@ -44,7 +45,8 @@ class MaskedTransformer(ScoresTokens):
         masked_BL = self._choose(tokens_BL != PAD, lengths_B)
         extra_BLD = None if inputs_RD is None else padded(batch, inputs_RD)
         x_BLD = self._read(tokens_BL, masked_BL, lengths_B, extra_BLD)
-        return Predictions(x_BLD[masked_BL], tokens_BL[masked_BL], self.token.vectors())
+        targets = Ragged.from_dense(tokens_BL[masked_BL].numpy()[:, None])
+        return Predictions(x_BLD[masked_BL], targets, self.token.vectors())
 
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
         """Read every history with a mask after it; the row behind the mask."""

@@ -8,7 +8,6 @@ items, no trie, no optimiser. Shapes as in `capsid.blocks.layers`; V tokens of t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -56,35 +55,46 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Hidden rows from which a token is predicted, that token, and the vectors of all tokens. Shapes: (N, D), (N,).
+    """Hidden rows from which tokens are predicted, one for each token of `targets` (one row per item) in turn.
 
-    `added` is what scores have besides the product of row and vector.
+    `vectors` are those of all tokens; `added` is what scores have besides the product of row and vector.
     """
 
     hidden_ND: Tensor
-    targets_N: Tensor
+    targets: Ragged
     vectors: TokenVectors
     added: Added | None = None
 
+    @property
+    def targets_N(self) -> Tensor:
+        """The tokens to predict."""
+        return torch.from_numpy(self.targets.values.astype(np.int64))
 
-class GeneratorNetwork(Protocol):
-    """What loss terms and training need of a network; decoding needs `start` and `step` (`capsid.decode.protocol`)."""
+
+class GeneratorNetwork(nn.Module):
+    """What training and decoding need of a network. All score tokens alike: a tied token table and a last LayerNorm."""
 
     token: TokenTable
     norm: LastNorm
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Fresh weights."""
+        raise NotImplementedError
 
     def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
         """Read whole sequences; the rows that predict the tokens of the lesson's items, in order.
 
         `inputs_RD` is added to what the network reads, one row for each real token in turn.
         """
+        raise NotImplementedError
 
+    def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
+        """See `capsid.decode.protocol`."""
+        raise NotImplementedError
 
-class ScoresTokens(nn.Module):
-    """A token table and a last LayerNorm: how every network scores tokens, tied to the vectors they enter with."""
-
-    token: TokenTable
-    norm: LastNorm
+    def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
+        """See `capsid.decode.protocol`."""
+        raise NotImplementedError
 
     def logits(self, rows: Tensor, vectors: TokenVectors) -> Tensor:
         """Products of rows with all tokens: scores before anything is added to them."""
@@ -102,7 +112,7 @@ class ScoresTokens(nn.Module):
         return scores_E if state.taken is None else scores_E + state.taken.added_of(row_E, token_E, state.depth)
 
 
-class TokenNetwork(ScoresTokens):
+class TokenNetwork(GeneratorNetwork):
     """What networks over tokens have in common: token and depth embeddings, a last LayerNorm, tied scores."""
 
     def __init__(self, shape: NetworkShape, parts: Ragged | None = None) -> None:
@@ -151,8 +161,7 @@ class CausalTransformer(TokenNetwork):
         # The first token of item m is predicted from the column before it; the last column is never read.
         first_M = lesson.row_M * hidden_BLD.shape[1] + lesson.column_M - 1
         index_N = torch.from_numpy(np.repeat(first_M, lesson.tokens.lengths) + lesson.tokens.positions)
-        targets_N = torch.from_numpy(lesson.tokens.values.astype(np.int64))
-        return Predictions(hidden_BLD.flatten(0, 1)[index_N], targets_N, vectors)
+        return Predictions(hidden_BLD.flatten(0, 1)[index_N], lesson.tokens, vectors)
 
     def hidden(
         self,

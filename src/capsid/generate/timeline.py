@@ -74,7 +74,7 @@ class TimelineTransformer(TokenNetwork):
             assert isinstance(block, Block)
             rows_RD = block.ragged(rows_RD, slots_R, width)
         added = None if self.repeats is None else completions(lesson, self.repeats.value())
-        return Predictions(rows_RD, tokens_R, vectors, added)
+        return Predictions(rows_RD, lesson.tokens, vectors, added)
 
     def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
         """Read histories once; of each only the last position goes on."""

@@ -272,6 +272,12 @@ def _if_other(before: Ragged, after: Ragged) -> Ragged | None:
     return None if before == after else before
 
 
+def churn(old: SemanticIds, new: SemanticIds) -> str:
+    """How many items have other codes than before, in words."""
+    changed = sum(not np.array_equal(a, b) for a, b in zip(old.codes, new.codes))
+    return f"new codes for {changed:,} of {len(old):,} items"
+
+
 def gini(counts: np.ndarray) -> float:
     """Gini coefficient of how often codes are used: 0 all alike, towards 1 all on one."""
     total = counts.sum()

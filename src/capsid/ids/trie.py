@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from capsid.ids.order import Columns, lexicographic_order
 from capsid.ragged import Ragged
 
 ROOT = 0
+# What the probability of a token is normalised over: all tokens, or the children of its node.
+Over = Literal["vocabulary", "children"]
 _ARRAYS = ("first_child", "token", "low", "high", "items")
 _POSITIONS = "positions"
 

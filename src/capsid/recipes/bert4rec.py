@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capsid.generate.generator import MaskedGenerator
-from capsid.generate.objective import NextToken
+from capsid.generate.next_token import NextToken
 from capsid.recipe import Phase, Recipe
 from capsid.tokenize.atomic import Atomic
 from capsid.train.options import Training

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capsid.generate.generator import TimelineGenerator
-from capsid.generate.objective import NextToken
+from capsid.generate.next_token import NextToken
 from capsid.ids.collisions import Bucket
 from capsid.recipe import Phase, Recipe
 from capsid.tokenize.frequency import Frequency

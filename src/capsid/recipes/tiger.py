@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from capsid.encode.defaults import default_encoder
 from capsid.generate.generator import TimelineGenerator
-from capsid.generate.objective import NextToken
+from capsid.generate.next_token import NextToken
 from capsid.ids.collisions import Suffix
 from capsid.recipe import Phase, Recipe
 from capsid.tokenize.rqvae.tokenizer import RQVAE

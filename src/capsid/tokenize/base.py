@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 import numpy as np
 
 from capsid.data.item_table import ItemTable
+from capsid.ids.merges import MergeTable
 from capsid.ids.reassign import Costs
+from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
@@ -105,6 +107,37 @@ class Adapting(Protocol):
 
     def end_adapting(self, table: ItemTable, codes: Ragged, most: float) -> None:
         """Take over what they learnt, as much of it as changes at most a share `most` of the `codes`."""
+
+
+class Merges(Protocol):
+    """Learns which neighbouring tokens are written as one. Estimator as `Tokenizer`."""
+
+    kind: ClassVar[str]
+
+    @property
+    def table_(self) -> MergeTable:
+        """The merges, once fitted."""
+
+    def fit(
+        self,
+        ids: SemanticIds,
+        table: ItemTable,
+        *,
+        centres_VD: np.ndarray | None = None,
+        seed: int = 0,
+        progress: Progress = silent,
+        checkpoint: CheckpointFile | None = None,
+    ) -> Self:
+        """Learn merges for ids that have none, from the table's vectors and training sequences."""
+
+    def shifted(self, bias: float) -> Self:
+        """The same merges with the gate's bias moved."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Learnt arrays by name."""
+
+    def load_state(self, state: dict[str, np.ndarray]) -> Self:
+        """Learnt arrays as saved."""
 
 
 @runtime_checkable

@@ -21,18 +21,19 @@ from capsid.config import Kinds, from_dict, to_dict
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.split import leave_one_out
+from capsid.encode.base import ItemEncoder, fresh
 from capsid.encode.cache import encode_blocks
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.views import MAIN, Views, blocks_of
 from capsid.errors import ConfigError, DataError, NotFittedError
-from capsid.ids.collisions import COLLISIONS, Bucket
+from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
 from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.running import CheckpointFile
-from capsid.tokenize.base import LastCosts, ReadsBlock, Revising, Tracing
+from capsid.tokenize.base import Adapting, LastCosts, Merges, ReadsBlock, Revising, Tokenizer, Tracing
 from capsid.tokenize.kinds import MERGES, TOKENIZERS
 from capsid.vocabulary import Vocabulary
 
@@ -48,10 +49,10 @@ class ItemTokenizer:
     view of the encoder); afterwards it is `blocks_` of this class, and whoever needs vectors of known items asks here.
     """
 
-    tokenizer: Any
-    encoder: Any | None = None
-    collisions: Any = dataclasses.field(default_factory=Bucket)
-    merges: Any | None = None
+    tokenizer: Tokenizer
+    encoder: ItemEncoder | None = None
+    collisions: CollisionPolicy = dataclasses.field(default_factory=Bucket)
+    merges: Merges | None = None
 
     @property
     def ids(self) -> SemanticIds:
@@ -90,13 +91,11 @@ class ItemTokenizer:
             self.encoder_, views = encode_blocks(self.encoder, table, seed=seed, progress=progress)
             table = table.with_blocks(views)
         self.blocks_ = dict(table.blocks)
-        self.tokenizer_ = dataclasses.replace(self.tokenizer).fit(
-            table, seed=seed, progress=progress, checkpoint=checkpoint
-        )
+        self.tokenizer_ = fresh(self.tokenizer).fit(table, seed=seed, progress=progress, checkpoint=checkpoint)
         self.ids_: SemanticIds = self._settled(table)
         self.merges_: Any | None = None
         if self.merges is not None:
-            self.merges_ = dataclasses.replace(self.merges).fit(
+            self.merges_ = fresh(self.merges).fit(
                 self.ids_,
                 table,
                 centres_VD=self.token_vectors(),
@@ -119,6 +118,8 @@ class ItemTokenizer:
 
     def adapt(self, table: ItemTable, *, most: float, gate_bias: float) -> ItemTokenizer:
         """New ids for at most a share `most` of the items, from what adapters of the routing have learnt (stage 2)."""
+        if not isinstance(self.tokenizer_, Adapting):
+            raise ConfigError(f"the tokenizer {self.tokenizer_.kind!r} has no routing to adapt")
         table = self._with_vectors(table)
         # What the policy changed is no churn: the tokenizer is compared with its own codes.
         self.tokenizer_.end_adapting(table, self.ids.encoded, most)
@@ -249,15 +250,16 @@ class ItemTokenizer:
         about = read_json(folder / "tokenizer.json")
         # Folders from before there were merges do not name them.
         names = ("encoder", "tokenizer", "collisions", "merges")
-        self = cls(**{n: from_dict(None, about[n], kinds) if about.get(n) else None for n in names})
+        parts: dict[str, Any] = {n: from_dict(None, about[n], kinds) if about.get(n) else None for n in names}
+        self = cls(**parts)
         self.text_fields_ = tuple(about["text_fields"])
-        self.tokenizer_ = dataclasses.replace(self.tokenizer).load_state(load_arrays(folder / "tokenizer.npz"))
+        self.tokenizer_ = fresh(self.tokenizer).load_state(load_arrays(folder / "tokenizer.npz"))
         self.encoder_ = None
         if self.encoder is not None:
-            self.encoder_ = dataclasses.replace(self.encoder).load_state(load_arrays(folder / "encoder.npz"))
+            self.encoder_ = fresh(self.encoder).load_state(load_arrays(folder / "encoder.npz"))
         self.merges_ = None
         if self.merges is not None:
-            self.merges_ = dataclasses.replace(self.merges).load_state(load_arrays(folder / "merges.npz"))
+            self.merges_ = fresh(self.merges).load_state(load_arrays(folder / "merges.npz"))
         # Mapped, not read: only diagnostics look at the vectors.
         views = self.encoder.parts if isinstance(self.encoder, Views) else (MAIN, self.block)
         files = {name: folder / _vectors_file(name) for name in views}

@@ -8,16 +8,20 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from worlds import make_table
+from torch import Tensor
+from worlds import make_table, objective_of
 
 from capsid.data.planted import planted_vectors
 from capsid.encode.hashing import HashingEncoder
 from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
-from capsid.generate.objective import NextToken
-from capsid.generate.stage_two import Companion, RoutingAdapters, code_spans
+from capsid.generate.network import GeneratorNetwork, Predictions
+from capsid.generate.routing_adapters import BoundAdapters, RoutingAdapters, code_spans
+from capsid.generate.terms import TermContext
 from capsid.ids.collisions import Bucket, Suffix
+from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
+from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.recipe import Phase, Stretch
 from capsid.tokenize.atomic import Atomic
@@ -52,24 +56,41 @@ def fitted() -> ItemTokenizer:
     return out
 
 
+def bound(settings: RoutingAdapters, tokenizer: ItemTokenizer) -> BoundAdapters:
+    """The adapters at work on this tokenizer."""
+    term = settings.bind(TermContext(tokenizer.ids, Trie.build(tokenizer.ids.closed), tokenizer=tokenizer))
+    assert isinstance(term, BoundAdapters)
+    return term
+
+
 def generator(kind: type[TransformerGenerator], ids: SemanticIds) -> TransformerGenerator:
     made = kind(layers=1, heads=2, width=8, feedforward=12, history=6, dropout=0.0, embedding_dropout=0.0)
     return made.build(ids, np.ones(len(ids)), seed=0)
+
+
+class Fed:
+    """A network that is given inputs beside its own."""
+
+    def __init__(self, network: GeneratorNetwork, inputs_RD: Tensor | None) -> None:
+        self.network, self.inputs_RD, self.norm = network, inputs_RD, network.norm
+
+    def predict(self, lesson: Lesson, _: Tensor | None) -> Predictions:
+        return self.network.predict(lesson, self.inputs_RD)
 
 
 @pytest.mark.parametrize("kind", [TransformerGenerator, TimelineGenerator])
 def test_values_stay_and_gradients_reach_adapters_and_gate(kind: type[TransformerGenerator]) -> None:
     tokenizer = fitted()
     network = generator(kind, tokenizer.ids).network
-    companion = Companion(RoutingAdapters(rank=2), tokenizer, seed=0)
+    companion = bound(RoutingAdapters(rank=2), tokenizer)
     items = SEQUENCES.take(np.arange(8))
     lesson = tokenizer.ids.lesson(items, last=7)
-    nudges, _ = companion(network.token.vectors().enter_VD, items)
+    nudges = companion.routed(network.token.vectors().enter_VD, items).inputs_RD
     assert len(nudges) == int(lesson.batch.lengths_B.sum())
     assert float(nudges.detach().abs().max()) == 0.0
     plain, nudged = network.predict(lesson), network.predict(lesson, nudges)
     torch.testing.assert_close(plain.hidden_ND, nudged.hidden_ND, rtol=0, atol=0)
-    NextToken().loss(network, nudged).backward()
+    objective_of(tokenizer.ids).loss(lesson, Fed(network, nudges)).backward()
     assert companion.gate is not None
     assert float(companion.gate.bias.grad.abs()) > 0
     assert all(float(a.up.grad.abs().max()) > 0 for a in companion.adapters)
@@ -85,9 +106,9 @@ def test_the_generator_learns_the_same_with_and_without_a_companion(kind: type[T
     grads = []
     for beside in (False, True):
         network = generator(kind, tokenizer.ids).network
-        companion = Companion(RoutingAdapters(), fitted(), seed=0)
-        nudges = companion(network.token.vectors().enter_VD, batch_items)[0] if beside else None
-        NextToken().loss(network, network.predict(lesson, nudges)).backward()
+        companion = bound(RoutingAdapters(), fitted())
+        nudges = companion.routed(network.token.vectors().enter_VD, batch_items).inputs_RD if beside else None
+        objective_of(tokenizer.ids).loss(lesson, Fed(network, nudges)).backward()
         grads.append(network.token.weight.grad.clone())
     torch.testing.assert_close(grads[0], grads[1], rtol=1e-5, atol=1e-7)
 
@@ -99,8 +120,8 @@ def test_nudges_are_routed_mixtures_summed_over_a_tokens_codes() -> None:
     rng = torch.Generator().manual_seed(1)
     table_VD = torch.randn(layout.vocabulary, 5, generator=rng)
     items = Ragged.from_rows([[3, 7, 3], [20, 0]], np.int64)
-    companion = Companion(RoutingAdapters(rank=2), tokenizer, seed=0)
-    nudges, _ = companion(table_VD, items)
+    companion = bound(RoutingAdapters(rank=2), tokenizer)
+    nudges = companion.routed(table_VD, items).inputs_RD
     pull = torch.randn(nudges.shape, generator=rng)
     (nudges * pull).sum().backward()
     found = [a.up.grad.clone() for a in companion.adapters], companion.gate.bias.grad.clone()  # type: ignore[union-attr]
@@ -141,7 +162,7 @@ def test_spans_count_codes() -> None:
 
 
 def test_the_gate_can_be_left_alone() -> None:
-    companion = Companion(RoutingAdapters(gate_bias=False), fitted(), seed=0)
+    companion = bound(RoutingAdapters(gate_bias=False), fitted())
     assert companion.gate is None
     assert companion.bias == 0.0
     assert {n.split(".")[-1] for n, _ in companion.named_parameters()} == {"up", "down"}
@@ -204,4 +225,4 @@ def test_bad_settings(fields: dict[str, float], words: str) -> None:
 def test_a_tokenizer_without_routing_cannot_adapt() -> None:
     tokenizer = ItemTokenizer(tokenizer=Atomic(), collisions=Bucket()).fit(TABLE)
     with pytest.raises(ConfigError, match="no routing to adapt"):
-        Companion(RoutingAdapters(), tokenizer, seed=0)
+        bound(RoutingAdapters(), tokenizer)

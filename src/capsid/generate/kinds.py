@@ -1,0 +1,14 @@
+"""The generators and loss terms that there are, by kind."""
+
+from __future__ import annotations
+
+from capsid.generate.generator import MaskedGenerator, PopularityGenerator, TimelineGenerator, TransformerGenerator
+from capsid.generate.next_token import NextToken
+from capsid.generate.routing_adapters import RoutingAdapters
+
+GENERATORS: dict[str, type] = {
+    g.kind: g for g in (TransformerGenerator, TimelineGenerator, MaskedGenerator, PopularityGenerator)
+}
+TERMS: dict[str, type] = {t.kind: t for t in (NextToken,)}
+# Terms that learn beside the generator for a part of a phase.
+JOINT_TERMS: dict[str, type] = {t.kind: t for t in (RoutingAdapters,)}

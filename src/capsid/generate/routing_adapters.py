@@ -1,0 +1,174 @@
+"""Stage 2 as a loss term: adapters of the routing and a bias of the merge gate that learn with the generator.
+
+Ids are hard, so the next-token loss reaches the routing through the inputs alone (CapsID, arXiv 2605.05096, final
+objective): an input is the embedding of the item's own token plus the routed mixture of all tokens' embeddings minus
+its own value, which is zero and has a gradient. Targets stay hard. Centres and the gate's weights do not learn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsid.data.item_table import ItemTable
+from capsid.errors import ConfigError
+from capsid.generate.network import GeneratorNetwork
+from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
+from capsid.ids.layout import TokenLayout
+from capsid.ids.reading import Lesson
+from capsid.ids.semantic_ids import churn
+from capsid.progress import Progress
+from capsid.ragged import Ragged
+from capsid.settings import check_settings, setting
+from capsid.tokenize.base import Adapting, SoftAssigning
+from capsid.tokenize.item_tokenizer import ItemTokenizer
+
+
+@dataclass(kw_only=True, frozen=True)
+class RoutingAdapters:
+    """What learns beside the generator during the first `share` of a phase's steps, in `refreshes` equal stretches.
+
+    After each stretch at most a share `churn` of the items gets new codes; then the routing is frozen.
+    """
+
+    kind: ClassVar[str] = "routing-adapters"
+    weight: float = setting(1.0, "Weight of the tokenizer's own loss.", least=0)
+    rank: int = setting(8, "Rank of the adapter matrix of each depth.", least=1)
+    gate_bias: bool = setting(True, "Whether the bias of the merge gate learns too.")
+    share: float = setting(1 / 3, "Share of the phase's steps in which the routing adapts.", above=0, below=1)
+    refreshes: int = setting(1, "How many times items get new codes, evenly spread over those steps.", least=1)
+    churn: float = setting(0.05, "Share of the items that a refresh may give new codes, at most.", least=0, most=1)
+    merge_weight: float = setting(0.2, "Weight of the merge gate's loss.", least=0)
+    rate: float = setting(1.0, "The adapters' learning rate, as a multiple of the generator's.", above=0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def bind(self, context: TermContext) -> BoundTerm:
+        """Adapters on the routing of the context's tokenizer."""
+        return BoundAdapters(self, context)
+
+
+@dataclass(frozen=True, eq=False)
+class _Routed(Prepared):
+    """Inputs, and the tokenizer's own loss on the items of the batch."""
+
+    loss: Tensor | None = None
+
+
+class BoundAdapters(BoundTerm):
+    """The adapters and the gate's bias at work."""
+
+    def __init__(self, settings: RoutingAdapters, context: TermContext) -> None:
+        super().__init__(settings.weight)
+        self.rate = settings.rate
+        tokenizer = context.tokenizer
+        kind = None if tokenizer is None else tokenizer.tokenizer_.kind
+        if tokenizer is None or not isinstance(tokenizer.tokenizer_, Adapting) or tokenizer.vectors_ is None:
+            raise ConfigError(f"the tokenizer {kind!r} has no routing to adapt", hint="drop adapt from the phase")
+        if not isinstance(tokenizer.tokenizer_, SoftAssigning):
+            raise ConfigError(f"the tokenizer {kind!r} assigns no weights", hint="drop adapt from the phase")
+        self.adapters = tokenizer.tokenizer_.begin_adapting(settings.rank, seed=context.seed)
+        self.gate: _Gate | None = None
+        if settings.gate_bias and len(context.ids.layout.merges):
+            self.gate = _Gate(tokenizer.merges_, settings.merge_weight)
+        # Frozen parts are looked at, not owned: they must not enter checkpoints.
+        self._seen: tuple[SoftAssigning, np.ndarray] = tokenizer.tokenizer_, tokenizer.vectors_
+        self._ids, self._tokenizer, self._churn = context.ids, tokenizer, settings.churn
+
+    @property
+    def bias(self) -> float:
+        """What the gate's bias has become."""
+        return float(self.gate.bias.detach()) if self.gate is not None else 0.0
+
+    def prepare(self, lesson: Lesson, network: GeneratorNetwork) -> Prepared:
+        """A zero with a gradient for every token of every item in turn, and the tokenizer's own loss."""
+        return self.routed(network.token.vectors().enter_VD, lesson.batch.items)
+
+    def routed(self, token_VD: Tensor, items: Ragged) -> _Routed:
+        """The same from the embeddings of all tokens."""
+        (soft, vectors_NI), ids = self._seen, self._ids
+        token_VD = token_VD.detach()
+        unique_U, which = np.unique(items.values, return_inverse=True)
+        x_UI = torch.from_numpy(np.array(vectors_NI[unique_U], dtype=np.float32))
+        weights, loss = soft.soft(x_UI)
+        tokens = ids.closed.take(unique_U)
+        mixed = [
+            weights_UK @ token_VD[base : base + size]
+            for weights_UK, base, size in zip(weights, ids.layout.bases, ids.layout.sizes)
+        ]
+        inputs_RD = _per_token(torch.stack([m - m.detach() for m in mixed], 1), tokens, ids.layout)
+        if self.gate is not None:
+            inputs_RD = inputs_RD + self.gate.inputs(token_VD, tokens, ids.layout)
+            loss = loss + self.gate.loss()
+        rows = Ragged.ranges(tokens.offsets[which], tokens.lengths[which]).values
+        return _Routed(inputs_RD[torch.from_numpy(rows)], loss)
+
+    def loss(self, step: Step, prepared: Prepared) -> Tensor:
+        """The tokenizer's own terms and the gate's."""
+        assert isinstance(prepared, _Routed)
+        assert prepared.loss is not None
+        return prepared.loss
+
+    def settle(self, table: ItemTable, progress: Progress) -> ItemTokenizer:
+        """New ids from what the adapters have learnt, no more of them than the settings allow."""
+        old = self._tokenizer.ids
+        new = self._tokenizer.adapt(table, most=self._churn, gate_bias=self.bias)
+        progress.line(churn(old, new.ids))
+        if self.gate is not None:
+            before, after = (i.statistics().mean_tokens for i in (old, new.ids))
+            progress.line(f"merge gate: bias {self.bias:+.3f}, tokens per item {before:.2f} before, {after:.2f} after")
+        return new
+
+
+class _Gate(nn.Module):
+    """The learnable scalar on the merge gate: one number, shared by all pairs."""
+
+    def __init__(self, merges: Any, weight: float) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(()))
+        pairs = merges.candidates_
+        chosen = np.flatnonzero(pairs.merge >= 0)
+        own = merges.bias
+        self._logit_M = torch.from_numpy(pairs.logit[chosen[np.argsort(pairs.merge[chosen])]] + own).float()
+        self._logit_C = torch.from_numpy(pairs.logit + own).float()
+        self._target_C = torch.from_numpy(pairs.target.astype(np.float32))
+        self._weight = weight
+
+    def inputs(self, token_VD: Tensor, tokens: Ragged, layout: TokenLayout) -> Tensor:
+        """At a merged token, the way from its parts to itself times the gate's slope. Shape: (tokens, D)."""
+        merges = layout.merges
+        number_R = torch.from_numpy(tokens.values.astype(np.int64) - merges.first)
+        place_R = (number_R >= 0).nonzero()[:, 0]
+        number_R = number_R[place_R]
+        left, right = (torch.tensor(c)[number_R] for c in (merges.left, merges.right))
+        way_RD = token_VD[merges.first + number_R] - token_VD[left] - token_VD[right]
+        open_R = torch.sigmoid(self._logit_M[number_R] + self.bias)
+        zero_R = open_R - open_R.detach()
+        return torch.zeros(len(tokens.values), token_VD.shape[1]).index_add(0, place_R, zero_R[:, None] * way_RD)
+
+    def loss(self) -> Tensor:
+        """How far the shifted gate is from what the merge scores ask for."""
+        return self._weight * F.binary_cross_entropy_with_logits(self._logit_C + self.bias, self._target_C)
+
+
+def _per_token(depths_ULD: Tensor, tokens: Ragged, layout: TokenLayout) -> Tensor:
+    """The sum over the depths that each token stands for; none for suffix and end tokens. Shape: (tokens, D)."""
+    running_ULD = F.pad(depths_ULD.cumsum(1), (0, 0, 1, 0))
+    item_R = tokens.row_numbers
+    spans_R = code_spans(layout)[tokens.values]
+    start_R = np.where(spans_R > 0, layout.depth_of[tokens.values], 0)
+    return running_ULD[item_R, start_R + spans_R] - running_ULD[item_R, start_R]
+
+
+def code_spans(layout: TokenLayout) -> np.ndarray:
+    """How many codes every token stands for. Shape: (vocabulary,)."""
+    out = ((layout.depth_of >= 0) & (layout.depth_of < len(layout.sizes))).astype(np.int64)
+    if len(layout.merges):
+        out[layout.merges.first :] = layout.merges.members.lengths
+    return out

@@ -1,0 +1,145 @@
+"""Loss terms: values in a recipe that are bound to ids, trie and tokenizer once per phase, and may learn themselves.
+
+A bound term may add to what the network reads, looks at what the network predicted, and may give items new codes when a
+stretch of joint training ends. It knows no optimiser and no schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from capsid.data.item_table import ItemTable
+from capsid.generate.network import GeneratorNetwork, Predictions
+from capsid.ids.reading import Lesson
+from capsid.ids.semantic_ids import SemanticIds
+from capsid.ids.trie import Over, Trie
+from capsid.progress import Progress
+from capsid.tokenize.item_tokenizer import ItemTokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class TermContext:
+    """What a term may look at while it is bound. Ids and trie stay as they are for the whole stretch."""
+
+    ids: SemanticIds
+    trie: Trie
+    over: Over = "vocabulary"
+    tokenizer: ItemTokenizer | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One training step: what was read and asked for, and what the network made of it."""
+
+    lesson: Lesson
+    network: GeneratorNetwork
+    predictions: Predictions
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What a term has ready before the network reads. Terms that carry more to their loss derive a class of it.
+
+    `inputs_RD` is added to what the network reads, one row for each real token of the batch in turn.
+    """
+
+    inputs_RD: Tensor | None = None
+
+
+NOTHING = Prepared()
+
+
+class BoundTerm(nn.Module):
+    """A term at work. Its parameters, if it has any, learn with the generator and are clipped by themselves.
+
+    `rate` multiplies the learning rate of its parameters.
+    """
+
+    rate: float = 1.0
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def prepare(self, lesson: Lesson, network: GeneratorNetwork) -> Prepared:
+        """What is ready before the network reads; by default nothing is."""
+        return NOTHING
+
+    def loss(self, step: Step, prepared: Prepared) -> Tensor:
+        """The term's mean over the batch, not yet weighted."""
+        raise NotImplementedError
+
+    def settle(self, table: ItemTable, progress: Progress) -> ItemTokenizer | None:
+        """New codes after a stretch of joint training; None: ids stay as they are."""
+        return None
+
+
+class Term(Protocol):
+    """Adds `weight * loss` to the objective."""
+
+    kind: ClassVar[str]
+
+    @property
+    def weight(self) -> float:
+        """What the loss is multiplied by."""
+
+    def bind(self, context: TermContext) -> BoundTerm:
+        """The term at work on these ids."""
+
+
+class JointTerm(Term, Protocol):
+    """A term that learns beside the generator during the first `share` of a phase's steps, in `refreshes` stretches.
+
+    After each stretch it is asked to `settle`; then it is bound anew, or dropped for the rest of the phase.
+    """
+
+    @property
+    def share(self) -> float:
+        """Share of the phase's steps in which it learns."""
+
+    @property
+    def refreshes(self) -> int:
+        """In how many stretches."""
+
+
+class Objective(nn.Module):
+    """The bound terms of a stretch, named by their kind."""
+
+    def __init__(self, terms: Sequence[Term], context: TermContext) -> None:
+        super().__init__()
+        self.terms = nn.ModuleDict()
+        for number, term in enumerate(terms):
+            name = term.kind if term.kind not in self.terms else f"{term.kind}-{number}"
+            self.terms[name] = term.bind(context)
+
+    def __iter__(self) -> Iterator[BoundTerm]:
+        return iter(self.terms.values())  # type: ignore[arg-type]
+
+    @property
+    def learns(self) -> bool:
+        """Whether any term has parameters."""
+        return next(self.parameters(), None) is not None
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Learning-rate factor by the name of a term's parameters."""
+        return {f"terms.{name}.*": term.rate for name, term in zip(self.terms, self)}
+
+    def loss(self, lesson: Lesson, network: GeneratorNetwork) -> Tensor:
+        """The weighted sum of all terms for one batch."""
+        prepared = [term.prepare(lesson, network) for term in self]
+        inputs = [p.inputs_RD for p in prepared if p.inputs_RD is not None]
+        predictions = network.predict(lesson, sum(inputs[1:], inputs[0]) if inputs else None)
+        step = Step(lesson, network, predictions)
+        return sum((term.weight * term.loss(step, ready) for term, ready in zip(self, prepared)), torch.zeros(()))
+
+    def settle(self, table: ItemTable, progress: Progress) -> ItemTokenizer | None:
+        """The tokenizer with new codes, if a term has some."""
+        found = [settled for term in self if (settled := term.settle(table, progress)) is not None]
+        return found[-1] if found else None
