@@ -174,7 +174,7 @@ def open_folder(path: Path, *, kind: str, hint: str = WRITE_AGAIN) -> Path:
     found = _regular_files(path, hint)
     for name in listed:
         if name not in found:
-            raise ArtifactError(f"{path / name} is missing, though the manifest lists it", hint=hint)
+            raise ArtifactError(f"{path}: {_short(name)} is missing, though the manifest lists it", hint=hint)
     for name in sorted(found):
         if name not in listed:
             raise ArtifactError(

@@ -9,6 +9,8 @@ import sys
 import time
 from typing import Protocol
 
+from capsid.printable import one_line, printable
+
 
 class Progress(Protocol):
     """What long work tells its watcher."""
@@ -41,7 +43,7 @@ class Console:
 
     def line(self, text: str) -> None:
         self._clear()
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
     def update(self, text: str) -> None:
         now = time.monotonic()
@@ -49,10 +51,10 @@ class Console:
             return
         self._last = now
         if self._terminal:
-            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[2K{one_line(text)}", end="", file=sys.stderr, flush=True)
             self._open = True
         else:
-            print(text, file=sys.stderr, flush=True)
+            print(one_line(text), file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
         if self._open:

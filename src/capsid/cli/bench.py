@@ -16,8 +16,9 @@ import typer
 
 from capsid.cli import bench_show
 from capsid.cli.options import BENCH_STORE, CHECKPOINT_EVERY, BenchStore, CheckpointEvery, run_options, verb_group
-from capsid.cli.output import print_json, print_table
+from capsid.cli.output import print_json, print_table, say
 from capsid.errors import ConfigError
+from capsid.printable import printable
 from capsid.progress import Console, duration
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class BenchConsole(Console):
             lines = [text[:width] for text in lines]
             self._drawn = len(lines)
         for text in lines:
-            print(text, file=sys.stderr)
+            print(printable(text), file=sys.stderr)
         sys.stderr.flush()
 
     def plan(self, prospects: Sequence[Prospect], starts: Sequence[bool]) -> None:
@@ -264,12 +265,12 @@ def _show_summary(summary: Summary, lines: Path, as_json: bool) -> None:
     for outcome in summary.outcomes:
         counts[outcome.state] = counts.get(outcome.state, 0) + 1
     told = ", ".join(f"{n} {state}" for state, n in counts.items())
-    print(f"{summary.plan}: {told}; {duration(summary.seconds)}")
+    say(f"{summary.plan}: {told}; {duration(summary.seconds)}")
     for outcome in summary.outcomes:
         if outcome.state in (FAILED, KILLED, INTERRUPTED, UNAVAILABLE, NO_TIME):
-            print(f"  {outcome.cell}: {outcome.state}{': ' + outcome.error if outcome.error else ''}")
-    print(f"results: {lines}")
+            say(f"  {outcome.cell}: {outcome.state}{': ' + outcome.error if outcome.error else ''}")
+    say(f"results: {lines}")
     if summary.count(INTERRUPTED, KILLED, NO_TIME):
-        print("run the same command again to go on")
+        say("run the same command again to go on")
     elif summary.count(DONE):
-        print(f"next: capsid bench status {summary.plan}")
+        say(f"next: capsid bench status {summary.plan}")

@@ -10,7 +10,7 @@ import typer
 
 from capsid.artifacts import write_bytes
 from capsid.cli.options import BENCH_STORE, BenchStore
-from capsid.cli.output import print_json, print_table
+from capsid.cli.output import print_json, print_table, say
 from capsid.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ def report_command(
         except ConfigError as error:
             missing.append(f"{name}: {error.message}")
     write_bytes(out / "report.md", "\n".join(pages).encode())
-    print(f"{len(TABLES)} tables and {len(FIGURES) - len(missing)} figures in {out}")
+    say(f"{len(TABLES)} tables and {len(FIGURES) - len(missing)} figures in {out}")
     for line in missing:
-        print(f"not drawn: {line}")
+        say(f"not drawn: {line}")
 
 
 def check_command(
@@ -147,6 +147,6 @@ def _source(store: Path, filtered: bool) -> Source:
 
 def _put(content: bytes, out: Path | None) -> None:
     if out is None:
-        print(content.decode(), end="")
+        say(content.decode(), end="")
     else:
         write_bytes(out, content)

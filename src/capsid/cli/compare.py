@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from capsid.cli.options import single_verb
-from capsid.cli.output import print_json
+from capsid.cli.output import print_json, say
 
 app = single_verb()
 Runs = Annotated[str, typer.Argument(metavar="RUN[,RUN...]", help="Runs of one method, one for each seed.")]
@@ -46,8 +46,8 @@ def compare(
         ("first", found.first, found.first_by_seed),
         ("second", found.second, found.second_by_seed),
     ):
-        print(f"{label:<7} {metric} {mean:.4f}   by seed: {', '.join(f'{s:.4f}' for s in seeds)}")
+        say(f"{label:<7} {metric} {mean:.4f}   by seed: {', '.join(f'{s:.4f}' for s in seeds)}")
     ratio = f" ({100 * found.difference / found.second:+.1f} %)" if found.second else ""
-    print(f"difference {found.difference:+.4f}{ratio}, 95 % of [{found.low:+.4f}, {found.high:+.4f}], p {found.p:.4f}")
+    say(f"difference {found.difference:+.4f}{ratio}, 95 % of [{found.low:+.4f}, {found.high:+.4f}], p {found.p:.4f}")
     verdict = "the interval excludes zero" if found.significant else "no difference can be told"
-    print(f"{found.users:,} users: {verdict}")
+    say(f"{found.users:,} users: {verdict}")

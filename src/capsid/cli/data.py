@@ -6,13 +6,13 @@ Heavy modules are imported inside the functions, so that help is quick.
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from capsid.cli.options import Force, verb_group
+from capsid.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from capsid.data.check import CheckReport
@@ -39,11 +39,11 @@ def list_names(as_json: AsJson = False) -> None:
 
     rows = [{"name": n, "about": s.about, "needs_download": s.needs_download} for n, s in SOURCES.items()]
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
     for row in rows:
-        print(f"{row['name']:<15} {row['about']}{'; downloaded on first use' if row['needs_download'] else ''}")
-    print("or a folder of your own: see docs/data.md")
+        say(f"{row['name']:<15} {row['about']}{'; downloaded on first use' if row['needs_download'] else ''}")
+    say("or a folder of your own: see docs/data.md")
 
 
 @app.command("describe")
@@ -63,10 +63,10 @@ def describe(where: Where, as_json: AsJson = False) -> None:
     facts = dataset.describe()
     facts["provenance"] = dict(dataset.provenance)
     if as_json:
-        _print_json(facts)
+        print_json(facts)
         return
     for name, value in facts.items():
-        print(f"{name.replace('_', ' '):<22} {_shown(value)}")
+        say(f"{name.replace('_', ' '):<22} {_shown(value)}")
 
 
 @app.command("check")
@@ -84,7 +84,7 @@ def check(where: Where, as_json: AsJson = False) -> None:
 
     report = check_path(where, progress=Console())
     if as_json:
-        _print_json(dataclasses.asdict(report) | {"ok": report.ok})
+        print_json(dataclasses.asdict(report) | {"ok": report.ok})
     else:
         _print_report(report)
     if not report.ok:
@@ -120,11 +120,7 @@ def import_data(
             dataset = k_core(dataset, core)
         write_prepared(dataset, place)
     progress.line(f"{len(dataset.users):,} users, {len(dataset.items):,} items, {dataset.interactions:,} interactions")
-    print(out)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    say(out)
 
 
 def _shown(value: Any) -> str:
@@ -143,16 +139,16 @@ def _print_report(report: CheckReport) -> None:
         if finding.code != last and last is not None:
             _print_more(report, last)
         last = finding.code
-        print(f"{finding.severity}: {finding.where}: {finding.message} [{finding.code}]")
+        say(f"{finding.severity}: {finding.where}: {finding.message} [{finding.code}]")
         if finding.hint:
-            print(f"  hint: {finding.hint}")
+            say(f"  hint: {finding.hint}")
     if last is not None:
         _print_more(report, last)
     size = ", ".join(f"{count:,} {what}" for what, count in report.counts.items())
-    print(f"{'no errors' if report.ok else 'errors found'}{': ' if size else ''}{size}")
+    say(f"{'no errors' if report.ok else 'errors found'}{': ' if size else ''}{size}")
 
 
 def _print_more(report: CheckReport, code: str) -> None:
     shown = sum(1 for f in report.findings if f.code == code)
     if report.totals[code] > shown and code != "time-tie":
-        print(f"  ... {report.totals[code]:,} of this kind in all [{code}]")
+        say(f"  ... {report.totals[code]:,} of this kind in all [{code}]")

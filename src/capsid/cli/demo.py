@@ -15,7 +15,7 @@ import typer
 
 from capsid import __version__
 from capsid.cli.options import single_verb
-from capsid.cli.output import print_table
+from capsid.cli.output import print_table, say
 from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Console, Progress, duration
 
@@ -106,9 +106,9 @@ def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, for
     _tell_data(dataset)
     _heading(2, "From items to vectors to ids, and a Transformer that speaks them")
     fields = ", ".join(dataset.text_fields)
-    print(f"   An item's text ({fields}) and the company it keeps in people's histories become one vector,")
-    print("   capsule routing makes codes of the vector, codes that go together become one token, and a small")
-    print("   Transformer learns what comes next.", flush=True)
+    say(f"   An item's text ({fields}) and the company it keeps in people's histories become one vector,")
+    say("   capsule routing makes codes of the vector, codes that go together become one token, and a small")
+    say("   Transformer learns what comes next.", flush=True)
     runs = {MAIN: _fit(MAIN, settings[MAIN], dataset, out, force, progress)}
     _tell_ids(runs[MAIN], dataset)
     _heading(3, "The same for residual k-means ids, for SASRec (one id an item) and for popularity")
@@ -122,10 +122,10 @@ def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, for
     people = _people(runs[MAIN])
     _tell_people(people)
     _write(out, dataset, runs[MAIN], results, people, settings)
-    print(f"\nreport: {out / 'report.html'}   ({duration(time.monotonic() - began)} in all)")
+    say(f"\nreport: {out / 'report.html'}   ({duration(time.monotonic() - began)} in all)")
     example = ",".join(dataset.items.ids(runs[MAIN].catalogue_.split.test.histories[0][-3:]))
-    print(f"next:   capsid recommend {out / MAIN} --history {example}")
-    print(f"        capsid tokenizer report {out / MAIN}")
+    say(f"next:   capsid recommend {out / MAIN} --history {example}")
+    say(f"        capsid tokenizer report {out / MAIN}")
 
 
 def _fit(
@@ -137,7 +137,7 @@ def _fit(
     recommender = Recommender.from_recipe(name, settings=settings)
     fitted = fit_or_reuse(recommender, dataset, out / name, force=force, replace=True, progress=progress)
     if fitted.reused:
-        print(f"   {name}: taken from {out / name}, where an earlier demo left it (--force fits it anew)")
+        say(f"   {name}: taken from {out / name}, where an earlier demo left it (--force fits it anew)")
         return Recommender.from_pretrained(out / name)
     return recommender
 
@@ -172,16 +172,14 @@ def _people(recommender: Recommender) -> tuple[Person, ...]:
 
 
 def _heading(number: int, text: str) -> None:
-    print(f"\n{number}. {text}", flush=True)
+    say(f"\n{number}. {text}", flush=True)
 
 
 def _tell_data(dataset: Dataset) -> None:
     _heading(1, f"The data: {dataset.name}")
     about = dataset.describe()
-    print(
-        f"   {about['users']:,} people, {about['items']:,} items, {about['interactions']:,} times somebody liked one."
-    )
-    print("   The last item of everybody is hidden for the test, the one before it for validation.", flush=True)
+    say(f"   {about['users']:,} people, {about['items']:,} items, {about['interactions']:,} times somebody liked one.")
+    say("   The last item of everybody is hidden for the test, the one before it for validation.", flush=True)
 
 
 def _tell_ids(recommender: Recommender, dataset: Dataset) -> None:
@@ -192,20 +190,20 @@ def _tell_ids(recommender: Recommender, dataset: Dataset) -> None:
     about = ids.statistics()
     used = ", ".join(f"{u:.0%}" for u in about.utilization)
     lengths = ", ".join(f"{count:,} of {n}" for n, count in about.length_histogram.items())
-    print(f"   {about.items:,} ids, each as long as it must be: {lengths} codes. In use, by depth: {used}.")
+    say(f"   {about.items:,} ids, each as long as it must be: {lengths} codes. In use, by depth: {used}.")
     merges = len(ids.layout.merges)
     if merges:
-        print(
+        say(
             f"   {merges:,} pairs of codes that go together are one token each: {about.mean_tokens:.2f} tokens an item "
             f"instead of {about.mean_length:.2f}."
         )
-    print(f"   {about.collision_rate_final:.1%} of the ids collide. The same first code means alike:")
+    say(f"   {about.collision_rate_final:.1%} of the ids collide. The same first code means alike:")
     first = ids.codes.values[ids.codes.offsets[:-1]]
     order = popularity_order(counts)
     same = [n for n in order if first[n] == first[order[0]]][:SHOWN]
     for number in same:
-        print(f"   {'-'.join(map(str, ids.codes[number])):>11}  {dataset.title(number)}")
-    print(flush=True, end="")
+        say(f"   {'-'.join(map(str, ids.codes[number])):>11}  {dataset.title(number)}")
+    say(flush=True, end="")
 
 
 def _tell_results(results: tuple[MethodResult, ...]) -> None:
@@ -217,19 +215,19 @@ def _tell_results(results: tuple[MethodResult, ...]) -> None:
         rows.append([r.name, *metrics, f"{r.filtered.extras['coverage@10']:.0%}"])
     print_table(["", "Recall@10", "NDCG@10", "Recall@10 filtered", "NDCG@10 filtered", "coverage"], rows)
     users, recall = results[0].plain.users, results[0].plain.metrics["recall@10"]
-    print(f"   filtered: what somebody has already taken is not recommended again. {users:,} people:")
-    print(f"   a Recall@10 of {recall:.3f} has a standard error of {standard_error(recall, users):.3f}.", flush=True)
+    say(f"   filtered: what somebody has already taken is not recommended again. {users:,} people:")
+    say(f"   a Recall@10 of {recall:.3f} has a standard error of {standard_error(recall, users):.3f}.", flush=True)
 
 
 def _tell_people(people: tuple[Person, ...]) -> None:
     for person in people:
         hit = person.next_item in person.recommended
         rank = f"   <- rank {person.recommended.index(person.next_item) + 1} of our list" if hit else ""
-        print(f"\n   user {person.user}")
-        print(f"      liked        {' | '.join(person.took[-3:])}")
-        print(f"      then liked   {person.next_item}{rank}")
+        say(f"\n   user {person.user}")
+        say(f"      liked        {' | '.join(person.took[-3:])}")
+        say(f"      then liked   {person.next_item}{rank}")
         for number, title in enumerate(person.recommended[:SHOWN], start=1):
-            print(f"      {'recommended' if number == 1 else '':<11}  {number}. {title}")
+            say(f"      {'recommended' if number == 1 else '':<11}  {number}. {title}")
 
 
 def _write(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from capsid.cli.options import single_verb
-from capsid.cli.output import print_json
+from capsid.cli.output import print_json, say
 
 app = single_verb()
 
@@ -81,16 +81,16 @@ def _version(name: str) -> str | None:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    print(f"capsid {facts['capsid']}, Python {facts['python']}, {facts['system']}")
-    print("libraries   " + _named(facts["libraries"]))
+    say(f"capsid {facts['capsid']}, Python {facts['python']}, {facts['system']}")
+    say("libraries   " + _named(facts["libraries"]))
     for extra, found in facts["extras"].items():
         missing = [name for name, version in found.items() if version is None]
-        print(f"[{extra}]".ljust(12) + _named({n: v for n, v in found.items() if v}))
+        say(f"[{extra}]".ljust(12) + _named({n: v for n, v in found.items() if v}))
         if missing:
-            print(f"{'':<12}missing: {', '.join(missing)}; pip install 'capsid-rec[{extra}]' -c constraints.txt")
-    print(f"machine     {facts['cores']} cores, torch uses {facts['threads']} threads, CUDA {_yes(facts['cuda'])}")
-    print(f"speed       {facts['sgemm_gflops']:.0f} GFLOP/s (float32 matrix product)")
-    print(f"cache       {facts['cache']}, {facts['cache_bytes'] / 1e6:.1f} MB")
+            say(f"{'':<12}missing: {', '.join(missing)}; pip install 'capsid-rec[{extra}]' -c constraints.txt")
+    say(f"machine     {facts['cores']} cores, torch uses {facts['threads']} threads, CUDA {_yes(facts['cuda'])}")
+    say(f"speed       {facts['sgemm_gflops']:.0f} GFLOP/s (float32 matrix product)")
+    say(f"cache       {facts['cache']}, {facts['cache_bytes'] / 1e6:.1f} MB")
 
 
 def _named(versions: dict[str, str | None]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capsid.cli.options import single_verb
-from capsid.cli.output import parse_ks, print_json, print_table
+from capsid.cli.output import parse_ks, print_json, print_table, say
 from capsid.errors import ArtifactError
 from capsid.evaluate.metrics import LIST_METRICS, METRICS
 from capsid.progress import Console, duration
@@ -70,7 +70,7 @@ def evaluate(
 
 def _show(result: Evaluation) -> None:
     filtered = "history filtered" if result.filter_history else "history not filtered"
-    print(f"{result.split}: {result.users:,} users, {filtered}")
+    say(f"{result.split}: {result.users:,} users, {filtered}")
     rows = []
     for k in result.ks:
         rows.append([k, *(result.metrics[f"{name}@{k}"] for name in METRICS)])
@@ -85,5 +85,5 @@ def _show(result: Evaluation) -> None:
     for name, metric in LIST_METRICS.items():
         value = result.extras[f"{name}@{top}"]
         if isinstance(value, float):
-            print(f"{name}@{top}: {value:.1%} ({metric.about})")
-    print(f"first code among the best 50: {result.extras['code_recall@50']:.1%}")
+            say(f"{name}@{top}: {value:.1%} ({metric.about})")
+    say(f"first code among the best 50: {result.extras['code_recall@50']:.1%}")

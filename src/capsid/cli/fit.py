@@ -17,7 +17,7 @@ from capsid.cli.options import (
     run_options,
     single_verb,
 )
-from capsid.cli.output import print_json
+from capsid.cli.output import print_json, say
 from capsid.progress import Console, duration
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ def fit(
 
 def _tell(summary: RunSummary) -> None:
     took = f", {duration(summary.seconds)}" if summary.seconds else ""
-    print(f"{summary.recipe} on {summary.data}, seed {summary.seed}{took}")
+    say(f"{summary.recipe} on {summary.data}, seed {summary.seed}{took}")
     if summary.validation_recall is not None:
-        print(f"validation Recall@10 {summary.validation_recall:.4f} at step {summary.best_step:,}")
-    print(f"run: {summary.run}")
-    print("next:")
-    print(f"  capsid evaluate {summary.run}")
-    print(f"  capsid recommend {summary.run} --history ID,ID,...")
-    print(f"  capsid tokenizer report {summary.run}")
+        say(f"validation Recall@10 {summary.validation_recall:.4f} at step {summary.best_step:,}")
+    say(f"run: {summary.run}")
+    say("next:")
+    say(f"  capsid evaluate {summary.run}")
+    say(f"  capsid recommend {summary.run} --history ID,ID,...")
+    say(f"  capsid tokenizer report {summary.run}")

@@ -7,8 +7,9 @@ help is quick. Help is plain text: rich boxes would double the time it takes.
 from __future__ import annotations
 
 import importlib
-import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -16,7 +17,9 @@ import typer
 from typer.core import TyperGroup
 
 from capsid import __version__
+from capsid.cli.streams import OutputError, safe_streams, silence_output
 from capsid.errors import CapsidError, ConfigError, nearest
+from capsid.printable import printable
 
 # verb -> module with its `app`, and one line of help
 VERBS: dict[str, tuple[str, str]] = {
@@ -40,6 +43,9 @@ class Stopped(CapsidError):
     """The user pressed Ctrl-C."""
 
     exit_code = 130
+
+    def __init__(self) -> None:
+        super().__init__("stopped; run the same command again to resume")
 
 
 class Verbs(TyperGroup):
@@ -67,7 +73,7 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise Stopped("stopped; run the same command again to resume") from None
+            raise Stopped from None
 
 
 app = typer.Typer(cls=Verbs, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -90,38 +96,72 @@ def _root(
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line with these arguments; returns the exit code. Errors that are bugs of ours propagate."""
+    with safe_streams(), _Interrupts() as interrupts:
+        return _run(arguments, interrupts)
+
+
+def _run(arguments: Sequence[str], interrupts: _Interrupts) -> int:
     try:
         result = typer.main.get_command(app).main(list(arguments), prog_name="capsid", standalone_mode=False)
         sys.stdout.flush()
+        # Typer makes this of a Ctrl-C that comes before a verb is called.
+        if interrupts.came and result == Stopped.exit_code:
+            return _tell_stopped()
         return result if isinstance(result, int) else 0
-    except Stopped as stopped:
-        print(f"\n{stopped.message}", file=sys.stderr)
-        return stopped.exit_code
+    except (Stopped, KeyboardInterrupt):
+        return _tell_stopped()
+    except (BrokenPipeError, OutputError) as error:
+        # The reader (head, less) has gone, or the disk is full.
+        silence_output()
+        if isinstance(error, OutputError):
+            _tell(error.message, error.hint)
+        return 1
     except CapsidError as error:
         _tell(error.message, error.hint)
         return error.exit_code
-    except BrokenPipeError:
-        # The reader (head, less) has gone; point standard output elsewhere or the interpreter complains at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except Exception as error:
+        # An import that is interrupted may fail in any way.
+        if interrupts.came:
+            return _tell_stopped()
         # Wrong usage. The class is of click, which typer carries inside itself at a place that differs by version.
         if not hasattr(error, "format_message"):
             raise
         context = getattr(error, "ctx", None)
         if type(error).__name__ == "NoArgsIsHelpError":
-            print(error.format_message(), file=sys.stderr)
+            print(printable(error.format_message()), file=sys.stderr)
         else:
             _tell(error.format_message(), f"see `{context.command_path if context else 'capsid'} --help`")
         return 2
 
 
+class _Interrupts:
+    """Notes that Ctrl-C was pressed, whatever the code that it hit makes of it."""
+
+    came = False
+
+    def __enter__(self) -> _Interrupts:
+        self.before: Any = None
+        # Another program's thread may run us, and a shell may have told us to ignore it.
+        if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
+            self.before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+
+    def _note(self, number: int, frame: Any) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+
+def _tell_stopped() -> int:
+    stopped = Stopped()
+    print(f"\n{stopped.message}", file=sys.stderr)
+    return stopped.exit_code
+
+
 def _tell(message: str, hint: str | None) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {printable(message)}", file=sys.stderr)
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
-
-
-def main() -> None:
-    """Entry of the command `capsid`."""
-    sys.exit(run(sys.argv[1:]))
+        print(f"hint: {printable(hint)}", file=sys.stderr)

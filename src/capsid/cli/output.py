@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import csv
 import difflib
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from capsid.errors import ConfigError, DataError
+from capsid.printable import json_text, one_line, printable
 
 LIMIT = 20_000
 
 
 def print_json(value: Any) -> None:
     """One JSON value on standard output."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json_text(value, indent=2))
+
+
+def say(*values: object, end: str = "\n", flush: bool = False) -> None:
+    """Text on standard output; control characters that came with the data are escaped."""
+    print(printable(" ".join(map(str, values))), end=end, flush=flush)
 
 
 def json_line(value: Any) -> str:
     """One line of a JSON-lines file."""
-    return json.dumps(value, ensure_ascii=False) + "\n"
+    return json_text(value) + "\n"
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -94,4 +99,4 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    return f"{value:.4f}" if isinstance(value, float) else one_line(str(value))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capsid.cli.options import Settings, verb_group
-from capsid.cli.output import print_json, print_table
+from capsid.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from capsid.settings import Explained
@@ -58,14 +58,14 @@ def show(name: Name, settings: Settings = None, as_json: AsJson = False) -> None
     if as_json:
         print_json({**recipe.to_dict(), "settings": [s.to_dict() for s in explained]})
         return
-    print(f"{recipe.name}: {recipe.about}")
+    say(f"{recipe.name}: {recipe.about}")
     if recipe.paper:
-        print(f"paper: {recipe.paper}")
+        say(f"paper: {recipe.paper}")
     for text in recipe.deviations:
-        print(f"differs from the paper: {text}")
+        say(f"differs from the paper: {text}")
     for part, group in itertools.groupby(explained, key=lambda s: s.path.partition(".")[0]):
         rows = [[s.path, _shown(s.value), _allowed(s), s.rule.about] for s in group]
-        print(f"\n{part}")
+        say(f"\n{part}")
         print_table(["setting", "value", "allowed", "what it does"], rows)
 
 

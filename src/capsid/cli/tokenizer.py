@@ -19,7 +19,7 @@ from capsid.cli.options import (
     run_options,
     verb_group,
 )
-from capsid.cli.output import check_items, json_line, parse_k, print_json, print_table
+from capsid.cli.output import check_items, json_line, parse_k, print_json, print_table, say
 from capsid.cli.output_file import OutputFile
 from capsid.errors import ConfigError
 from capsid.progress import Console
@@ -62,7 +62,7 @@ def fit(
     with reserved(out, kind=KIND, replace=force):
         dataset = load_dataset(data, progress=progress)
         fit_tokenizer(chosen, dataset, out, seed=seed, replace=force, progress=progress, run=run)
-    print(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
+    say(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
 
 
 @app.command("encode")
@@ -140,7 +140,7 @@ def add(
     drift = add_items(path, frame, out, replace=force)
     if drift is not None:
         Console().line(drift_text(drift))
-    print(f"{len(names):,} items added: {out}")
+    say(f"{len(names):,} items added: {out}")
 
 
 @app.command("report")
@@ -196,7 +196,7 @@ def inspect(
     opened = open_tokenizer(path)
     check_items([item], opened.items, opened.title)
     about = opened.inspect(item)
-    print_json(about.to_dict()) if as_json else print(item_text(about))
+    print_json(about.to_dict()) if as_json else say(item_text(about))
 
 
 @app.command("facets")
@@ -219,7 +219,7 @@ def facets(
 
     count = parse_k(k)
     found = open_tokenizer(path).facets(depth=depth, count=count)
-    print_json(found.to_dict()) if as_json else print(facets_text(found))
+    print_json(found.to_dict()) if as_json else say(facets_text(found))
 
 
 @app.command("merges")
@@ -242,7 +242,7 @@ def merges(
     if top < 1:
         raise ConfigError(f"--top is {top}", hint="at least 1")
     found = open_tokenizer(path).merges(top=top)
-    print_json(found.to_dict()) if as_json else print(merges_text(found))
+    print_json(found.to_dict()) if as_json else say(merges_text(found))
 
 
 @app.command("export")

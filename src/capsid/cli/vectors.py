@@ -19,7 +19,7 @@ from capsid.cli.options import (
     run_options,
     verb_group,
 )
-from capsid.cli.output import print_json
+from capsid.cli.output import print_json, say
 from capsid.errors import ConfigError
 from capsid.progress import Console, duration
 
@@ -71,9 +71,9 @@ def fit(
     if as_json:
         print_json({**fitted.to_dict(), "seconds": seconds})
         return
-    print(f"{fitted.items:,} items, {fitted.width} wide, {duration(seconds)}")
-    print(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
-    print(f"  capsid vectors encode {out} --vectors {vectors} --out codes")
+    say(f"{fitted.items:,} items, {fitted.width} wide, {duration(seconds)}")
+    say(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
+    say(f"  capsid vectors encode {out} --vectors {vectors} --out codes")
 
 
 @app.command("encode")
@@ -124,5 +124,5 @@ def encode(
     if as_json:
         print_json({"folder": str(out), **asdict(done)})
         return
-    print(f"{done.items:,} items in {done.shards:,} shards, {duration(time.monotonic() - start)}")
-    print(f"codes: {out}" if done.complete else f"codes: {out} (other parts are not finished yet)")
+    say(f"{done.items:,} items in {done.shards:,} shards, {duration(time.monotonic() - start)}")
+    say(f"codes: {out}" if done.complete else f"codes: {out} (other parts are not finished yet)")

@@ -123,8 +123,11 @@ class Dataset:
 def item_title(items: Vocabulary, attributes: pl.DataFrame, number: int) -> str:
     """An item's title, else its keywords, else its id."""
     for column in ("title", "keywords"):
-        if column in attributes.columns and attributes[column][int(number)]:
-            return str(attributes[column][int(number)])
+        value = attributes[column][int(number)] if column in attributes.columns else None
+        text = " ".join(map(str, value)) if isinstance(value, pl.Series) else str("" if value is None else value)
+        # On one line, whatever the data holds.
+        if shown := " ".join(text.split()):
+            return shown
     return items[int(number)]
 
 

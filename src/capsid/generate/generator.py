@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from capsid.blocks.weights import load_weights
 from capsid.errors import ConfigError, NotFittedError
 from capsid.generate.masked import MaskedTransformer
 from capsid.generate.network import CausalTransformer, GeneratorNetwork, NetworkShape, State
@@ -139,12 +140,7 @@ class TransformerGenerator:
 
     def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> Self:
         """Weights as saved."""
-        self.network_ = self._network(layout)
-        try:
-            self.network_.load_state_dict(state)
-        except RuntimeError as error:
-            raise ConfigError(f"the saved weights are of another network: {error}") from None
-        self.network_.eval()
+        self.network_ = load_weights(lambda: self._network(layout), state)
         return self
 
     def _network(self, layout: TokenLayout) -> GeneratorNetwork:

@@ -16,6 +16,7 @@ from capsid.errors import DataError
 from capsid.ragged import Ragged
 
 _ARRAYS = ("left", "right", "strength", "number")
+LONGEST = 1_000
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class MergeTable:
             raise DataError("a table of merges has columns of different lengths")
         if len(set(zip(self.left, self.right))) < len(self):
             raise DataError("a table of merges names one pair twice")
+        if self.passes > len(self):
+            raise DataError(f"a table of {len(self)} merges cannot take {self.passes} passes")
         order = [(n, -s) for n, s in zip(self.number, self.strength)]
         if order != sorted(order) or (order and order[0][0] < 1):
             raise DataError("a table of merges is ordered by pass (from 1), then by falling strength")
@@ -46,6 +49,12 @@ class MergeTable:
                 made = part - self.first
                 if part < 0 or made >= len(self) or (made >= 0 and self.number[made] >= own):
                     raise DataError(f"a merge of pass {own} names the token {part}, which no earlier pass made")
+        # Merges of merges double: their lengths are known before they are written out.
+        lengths: list[int] = []
+        for parts in zip(self.left, self.right):
+            lengths.append(sum(1 if part < self.first else lengths[part - self.first] for part in parts))
+            if lengths[-1] > LONGEST:
+                raise DataError(f"a merge joins {lengths[-1]:,} tokens, more than an id has")
 
     @classmethod
     def of(

@@ -7,16 +7,18 @@ the tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from capsid import untrusted
 from capsid.arrays import load_arrays, save_arrays
 from capsid.artifacts import read_json, write_json
-from capsid.errors import ArtifactError, ConfigError, DataError
+from capsid.errors import ConfigError, DataError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Settled, Suffix
 from capsid.ids.layout import ABSENT, END, TokenLayout, ending_present
 from capsid.ids.merges import MergeTable
@@ -241,21 +243,49 @@ class SemanticIds:
     @classmethod
     def load(cls, folder: Path) -> SemanticIds:
         """Read what `save` wrote."""
-        about, arrays = read_json(folder / "ids.json"), load_arrays(folder / "ids.npz")
-        # Folders from before there were merges have none.
-        stored, soft = (
-            {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith(f"{part}/")}
-            for part in ("merges", "mixtures")
-        )
-        merges = MergeTable.from_state(stored) if stored else MergeTable()
-        layout = TokenLayout(tuple(about["sizes"]), about["suffix"], merges)
-        codes = Ragged(arrays["codes"], arrays["offsets"])
-        if len(codes) != len(about["items"]):
-            raise ArtifactError(f"{folder}: {len(codes)} codes for {len(about['items'])} items")
-        # A policy changes no length, so both kinds of codes have the same offsets.
-        unsettled = Ragged(arrays["unsettled"], codes.offsets) if "unsettled" in arrays else None
-        ids = cls(Vocabulary(about["items"]), codes, layout, arrays.get("suffixes"), unsettled=unsettled)
-        return ids.with_mixtures(Mixtures.from_state(soft)) if soft else ids
+        file = folder / "ids.npz"
+        with untrusted.interpreting(file, "file of ids"):
+            about, arrays = untrusted.mapping(read_json(folder / "ids.json"), "ids.json"), load_arrays(file)
+            items = Vocabulary(untrusted.texts(about["items"], "ids.json: items"))
+            layout = _layout(about, arrays, len(items))
+            bounds: dict[str, Any] = {"least": ABSENT, "below": max(layout.sizes)}
+            codes = untrusted.ragged(arrays, "codes", "offsets", file.name, count=len(items), **bounds)
+            # A policy changes no length, so both kinds of codes have the same offsets.
+            unsettled = None
+            if "unsettled" in arrays:
+                unsettled = untrusted.ragged(arrays, "unsettled", "offsets", file.name, **bounds)
+            suffixes = None
+            if "suffixes" in arrays:
+                suffixes = untrusted.integers(arrays, "suffixes", file.name, count=len(items), below=layout.suffix)
+            ids = cls(items, _checked(codes), layout, suffixes, unsettled=unsettled)
+            ids.tokens  # noqa: B018  (raises now if a code is outside the codebook of its depth)
+            return ids.with_mixtures(_mixtures(arrays, layout, len(items)))
+
+
+def _layout(about: dict[str, Any], arrays: Mapping[str, np.ndarray], items: int) -> TokenLayout:
+    """The layout that a file describes; tables as long as the vocabulary are made of it, so its size is bounded."""
+    most = 4 * items + (1 << 22)
+    sizes = [untrusted.whole(s, "ids.json: a codebook's size", least=1, most=most) for s in about["sizes"]]
+    suffix = untrusted.whole(about["suffix"], "ids.json: suffix", least=0, most=most)
+    untrusted.whole(len(sizes), "ids.json: number of codebooks", least=1, most=1_000)
+    untrusted.whole(sum(sizes) + suffix, "ids.json: number of tokens", least=1, most=most)
+    # Folders from before there were merges have none.
+    stored = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("merges/")}
+    merges = MergeTable.from_state(untrusted.finite(stored, "ids.npz: merges")) if stored else MergeTable()
+    return TokenLayout(tuple(sizes), suffix, merges)
+
+
+def _mixtures(arrays: Mapping[str, np.ndarray], layout: TokenLayout, items: int) -> Mixtures | None:
+    """The mixtures that a file holds, if any; every code must be one of its depth's."""
+    soft = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("mixtures/")}
+    if not soft:
+        return None
+    mixtures = Mixtures.from_state(untrusted.finite(soft, "ids.npz: mixtures"))
+    codes, sizes = mixtures.codes_NLK, np.array(layout.sizes)
+    fits = codes.ndim == 3 and codes.shape[:2] == (items, len(sizes)) and codes.shape == mixtures.weights_NLK.shape
+    if not fits or codes.dtype.kind not in "iu" or not ((codes >= 0) & (codes < sizes[:, None])).all():
+        raise untrusted.refuse("ids.npz: the mixtures are not of these codebooks")
+    return mixtures
 
 
 def _checked(codes: Ragged) -> Ragged:

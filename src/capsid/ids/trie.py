@@ -10,12 +10,13 @@ the leaves: ids are closed by an end token where another goes on (`SemanticIds.c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from capsid import untrusted
 from capsid.arrays import load_array
 from capsid.errors import DataError
 from capsid.ids.layout import ABSENT, END, PAD
@@ -212,7 +213,30 @@ class Trie:
         # Older folders have no positions; they are then computed when they are first asked for.
         if (folder / f"{_POSITIONS}.npy").exists():
             trie.__dict__[_POSITIONS] = load_array(folder / f"{_POSITIONS}.npy", memory_map=memory_map)
+        trie._refuse_what_is_no_trie(folder)
         return trie
+
+    def _refuse_what_is_no_trie(self, folder: Path) -> None:
+        """Numbers of a file are used as places in arrays: each must lie where it can, and nodes must form one tree."""
+        arrays, n, nodes = {name: getattr(self, name) for name in _ARRAYS}, len(self.items), len(self.token)
+        check = partial(untrusted.integers, arrays, what=str(folder))
+        check("first_child", count=nodes + 1, least=1, below=nodes + 1)
+        check("token", count=nodes, below=2**31)
+        check("low", count=nodes, below=n + 1)
+        check("high", count=nodes, below=n + 1)
+        check("items", below=n)
+        ordered = (np.diff(self.first_child.astype(np.int64)) >= 0).all() and (self.low <= self.high).all()
+        # Children stand after their parent, or a walk might never end.
+        below = (self.first_child[:-1] > np.arange(nodes)).all()
+        whole = nodes and self.first_child[0] == 1 and self.first_child[-1] == nodes and self.high[0] == n
+        if not (ordered and below and whole and self.low[0] == 0):
+            raise untrusted.refuse(f"{folder} does not hold a tree of ids")
+        if _POSITIONS in self.__dict__:
+            arrays[_POSITIONS] = self.positions
+            check(_POSITIONS, count=n, below=n)
+        if not np.array_equal(self.positions[self.items], np.arange(n)):
+            raise untrusted.refuse(f"{folder}: an item has no place, or two")
+        self._checked()
 
 
 def _joined(levels: list[np.ndarray]) -> np.ndarray:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from capsid import untrusted
 from capsid.arrays import load_array, load_arrays, save_arrays
 from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds, from_dict, to_dict
@@ -247,25 +248,27 @@ class ItemTokenizer:
     @classmethod
     def load(cls, folder: Path, kinds: Kinds = KINDS) -> ItemTokenizer:
         """Read what `save` wrote."""
-        about = read_json(folder / "tokenizer.json")
-        # Folders from before there were merges do not name them.
-        names = ("encoder", "tokenizer", "collisions", "merges")
-        parts: dict[str, Any] = {n: from_dict(None, about[n], kinds) if about.get(n) else None for n in names}
-        self = cls(**parts)
-        self.text_fields_ = tuple(about["text_fields"])
-        self.tokenizer_ = fresh(self.tokenizer).load_state(load_arrays(folder / "tokenizer.npz"))
-        self.encoder_ = None
-        if self.encoder is not None:
-            self.encoder_ = fresh(self.encoder).load_state(load_arrays(folder / "encoder.npz"))
-        self.merges_ = None
-        if self.merges is not None:
-            self.merges_ = fresh(self.merges).load_state(load_arrays(folder / "merges.npz"))
-        # Mapped, not read: only diagnostics look at the vectors.
-        views = self.encoder.parts if isinstance(self.encoder, Views) else (MAIN, self.block)
-        files = {name: folder / _vectors_file(name) for name in views}
-        self.blocks_ = {name: load_array(f, memory_map=True) for name, f in files.items() if f.exists()}
-        self.ids_ = SemanticIds.load(folder)
-        return self
+        with untrusted.interpreting(folder, "tokenizer"):
+            about = untrusted.mapping(read_json(folder / "tokenizer.json"), "tokenizer.json")
+            # Folders from before there were merges do not name them.
+            names = ("encoder", "tokenizer", "collisions", "merges")
+            parts: dict[str, Any] = {n: from_dict(None, about[n], kinds) if about.get(n) else None for n in names}
+            self = cls(**parts)
+            self.text_fields_ = tuple(untrusted.texts(about["text_fields"], "tokenizer.json: text_fields"))
+            self.tokenizer_ = _loaded(self.tokenizer, folder / "tokenizer.npz")
+            self.encoder_ = None if self.encoder is None else _loaded(self.encoder, folder / "encoder.npz")
+            self.merges_ = None if self.merges is None else _loaded(self.merges, folder / "merges.npz")
+            self.ids_ = SemanticIds.load(folder)
+            if tuple(self.tokenizer_.sizes) != self.ids_.layout.sizes:
+                raise untrusted.refuse("the tokenizer's codebooks and those of the ids have different sizes")
+            # Mapped, not read: only diagnostics look at the vectors.
+            views = self.encoder.parts if isinstance(self.encoder, Views) else (MAIN, self.block)
+            files = {name: folder / _vectors_file(name) for name in views}
+            self.blocks_ = {name: load_array(f, memory_map=True) for name, f in files.items() if f.exists()}
+            for name, block in self.blocks_.items():
+                if (block.ndim, len(block)) != (2, len(self.ids_)):
+                    raise untrusted.refuse(f"the vectors {name!r} are not one row for each of {len(self.ids_):,} items")
+            return self
 
     def save_pretrained(self, path: str | Path) -> None:
         """A folder that `from_pretrained` reads; whole or not at all."""
@@ -301,3 +304,8 @@ class ItemTokenizer:
 
 def _vectors_file(block: str) -> str:
     return "vectors.npy" if block == MAIN else f"vectors-{block}.npy"
+
+
+def _loaded(part: Any, file: Path) -> Any:
+    """A copy of a part with its learnt arrays."""
+    return fresh(part).load_state(untrusted.finite(load_arrays(file), file.name))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from capsid.errors import ArtifactError
+from capsid.blocks.weights import load_weights
 from capsid.tokenize.capsules.network import CapsuleNetwork, Depth
 from capsid.tokenize.trace import Trace
 
@@ -71,12 +71,9 @@ def leave(network: CapsuleNetwork, z_ND: np.ndarray) -> np.ndarray:
 def load_network(settings: CapsuleTokenizer, state: Mapping[str, np.ndarray]) -> CapsuleNetwork:
     """A network from its saved arrays."""
     prefix = "network/"
-    try:
-        network = CapsuleNetwork(settings, int(state["inputs"]), torch.Generator())
-        network.load_state_dict({n[len(prefix) :]: torch.tensor(a) for n, a in state.items() if n.startswith(prefix)})
-    except (KeyError, RuntimeError) as error:
-        raise ArtifactError(f"the saved capsules do not fit their settings: {error}") from None
-    return network.requires_grad_(False)
+    own = {n[len(prefix) :]: torch.tensor(a) for n, a in state.items() if n.startswith(prefix)}
+    inputs = int(state["inputs"])
+    return load_weights(lambda: CapsuleNetwork(settings, inputs, torch.Generator()), own).requires_grad_(False)
 
 
 def _of(depths: list[Depth], rows: int, strongest: int) -> Trace:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.errors import ArtifactError
+from capsid.blocks.weights import load_weights
 from capsid.ragged import Ragged
 
 BLOCK = 512
@@ -162,13 +162,9 @@ def decode(network: RQVAENetwork, codes: Ragged) -> np.ndarray:
 
 def load_network(hidden: Sequence[int], latent: int, state: Mapping[str, np.ndarray]) -> RQVAENetwork:
     """A network from its saved arrays, which know how large the codebooks became."""
-    try:
-        sizes = [len(state[f"books.{d}"]) for d in itertools.takewhile(lambda d: f"books.{d}" in state, range(99))]
-        network = RQVAENetwork(len(state["mean"]), hidden, latent, sizes)
-        network.load_state_dict({name: torch.tensor(array) for name, array in state.items()})
-    except (KeyError, RuntimeError) as error:
-        raise ArtifactError(f"the saved RQ-VAE does not fit its settings: {error}") from None
-    return network.requires_grad_(False)
+    sizes = [len(state[f"books.{d}"]) for d in itertools.takewhile(lambda d: f"books.{d}" in state, range(99))]
+    tensors = {name: torch.tensor(array) for name, array in state.items()}
+    return load_weights(lambda: RQVAENetwork(len(state["mean"]), hidden, latent, sizes), tensors).requires_grad_(False)
 
 
 def _layers(widths: Sequence[int]) -> nn.Sequential:

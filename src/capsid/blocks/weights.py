@@ -1,0 +1,48 @@
+"""Weights from a file that may come from anybody: nothing is allocated that the file does not account for.
+
+The network is first made without memory (torch's meta device) and its shapes are compared with the file's. Does not
+know what the network is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from capsid.errors import ArtifactError
+
+N = TypeVar("N", bound=nn.Module)
+HINT = "the weights and the settings beside them are of different fits, or were changed; fit again"
+# Tables that a network computes for itself (positions, masks) may take this many bytes beyond its weights.
+OWN_TABLES = 256 << 20
+
+
+def load_weights(make: Callable[[], N], state: Mapping[str, Tensor]) -> N:
+    """The network that `make` makes, with these weights, in evaluation mode."""
+    with torch.device("meta"):
+        planned = make()
+    wanted = {name: tuple(tensor.shape) for name, tensor in planned.state_dict().items()}
+    given = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    for name in sorted(wanted.keys() | given.keys()):
+        if wanted.get(name) != given.get(name):
+            raise ArtifactError(
+                f"the saved weights do not fit their settings: {name} is {_shape(given.get(name))} in the file and "
+                f"{_shape(wanted.get(name))} by the settings",
+                hint=HINT,
+            )
+    own = sum(t.numel() * t.element_size() for n, t in planned.named_buffers() if n not in wanted)
+    if own > OWN_TABLES:
+        raise ArtifactError(f"the settings ask for tables of {own:,} bytes beside the weights", hint=HINT)
+    for name, tensor in state.items():
+        if not torch.isfinite(tensor).all():
+            raise ArtifactError(f"the saved weights {name} are not all finite numbers", hint=HINT)
+    network = make()
+    network.load_state_dict(dict(state))
+    return network.eval()
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else "a number" if not shape else " x ".join(f"{n:,}" for n in shape)
