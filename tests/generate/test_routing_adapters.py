@@ -14,8 +14,10 @@ from worlds import make_table, objective_of
 from capsid.data.planted import planted_vectors
 from capsid.encode.hashing import HashingEncoder
 from capsid.errors import ConfigError
+from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.network import GeneratorNetwork, Predictions
+from capsid.generate.next_token import NextToken
 from capsid.generate.routing_adapters import BoundAdapters, RoutingAdapters, code_spans
 from capsid.generate.terms import TermContext
 from capsid.ids.collisions import Bucket, Suffix
@@ -226,3 +228,33 @@ def test_a_tokenizer_without_routing_cannot_adapt() -> None:
     tokenizer = ItemTokenizer(tokenizer=Atomic(), collisions=Bucket()).fit(TABLE)
     with pytest.raises(ConfigError, match="no routing to adapt"):
         bound(RoutingAdapters(), tokenizer)
+
+
+@pytest.mark.parametrize("clip", [1.0, 1e-3])
+def test_adapters_do_not_change_the_generators_steps(clip: float) -> None:
+    """Inputs keep their values and gradients are clipped by module: the generator's weights are equal to the bit."""
+    states, moved = [], []
+    for terms in ((NextToken(),), (RoutingAdapters(rank=2), NextToken())):
+        tokenizer = fitted()
+        made = generator(TimelineGenerator, tokenizer.ids)
+        objective = objective_of(tokenizer.ids, *terms, tokenizer=tokenizer)
+        options = Training(steps=5, batch_size=16, clip=clip, validate_every=5)
+        fit_generator(made, tokenizer.ids, SEQUENCES, objective, options, seed=0)
+        states.append(made.state())
+        moved += [float(p.detach().abs().max()) for n, p in objective.named_parameters() if n.endswith("up")]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert moved
+    assert min(moved) > 0, "the adapters learnt"
+
+
+def test_adapters_have_a_learning_rate_of_their_own() -> None:
+    """Adam's first step is as long as the learning rate, whatever the gradient."""
+    steps = []
+    for rate in (1.0, 0.1):
+        tokenizer = fitted()
+        objective = objective_of(tokenizer.ids, RoutingAdapters(rank=2, rate=rate), NextToken(), tokenizer=tokenizer)
+        made = generator(TimelineGenerator, tokenizer.ids)
+        options = Training(steps=1, batch_size=16, warmup=0.0, ema=0.0, weight_decay=0.0, validate_every=1)
+        fit_generator(made, tokenizer.ids, SEQUENCES, objective, options, seed=0)
+        steps.append(max(float(p.detach().abs().max()) for n, p in objective.named_parameters() if n.endswith("up")))
+    assert steps[1] == pytest.approx(0.1 * steps[0], rel=1e-3)

@@ -338,3 +338,45 @@ def test_progress_tells_steps_speed_loss_and_validation() -> None:
     assert len(watcher.lines) == 5
     for word in ("stage: step 5/23", "loss", "tokens/s", "ETA", "valid recall@10", "best"):
         assert word in watcher.lines[0]
+
+
+class Pair(nn.Module):
+    """Two modules that share nothing, the second with a loss a million times as large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = make_network(), make_network()
+
+
+def trained_beside(loud: bool, *, apart: bool, rates: dict[str, float] | None = None) -> Pair:
+    pair = Pair()
+
+    def loss(rows: np.ndarray, step: int) -> Loss:
+        index = torch.from_numpy(rows)
+        value = nn.functional.mse_loss(pair.one(X[index]), Y[index])
+        if loud:
+            value = value + 1e6 * pair.two.out.weight.square().sum()
+        return Loss(value, len(rows))
+
+    modules = (pair.two,) if apart else ()
+    todo = Task(pair, BatchPlan(np.ones(ROWS), 8, 0), loss, apart=modules, rates=rates or {})
+    train(todo, Training(steps=6, batch_size=8, clip=0.1, validate_every=6, weight_decay=0.0), seed=0)
+    return pair
+
+
+def test_a_module_apart_does_not_change_the_others_steps() -> None:
+    alone, quiet, loud = (
+        trained_beside(False, apart=True),
+        trained_beside(True, apart=True),
+        trained_beside(True, apart=False),
+    )
+    same = [torch.equal(a, b) for a, b in zip(alone.one.parameters(), quiet.one.parameters())]
+    assert all(same)
+    assert not torch.equal(alone.one.out.weight, loud.one.out.weight), "clipped together, the loud one rules"
+    assert not torch.equal(make_network().out.weight, quiet.two.out.weight), "it learnt itself"
+
+
+def test_learning_rates_by_name() -> None:
+    frozen = trained_beside(True, apart=True, rates={"two.*": 0.0})
+    assert torch.equal(frozen.two.out.weight, make_network().out.weight)
+    assert not torch.equal(frozen.one.out.weight, make_network().out.weight)

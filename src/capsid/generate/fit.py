@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -70,8 +71,11 @@ def fit_generator(
             total = total * (int((items.lengths - 1).sum()) / usual)
         return Loss(total, int(lesson.batch.lengths_B.sum()) - len(lesson.batch))
 
-    learner = nn.ModuleDict({"generator": network, "objective": objective}) if objective.learns else network
-    task = Task(learner, plan, loss, validate, training.select)
+    task = Task(network, plan, loss, validate, training.select)
+    if objective.learns:
+        learner = nn.ModuleDict({"generator": network, "objective": objective})
+        rates = {f"objective.{pattern}": rate for pattern, rate in objective.rates.items()}
+        task = replace(task, network=learner, apart=tuple(objective), rates=rates)
     return train(task, training, seed=seed, steps=steps, checkpoint=checkpoint, progress=progress, name=name)
 
 

@@ -6,9 +6,10 @@ with the same arguments it goes on from its checkpoint and ends with the same bi
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,13 +65,19 @@ class TrainingResult:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What to train: `loss` of a batch of rows, and `validate`, larger is better, on the weights as they are."""
+    """What to train: `loss` of a batch of rows, and `validate`, larger is better, on the weights as they are.
+
+    Gradients of the modules `apart` are clipped each by itself, so that a module that learns beside another does not
+    change the other's steps. `rates` multiply the learning rate of parameters whose names match a shell pattern.
+    """
 
     network: nn.Module
     plan: BatchPlan
     loss: Callable[[np.ndarray, int], Loss]
     validate: Callable[[], float] | None = None
     metric: str = "recall@10"
+    apart: tuple[nn.Module, ...] = ()
+    rates: Mapping[str, float] = field(default_factory=dict)
 
 
 def train(
@@ -116,10 +123,11 @@ class _Run:
     def __post_init__(self) -> None:
         self.parameters = {n: p for n, p in self.task.network.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.AdamW(
-            _decay_groups(self.parameters, self.options.weight_decay),
+            _groups(self.parameters, self.options.weight_decay, self.task.rates),
             betas=(self.options.beta1, self.options.beta2),
             fused=True,
         )
+        self.clipped = _clipped_together(self.parameters, self.task.apart)
         self.average = {n: p.detach().clone() for n, p in self.parameters.items()}
         # What a network sets by itself as it trains (temperatures, steps) belongs to the weights of that moment.
         self.buffers = _kept_buffers(self.task.network)
@@ -150,11 +158,12 @@ class _Run:
         if epoch != self.epoch:
             self.epoch, self.batches = epoch, self.task.plan.epoch(epoch)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.options.rate(self.steps[self.done])
+            group["lr"] = group["factor"] * self.options.rate(self.steps[self.done])
         loss = self.task.loss(self.batches[index], self.done)
         self.optimizer.zero_grad(set_to_none=True)
         loss.value.backward()
-        torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.options.clip)
+        for together in self.clipped:
+            torch.nn.utils.clip_grad_norm_(together, self.options.clip)
         self.optimizer.step()
         self._average()
         self.done += 1
@@ -289,11 +298,25 @@ def _kept_buffers(network: nn.Module) -> dict[str, Tensor]:
     return {n: b for n, b in network.named_buffers() if n in kept}
 
 
-def _decay_groups(parameters: dict[str, nn.Parameter], weight_decay: float) -> list[dict]:
-    """Matrices decay; biases and norms do not."""
-    matrices = [p for p in parameters.values() if p.dim() >= 2]
-    rest = [p for p in parameters.values() if p.dim() < 2]
-    return [{"params": matrices, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
+def _groups(parameters: dict[str, nn.Parameter], weight_decay: float, rates: Mapping[str, float]) -> list[dict]:
+    """Matrices decay; biases and norms do not. Each learning-rate factor has groups of its own."""
+    by_factor: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in parameters.items():
+        factor = next((rate for pattern, rate in rates.items() if fnmatch.fnmatchcase(name, pattern)), 1.0)
+        by_factor.setdefault(factor, []).append(parameter)
+    groups = []
+    for factor, own in by_factor.items():
+        groups.append({"params": [p for p in own if p.dim() >= 2], "weight_decay": weight_decay, "factor": factor})
+        groups.append({"params": [p for p in own if p.dim() < 2], "weight_decay": 0.0, "factor": factor})
+    return groups
+
+
+def _clipped_together(parameters: dict[str, nn.Parameter], apart: tuple[nn.Module, ...]) -> list[list[nn.Parameter]]:
+    """Lists of parameters whose gradients share one norm: each module that stands apart, and all others."""
+    own = [{id(p) for p in module.parameters()} for module in apart]
+    groups = [[p for p in parameters.values() if id(p) in ids] for ids in own]
+    rest = [p for p in parameters.values() if not any(id(p) in ids for ids in own)]
+    return [group for group in (*groups, rest) if group]
 
 
 class _Lent:
