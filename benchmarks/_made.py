@@ -46,7 +46,7 @@ def made_world(users: int, *, items: int = BEAUTY_ITEMS, seed: int = 0) -> World
     ids = made_ids(items, (256, 256, 256), rng)
     generator = TransformerGenerator().build(ids, np.ones(items), seed=seed)
     know_depths(generator, ids)
-    return World("made", generator, ids, Trie.build(ids.closed), made_histories(users, items, rng))
+    return World("made", generator, ids, Trie.build(ids.prefix_free), made_histories(users, items, rng))
 
 
 def made_histories(users: int, items: int, rng: np.random.Generator) -> Ragged:
@@ -102,7 +102,7 @@ def growth_world(users: int, sizes: tuple[int, ...], *, seed: int = 0) -> World:
     ids = SemanticIds.assign(Vocabulary(map(str, range(items))), codes, sizes, Bucket())
     generator = TransformerGenerator().build(ids, np.ones(items), seed=seed)
     know_depths(generator, ids)
-    return World("made", generator, ids, Trie.build(ids.closed), made_histories(users, items, rng))
+    return World("made", generator, ids, Trie.build(ids.prefix_free), made_histories(users, items, rng))
 
 
 def know_depths(generator: TransformerGenerator, ids: SemanticIds, *, strength: float = 6.0) -> None:

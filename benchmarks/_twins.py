@@ -42,12 +42,12 @@ class Transformers:
     embedding. Beams and scores follow our protocol: no length penalty, softmax over all tokens, masked after it.
     """
 
-    def __init__(self, network: CausalTransformer, closed: Ragged) -> None:
-        self.length = int(closed.lengths[0])
-        if int(closed.lengths.min()) != int(closed.lengths.max()):
+    def __init__(self, network: CausalTransformer, rows: Ragged) -> None:
+        self.length = int(rows.lengths[0])
+        if int(rows.lengths.min()) != int(rows.lengths.max()):
             raise ConfigError("the transformers twin needs ids of one length", hint="use a run with suffix tokens")
         self.model = _gpt2(network, self.length)
-        self.items = nested(closed)
+        self.items = nested(rows)
 
     @torch.inference_mode()
     def logits(self, batch: TokenBatch) -> Tensor:

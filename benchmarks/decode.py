@@ -37,7 +37,7 @@ Found = tuple[np.ndarray, np.ndarray]
 def variants(world: World, batch: TokenBatch, width: int, k: int) -> dict[str, Callable[[], Found]]:
     """The same question asked four ways; each answers with items and scores."""
     search, network = BeamSearch(width=width), world.generator.network
-    copies, dicts, theirs = OwnCopies(network), DictTrie(world.trie), Transformers(network, world.ids.closed)
+    copies, dicts, theirs = OwnCopies(network), DictTrie(world.trie), Transformers(network, world.ids.prefix_free)
 
     def ask(model: Any, trie: Any) -> Callable[[], Found]:
         def call() -> Found:
@@ -58,7 +58,7 @@ def logits_differ(world: World, batch: TokenBatch) -> float:
     """Largest difference of plain logits after the histories: are the weights really the same?"""
     with torch.inference_mode():
         ours = world.generator.scores(*world.generator.start(batch))[:, 0]
-        return float((Transformers(world.generator.network, world.ids.closed).logits(batch) - ours).abs().max())
+        return float((Transformers(world.generator.network, world.ids.prefix_free).logits(batch) - ours).abs().max())
 
 
 def equality(ours: Found, other: Found) -> dict[str, float]:

@@ -66,7 +66,7 @@ def measure(runs: dict[str, Recommender], users: int, repeat: int) -> list[dict[
             "cost": times[name].cpu_seconds / base.cpu_seconds,
             "users_per_second": len(cases) / times[name].seconds,
             "steps_a_user": search(made[name], cases) / len(cases),
-            "tokens_an_item": float(made[name].reader.ids.closed.lengths.mean()),
+            "tokens_an_item": float(made[name].reader.ids.prefix_free.lengths.mean()),
             "vocabulary": made[name].reader.ids.layout.vocabulary,
             **times[name].summary(),
         }

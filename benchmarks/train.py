@@ -58,7 +58,7 @@ def our_step(ids: SemanticIds) -> Callable[[Lesson], None]:
     generator = TransformerGenerator(dropout=DROPOUT, embedding_dropout=DROPOUT, warm_start=False)
     generator.build(ids, np.ones(ITEMS), seed=0)
     network = generator.network.train()
-    objective = Objective((NextToken(),), TermContext(ids, Trie.build(ids.closed)))
+    objective = Objective((NextToken(),), TermContext(ids, Trie.build(ids.prefix_free)))
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
 
     def step(lesson: Lesson) -> None:

@@ -162,14 +162,14 @@ def reader_of(
     over: Over = "vocabulary",
 ) -> Reader:
     """A model with these ids and their trie."""
-    return Reader(model, ids, Trie.build(ids.closed, priority), history, over)  # type: ignore[arg-type]
+    return Reader(model, ids, Trie.build(ids.prefix_free, priority), history, over)  # type: ignore[arg-type]
 
 
 def objective_of(
     ids: SemanticIds, *terms: Term, over: Over = "vocabulary", tokenizer: ItemTokenizer | None = None
 ) -> Objective:
     """Terms bound to these ids; the next token's loss where none is given."""
-    context = TermContext(ids, Trie.build(ids.closed), over, tokenizer)
+    context = TermContext(ids, Trie.build(ids.prefix_free), over, tokenizer)
     return Objective(terms or (NextToken(),), context)
 
 

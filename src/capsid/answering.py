@@ -104,7 +104,7 @@ class Answerer:
         return query.allow, query.k if query.k > self.retriever.ranker.width else 0
 
     @cached_property
-    def _closed(self) -> np.ndarray | None:
+    def _blocked(self) -> np.ndarray | None:
         """Places of the retired items, sorted once for all searches."""
         retired = self.catalogue.retired
         if not retired:
@@ -132,25 +132,26 @@ class Answerer:
 
     def _all_retired(self, allow: np.ndarray | None) -> bool:
         """Whether nothing that may be recommended is on sale any more; then the answer is an empty list."""
-        if self._closed is None:
+        if self._blocked is None:
             return False
         if allow is None:
-            return len(self._closed) == len(self.catalogue.items)
-        return bool(np.isin(places_of(self.retriever.reader.trie, allow), self._closed).all())
+            return len(self._blocked) == len(self.catalogue.items)
+        return bool(np.isin(places_of(self.retriever.reader.trie, allow), self._blocked).all())
 
     def _rank(self, rows: list[_Rows], k: int) -> RankedItems:
         histories = Ragged.from_rows([r.history for r in rows], np.int64)
         excluded = Ragged.from_rows([r.excluded for r in rows], np.int64)
         only = None
-        if len(excluded.values) or rows[0].allow is not None or self._closed is not None:
+        if len(excluded.values) or rows[0].allow is not None or self._blocked is not None:
             trie = self.retriever.reader.trie
-            only = Filter.build(trie, len(rows), seen=excluded, allow=rows[0].allow, closed=self._closed)
+            only = Filter.build(trie, len(rows), seen=excluded, allow=rows[0].allow, blocked=self._blocked)
         return self.retriever.ranker.rank(self.retriever.reader, histories, k, only)
 
     def _popular(self, query: Query, rows: _Rows) -> Recommendation:
         counts, (order, ranks) = self.catalogue.counts, self._by_popularity
-        closed = np.zeros(0, dtype=np.int64) if self._closed is None else self.retriever.reader.trie.items[self._closed]
-        excluded = np.concatenate([rows.excluded, closed])
+        excluded = rows.excluded
+        if self._blocked is not None:
+            excluded = np.concatenate([excluded, self.retriever.reader.trie.items[self._blocked]])
         if rows.allow is None:
             # At most all excluded ones stand before the k-th that is not.
             candidates = order[: query.k + len(excluded)]

@@ -68,7 +68,7 @@ def fit_recipe(
     if isinstance(generator, TimelineGenerator) and generator.soft_input:
         tokenizer = tokenizer.softened(table, generator.soft_input, generator.soft_sharpness)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
-    trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
+    trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(table))
     log = []
     for number, stretch in enumerate(stretch for phase in recipe.schedule for stretch in phase.stretches()):
         phase = stretch.phase
@@ -76,7 +76,7 @@ def fit_recipe(
             raise ConfigError(f"the generator {generator.kind!r} has nothing to train", hint="leave the schedule empty")
         if phase.retokenize:
             tokenizer = stages.tokenizer(f"tokenizer-{number}", _Revision(tokenizer, generator, table, progress))
-            trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
+            trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(table))
         terms = phase.terms or recipe.objective
         context = TermContext(tokenizer.ids, trie, recipe.over, tokenizer, seed + number)
         objective = Objective(terms if phase.adapt is None else (phase.adapt, *terms), context)
@@ -87,7 +87,7 @@ def fit_recipe(
         if phase.adapt is not None:
             settled = _Settled(objective, table, progress)
             tokenizer = stages.tokenizer(f"tokenizer-{number}-adapted", settled)
-            trie = Trie.build(tokenizer.ids.closed, bucket_priority(table))
+            trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(table))
     return Fitted(tokenizer, trie, generator, tuple(log))
 
 

@@ -205,7 +205,7 @@ class Recommender:
         fitted, old = self.fitted, len(self.catalogue_.items)
         tokenizer = fitted.tokenizer.with_items(frame)
         ids = tokenizer.ids
-        trie = fitted.trie.extend(ids.closed.take(np.arange(old, len(ids))))
+        trie = fitted.trie.extend(ids.prefix_free.take(np.arange(old, len(ids))))
         catalogue = self.catalogue_.with_items(ids.items, frame.drop("item_id"))
         self.fitted_ = dataclasses.replace(fitted, tokenizer=tokenizer, trie=trie)
         self.catalogue_ = catalogue

@@ -39,7 +39,7 @@ def test_other_weights_or_items_are_noticed(load) -> None:  # type: ignore[no-un
     world = made.made_world(3, items=400)
     batch = world.batch()
     assert decode.logits_differ(world, batch) < 1e-4
-    theirs = twins.Transformers(world.generator.network, world.ids.closed)
+    theirs = twins.Transformers(world.generator.network, world.ids.prefix_free)
     with torch.no_grad():
         world.generator.network.depth.weight[1, 0] += 2.0
         ours = world.generator.scores(*world.generator.start(batch))[:, 0]

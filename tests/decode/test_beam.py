@@ -146,7 +146,7 @@ def test_exact_scoring_is_a_product_of_probabilities() -> None:
     reader, histories = reader_of(model, ids), Ragged.from_rows([[0], [1]])
     found = exact_scores(reader, histories).numpy()
     for user, item in itertools.product(range(2), range(4)):
-        path = ids.closed[item].tolist()
+        path = ids.prefix_free[item].tolist()
         expected = sum(np.log(tables[user, tuple(path[:d])][t]) for d, t in enumerate(path))
         assert found[user, item] == pytest.approx(expected, rel=1e-4)
     np.testing.assert_allclose(exact_scores(reader, histories, chunk=3).numpy(), found, rtol=1e-5)

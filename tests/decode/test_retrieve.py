@@ -19,14 +19,14 @@ from capsid.ragged import Ragged
 @given(codes=ragged_codes(size=3, depths=3), data=st.data())
 def test_a_node_is_open_while_an_allowed_item_is_below(codes: list[list[int]], data: st.DataObject) -> None:
     ids = make_ids(codes, (3, 3, 3))
-    trie, n = Trie.build(ids.closed), len(codes)
+    trie, n = Trie.build(ids.prefix_free), len(codes)
     numbers = st.lists(st.integers(0, n - 1), max_size=n)
-    allow, deny, closed = (data.draw(st.none() | numbers) for _ in range(3))
+    allow, deny, blocked = (data.draw(st.none() | numbers) for _ in range(3))
     seen = data.draw(st.none() | st.lists(numbers, min_size=2, max_size=2))
     everywhere = set(range(n)) if allow is None else set(allow)
-    everywhere -= {*(deny or []), *(closed or [])}
+    everywhere -= {*(deny or []), *(blocked or [])}
     options = {"allow": None if allow is None else np.array(allow), "deny": None if deny is None else np.array(deny)}
-    options["closed"] = None if closed is None else places_of(trie, np.array(closed))
+    options["blocked"] = None if blocked is None else places_of(trie, np.array(blocked))
     rows = None if seen is None else Ragged.from_rows(seen, np.int64)
     if not everywhere:
         with pytest.raises(DataError, match="leave no item"):
@@ -98,7 +98,7 @@ def test_a_user_who_has_seen_everything_gets_nothing() -> None:
 
 
 def test_the_beam_is_wide_enough_that_k_allowed_items_remain() -> None:
-    """The best leaf is closed to this user: a search that filtered its result afterwards would return nothing."""
+    """The best leaf is blocked for this user: a search that filtered its result afterwards would return nothing."""
     codes = random_codes(0, items=40, sizes=(5, 8))
     ids = make_ids(codes, (5, 8))
     retriever = retriever_of(random_generator(ids, 3), ids, width=1, history=6)

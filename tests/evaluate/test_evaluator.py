@@ -39,14 +39,14 @@ def test_ranks_are_those_of_exact_scoring(seed: int, filter_history: bool) -> No
     for case, target in enumerate(cases.targets):
         allowed = [i for i in range(ITEMS) if not (filter_history and i in cases.histories[case])]
         # Items of one bucket have one score up to rounding; buckets must not be mixed up by it.
-        buckets = {tuple(ids.closed[i].tolist()): round(float(exact[case, i]), 3) for i in allowed}
-        order = sorted(allowed, key=lambda i: (-buckets[tuple(ids.closed[i].tolist())], -COUNTS[i], i))
+        buckets = {tuple(ids.prefix_free[i].tolist()): round(float(exact[case, i]), 3) for i in allowed}
+        order = sorted(allowed, key=lambda i: (-buckets[tuple(ids.prefix_free[i].tolist())], -COUNTS[i], i))
         rank = order.index(target) + 1
-        better = sorted(buckets, key=lambda b: -buckets[b]).index(tuple(ids.closed[target].tolist())) + 1
+        better = sorted(buckets, key=lambda b: -buckets[b]).index(tuple(ids.prefix_free[target].tolist())) + 1
         assert found.values["rank"][case] == (rank if rank <= 10 else 0)
         assert found.values["recall@5"][case] == (rank <= 5)
         assert found.values["recall@10:optimistic"][case] == (better <= 10)
-        mates = [i for i in allowed if ids.closed[i].tolist() == ids.closed[int(target)].tolist()]
+        mates = [i for i in allowed if ids.prefix_free[i].tolist() == ids.prefix_free[int(target)].tolist()]
         first = min(order.index(m) for m in mates)
         assert found.values["recall@5:expected"][case] == pytest.approx(min(max(5 - first, 0), len(mates)) / len(mates))
     assert found.metrics["recall@10"] == pytest.approx(found.values["recall@10"].mean())

@@ -120,10 +120,10 @@ def test_tokens_without_siblings_cost_nothing_and_touch_nothing() -> None:
 
 def test_parents_are_found_by_walking() -> None:
     ids = world(1, "variable")
-    trie = Trie.build(ids.closed)
-    nodes = parent_nodes(trie, ids.closed)
-    for item, row in enumerate(ids.closed):
-        own = nodes[ids.closed.offsets[item] : ids.closed.offsets[item + 1]]
+    trie = Trie.build(ids.prefix_free)
+    nodes = parent_nodes(trie, ids.prefix_free)
+    for item, row in enumerate(ids.prefix_free):
+        own = nodes[ids.prefix_free.offsets[item] : ids.prefix_free.offsets[item + 1]]
         assert [trie.path(int(n)) for n in own] == [row[:d].tolist() for d in range(len(row))]
 
 

@@ -36,7 +36,7 @@ def test_predictions_are_the_tokens_from_the_second_item_on(sequences: list[list
     network = generator.network
     targets, hidden = [], []
     for row in sequences:
-        tokens = [(int(t), place, depth) for place, i in enumerate(row) for depth, t in enumerate(IDS.closed[i])]
+        tokens = [(int(t), place, depth) for place, i in enumerate(row) for depth, t in enumerate(IDS.prefix_free[i])]
         columns = [torch.tensor([c])[:, :-1] for c in zip(*tokens)]
         states = network.hidden(network.token.vectors(), *columns)[0]
         for at in range(1, len(tokens)):
@@ -121,7 +121,7 @@ def test_tokens_are_counted_without_padding() -> None:
     sequences = Ragged.from_rows([[0, 1, 2, 3], [4, 5], [6]], np.int64)
     options = Training(steps=1, batch_size=8, validate_every=5)
     result = fit_generator(generator, IDS, sequences, objective_of(IDS), options, seed=0)
-    sizes = IDS.closed.lengths
+    sizes = IDS.prefix_free.lengths
     assert result.tokens == sizes[[0, 1, 2, 3]].sum() - 1 + sizes[[4, 5]].sum() - 1
 
 

@@ -25,7 +25,7 @@ from capsid.train.options import Training
 ITEMS = 15
 IDS = make_ids([[i] for i in range(ITEMS)], (ITEMS,))
 LENGTHS = [1, 4, 6, 2, 9]
-FIRST = int(IDS.closed[0][0])
+FIRST = int(IDS.prefix_free[0][0])
 
 
 def masked(seed: int = 0, **fields: float) -> TransformerGenerator:

@@ -207,7 +207,7 @@ def test_training_and_search_read_a_history_alike(kind: str, places: str, scale:
     for history in ([4], [1, 2, 3], [5, 6, 7, 8, 9, 10]):
         _, logits = first_scores(generator, IDS.read(Ragged.from_rows([history]), last=6))
         found = generator.network.predict(IDS.lesson(Ragged.from_rows([[*history, 0]]), last=7))
-        first = len(found.targets_N) - len(IDS.closed[0])
+        first = len(found.targets_N) - len(IDS.prefix_free[0])
         trained = generator.network.logits(found.hidden_ND[first], found.vectors)
         torch.testing.assert_close(trained, logits[0], rtol=1e-4, atol=1e-4)
 

@@ -49,7 +49,7 @@ def test_the_number_moves_items_of_the_history_and_leaves_the_odds_of_the_others
             generator.network.repeats.weight.fill_(weight)
         scores.append(exact_scores(reader_of(generator, IDS), history)[0])
     change_N = scores[1] - scores[0]
-    codes = [IDS.closed[i].tolist() for i in range(len(IDS))]
+    codes = [IDS.prefix_free[i].tolist() for i in range(len(IDS))]
     had = [codes[i] in (codes[3], codes[item]) for i in range(len(IDS))]
     # A score is a log-probability: what is taken from some goes to all, so others rise a little.
     assert all(change < 0 for change, mine in zip(change_N.tolist(), had) if mine)

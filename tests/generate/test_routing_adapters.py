@@ -60,7 +60,7 @@ def fitted() -> ItemTokenizer:
 
 def bound(settings: RoutingAdapters, tokenizer: ItemTokenizer) -> BoundAdapters:
     """The adapters at work on this tokenizer."""
-    term = settings.bind(TermContext(tokenizer.ids, Trie.build(tokenizer.ids.closed), tokenizer=tokenizer))
+    term = settings.bind(TermContext(tokenizer.ids, Trie.build(tokenizer.ids.prefix_free), tokenizer=tokenizer))
     assert isinstance(term, BoundAdapters)
     return term
 
@@ -133,7 +133,7 @@ def test_nudges_are_routed_mixtures_summed_over_a_tokens_codes() -> None:
     logits = {tuple(m): g for m, g in zip(zip(layout.merges.left, layout.merges.right), companion.gate._logit_M)}  # type: ignore[union-attr]
     for item in items.values:
         depths = network(network.enter(torch.from_numpy(VECTORS[[item]]).float()))
-        for token in ids.closed[item].tolist():
+        for token in ids.prefix_free[item].tolist():
             merge = token - layout.merges.first
             members = layout.merges.members[merge].tolist() if merge >= 0 else [token]
             for code in members:
@@ -147,7 +147,7 @@ def test_nudges_are_routed_mixtures_summed_over_a_tokens_codes() -> None:
                 gate = torch.sigmoid(logits[left, right] + companion.gate.bias)  # type: ignore[union-attr]
                 slow = slow + gate * (way * pull[row]).sum()
             row += 1
-    assert any(int(t) >= layout.merges.first for i in items.values for t in ids.closed[i]), "no merged token was seen"
+    assert any(int(t) >= layout.merges.first for i in items.values for t in ids.prefix_free[i]), "no merged token"
     slow.backward()
     for fast, adapter in zip(found[0], companion.adapters):
         torch.testing.assert_close(fast, adapter.up.grad, rtol=1e-3, atol=1e-5)

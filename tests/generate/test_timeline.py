@@ -52,7 +52,7 @@ def slow_hidden(generator: TransformerGenerator, history: list[int], own: list[i
     """One user, one next item, no packing and no cache: rows that predict the tokens after `own[:0]`, `own[:1]` ..."""
     network = generator.network
     with torch.no_grad():
-        rows = [network.token(torch.from_numpy(IDS.closed[i].astype(np.int64))).sum(0) for i in history]
+        rows = [network.token(torch.from_numpy(IDS.prefix_free[i].astype(np.int64))).sum(0) for i in history]
         x = torch.stack(rows)
         if network.place is not None:
             x = x + network.place(torch.arange(len(rows)))
@@ -67,7 +67,7 @@ def slow_hidden(generator: TransformerGenerator, history: list[int], own: list[i
 
 def completing(history: list[int], own: list[int]) -> set[int]:
     """Tokens that after `own` complete an item of the history."""
-    ids = [IDS.closed[item].tolist() for item in history]
+    ids = [IDS.prefix_free[item].tolist() for item in history]
     return {tokens[-1] for tokens in ids if tokens[:-1] == own}
 
 
@@ -96,7 +96,7 @@ def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers:
             tokens = rng.integers(1, IDS.layout.vocabulary, (len(histories), width))
             # Half of the beams go where an item of the history goes, so that some are completed.
             for user, beam in np.argwhere(rng.random(tokens.shape) < 0.5):
-                item = IDS.closed[rng.choice(histories[user][-6:])]
+                item = IDS.prefix_free[rng.choice(histories[user][-6:])]
                 tokens[user, beam] = item[min(len(beams[0][0]), len(item) - 1)]
             state, seen = next_scores(generator, state, torch.from_numpy(parents), torch.from_numpy(tokens))
             beams = [[[*beams[u][p], int(t)] for p, t in zip(parents[u], tokens[u])] for u in range(len(histories))]
@@ -112,7 +112,7 @@ def test_predictions_are_the_slow_forward_of_every_next_item(sequences: list[lis
     targets, hidden, added = [], [], []
     for row in sequences:
         for place in range(1, len(row)):
-            tokens = IDS.closed[row[place]].tolist()
+            tokens = IDS.prefix_free[row[place]].tolist()
             for depth in range(len(tokens)):
                 added += [(len(targets) + depth, token) for token in sorted(completing(row[:place], tokens[:depth]))]
             targets += tokens
@@ -135,7 +135,7 @@ def test_a_later_item_does_not_change_what_is_foretold_of_earlier_ones() -> None
     generator = timeline(2)
     rows = [[3, 1, 4, 1, 5], [3, 1, 4, 9, 2]]
     a, b = (generator.network.predict(IDS.lesson(Ragged.from_rows([r]), last=6)).hidden_ND for r in rows)
-    same = sum(len(IDS.closed[i]) for i in rows[0][1:3])
+    same = sum(len(IDS.prefix_free[i]) for i in rows[0][1:3])
     torch.testing.assert_close(a[:same], b[:same], rtol=1e-5, atol=1e-5)
     assert (a[same + 1] - b[same + 1]).abs().max() > 1e-3
 

@@ -47,7 +47,7 @@ def measure(case: str) -> dict[str, Any]:
     fitted, dataset = recommender.fitted, world()
     histories = [dataset.items.ids(row[:-2]) for row in dataset.sequences][:USERS]
     lists = recommender.recommend_many(histories, TOP)
-    tokens = [tuple(int(t) for t in row) for row in fitted.tokenizer.ids.closed]
+    tokens = [tuple(int(t) for t in row) for row in fitted.tokenizer.ids.prefix_free]
     weights = hashlib.sha256()
     for key, tensor in sorted(fitted.generator.state().items()):
         weights.update(key.encode() + tensor.numpy().tobytes())

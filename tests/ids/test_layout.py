@@ -31,8 +31,8 @@ def test_codes_become_tokens_and_come_back(codes: list[list[int]], suffix: int) 
             wanted.append(FIRST + sum(SIZES) + int(suffixes[row]))
         assert values.tolist() == wanted
         assert layout.depth_of[values].tolist() == [d for d, _ in present] + [len(SIZES)] * bool(suffix)
-    closed = Ragged(np.append(tokens.values, END), np.append(tokens.offsets[:-1], tokens.offsets[-1] + 1))
-    assert layout.codes(closed) == ragged, "the end token stands for no code"
+    ended = Ragged(np.append(tokens.values, END), np.append(tokens.offsets[:-1], tokens.offsets[-1] + 1))
+    assert layout.codes(ended) == ragged, "the end token stands for no code"
 
 
 def test_a_token_has_one_meaning() -> None:

@@ -18,7 +18,7 @@ def test_every_item_but_the_first_is_predicted_where_it_stands(pieces: list[list
     assert list(zip(lesson.row_M, lesson.item_M, lesson.before_M)) == wanted
     assert lesson.position_M.tolist() == lesson.before_M.tolist()
     for (row, item, _), column, tokens in zip(wanted, lesson.column_M, lesson.tokens):
-        assert tokens.tolist() == IDS.closed[item].tolist()
+        assert tokens.tolist() == IDS.prefix_free[item].tolist()
         assert lesson.batch.tokens_BL[row, column : column + len(tokens)].tolist() == tokens.tolist()
 
 
@@ -26,4 +26,4 @@ def test_every_item_but_the_first_is_predicted_where_it_stands(pieces: list[list
 def test_a_batch_knows_its_items_and_their_own_tokens(histories: list[list[int]], last: int) -> None:
     batch = IDS.read(Ragged.from_rows(histories), last=last)
     assert [row.tolist() for row in batch.items] == [h[-last:] for h in histories]
-    assert [row.tolist() for row in batch.own] == [IDS.closed[i].tolist() for h in histories for i in h[-last:]]
+    assert [row.tolist() for row in batch.own] == [IDS.prefix_free[i].tolist() for h in histories for i in h[-last:]]

@@ -170,7 +170,7 @@ def test_ids_with_merges(codes: list[list[int]], more: list[list[int]], seed: in
     plain = make_ids(codes, SIZES, Suffix(capacity=64) if suffix else Bucket())
     ids = plain.with_merges(random_table(seed, suffix=64 if suffix else 0))
     assert (ids.unmerged, ids.codes) == (plain.tokens, plain.codes)
-    assert ids.layout.codes(ids.closed) == plain.codes, "ids with end tokens too"
+    assert ids.layout.codes(ids.prefix_free) == plain.codes, "ids with end tokens too"
     told, before = ids.statistics(), plain.statistics()
     assert told.mean_tokens == pytest.approx(ids.tokens.lengths.mean())
     assert before.mean_tokens == pytest.approx(before.mean_length + suffix)
@@ -178,7 +178,8 @@ def test_ids_with_merges(codes: list[list[int]], more: list[list[int]], seed: in
     grown = ids.extend([f"n{i}" for i in range(len(more))], Ragged.from_rows(more))
     assert grown.tokens.take(np.arange(len(codes))) == ids.tokens
     assert grown.layout == ids.layout
-    assert Trie.build(ids.closed).extend(grown.closed.take(np.arange(len(ids), len(grown)))).rows() == grown.closed
+    new_rows = grown.prefix_free.take(np.arange(len(ids), len(grown)))
+    assert Trie.build(ids.prefix_free).extend(new_rows).rows() == grown.prefix_free
     for item in grown.items:
         assert item in grown.lookup(grown[item])
 

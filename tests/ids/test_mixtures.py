@@ -55,7 +55,7 @@ def slow_vector(ids: SemanticIds, item: int, table_VD: np.ndarray) -> np.ndarray
         tokens = layout.bases[depth] + soft.codes_NLK[item, depth]
         return np.asarray(soft.weights_NLK[item, depth] @ table_VD[tokens])
 
-    for token in ids.closed[item]:
+    for token in ids.prefix_free[item]:
         if layout.spans[token] == 0:
             out += table_VD[token]
         elif layout.spans[token] == 1:

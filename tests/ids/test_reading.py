@@ -17,7 +17,7 @@ def test_histories_become_tokens_item_by_item(histories: list[list[int]], last: 
     assert len(batch) == len(histories)
     for row, history in enumerate(histories):
         kept = history[-last:]
-        wanted = [(int(t), place, depth) for place, i in enumerate(kept) for depth, t in enumerate(IDS.closed[i])]
+        wanted = [(int(t), place, depth) for place, i in enumerate(kept) for depth, t in enumerate(IDS.prefix_free[i])]
         length = int(batch.lengths_B[row])
         found = zip(batch.tokens_BL[row], batch.positions_BL[row], batch.depths_BL[row])
         assert list(found)[:length] == wanted

@@ -134,7 +134,8 @@ def test_the_policy_is_asked_again_for_new_items(old: list[list[int]], new: list
     for before, after in zip(new, tuples(settled)):
         if tuple(before) not in known and new.count(before) == 1:
             assert after == tuple(before)
-    assert Trie.build(ids.closed).extend(grown.closed.take(np.arange(len(old), len(grown)))).rows() == grown.closed
+    new_rows = grown.prefix_free.take(np.arange(len(old), len(grown)))
+    assert Trie.build(ids.prefix_free).extend(new_rows).rows() == grown.prefix_free
 
 
 def test_rates_before_and_after_and_in_files(tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ POLICIES = st.sampled_from([Suffix(), Bucket()])
 @given(codes=ragged_codes(absent=True), policy=POLICIES)
 def test_closed_ids_are_prefix_free_and_end_only_where_needed(codes: list[list[int]], policy: CollisionPolicy) -> None:
     ids = make_ids(codes, SIZES, policy)
-    tokens, closed = ([tuple(r.tolist()) for r in rows] for rows in (ids.tokens, ids.closed))
-    for own, whole in zip(tokens, closed):
+    tokens, prefix_free = ([tuple(r.tolist()) for r in rows] for rows in (ids.tokens, ids.prefix_free))
+    for own, whole in zip(tokens, prefix_free):
         goes_on = any(len(other) > len(own) and other[: len(own)] == own for other in tokens)
         assert whole == ((*own, END) if goes_on else own)
-    assert not any(a != b and b[: len(a)] == a for a in closed for b in closed)
+    assert not any(a != b and b[: len(a)] == a for a in prefix_free for b in prefix_free)
 
 
 @given(codes=ragged_codes(size=3, depths=3, absent=True), policy=POLICIES)
@@ -60,8 +60,8 @@ def test_extending_keeps_old_tokens_and_the_vocabulary(
     assert list(grown.items) == [*ids.items, *names]
     whole = SemanticIds.assign(Vocabulary([*ids.items, *names]), Ragged.from_rows(old + new), SIZES, policy)
     assert grown == whole
-    trie = Trie.build(ids.closed).extend(grown.closed.take(np.arange(len(old), len(grown))))
-    assert trie.rows() == grown.closed
+    trie = Trie.build(ids.prefix_free).extend(grown.prefix_free.take(np.arange(len(old), len(grown))))
+    assert trie.rows() == grown.prefix_free
 
 
 def test_extending_beyond_the_room_is_refused() -> None:
@@ -80,7 +80,7 @@ def test_save_and_load(tmp_path: Path, policy: CollisionPolicy) -> None:
     ids.save(tmp_path)
     loaded = SemanticIds.load(tmp_path)
     assert loaded == ids
-    assert loaded.closed == ids.closed
+    assert loaded.prefix_free == ids.prefix_free
     assert loaded.statistics() == ids.statistics()
     more = Ragged.from_rows([[1], [1, 2]])
     assert loaded.extend(["x", "y"], more) == ids.extend(["x", "y"], more)

@@ -21,7 +21,7 @@ Rows = list[tuple[int, ...]]
 
 
 def closed_rows(codes: list[list[int]]) -> Rows:
-    return [tuple(r.tolist()) for r in make_ids(codes, (4, 4, 4, 4)).closed]
+    return [tuple(r.tolist()) for r in make_ids(codes, (4, 4, 4, 4)).prefix_free]
 
 
 def build(rows: Rows, priority: np.ndarray | None = None) -> Trie:

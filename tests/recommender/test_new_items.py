@@ -51,7 +51,7 @@ def test_new_items_can_be_recommended(recommender: Recommender) -> None:
 def test_the_extended_trie_is_the_one_built_anew(recommender: Recommender) -> None:
     recommender.add_items(new_items())
     ids, trie = recommender.fitted.tokenizer.ids, recommender.fitted.trie
-    assert Trie.build(ids.closed).rows() == trie.rows() == ids.closed
+    assert Trie.build(ids.prefix_free).rows() == trie.rows() == ids.prefix_free
 
 
 def test_added_together_or_one_by_one(recommender: Recommender) -> None:

@@ -49,7 +49,7 @@ def test_the_timeline_reads_the_mixture() -> None:
     for depth in range(int(ids.codes.lengths[5])):
         tokens = torch.from_numpy(ids.layout.bases[depth] + mixtures.codes_NLK[5, depth])
         x_D = x_D + torch.from_numpy(mixtures.weights_NLK[5, depth]) @ table_VD[tokens]
-    x_D = x_D + sum(table_VD[int(t)] for t in ids.closed[5] if ids.layout.spans[t] == 0)
+    x_D = x_D + sum(table_VD[int(t)] for t in ids.prefix_free[5] if ids.layout.spans[t] == 0)
     for block in [*network.blocks, *network.depth_blocks]:
         x_D = block(x_D.view(1, 1, -1))[0].flatten()
     _, rows_UWD = generator.start(ids.read(Ragged.from_rows([[5]]), last=8))

@@ -154,7 +154,7 @@ def test_looking_around(served: Served, recommender: Recommender) -> None:
 
 
 def test_the_tree_is_the_ids(served: Served, recommender: Recommender) -> None:
-    rows = [tuple(r.tolist()) for r in recommender.fitted.tokenizer.ids.closed]
+    rows = [tuple(r.tolist()) for r in recommender.fitted.tokenizer.ids.prefix_free]
     waiting: list[tuple[int, ...]] = [()]
     seen = 0
     while waiting:

@@ -75,7 +75,7 @@ def test_new_items_land_beside_their_like(fitted: ItemTokenizer, data: Dataset) 
 def test_adding_changes_no_old_id_and_extends_the_trie(data: Dataset) -> None:
     tokenizer = make().fit(data, seed=1)
     before = tokenizer.ids
-    trie = Trie.build(before.closed)
+    trie = Trie.build(before.prefix_free)
     grown = tokenizer.with_items(NEW)
     after = grown.ids
     assert tokenizer.ids is before, "the old tokenizer is left alone"
@@ -85,8 +85,8 @@ def test_adding_changes_no_old_id_and_extends_the_trie(data: Dataset) -> None:
     assert all(after[item] == before[item] for item in before.items)
     assert after.layout == before.layout, "the generator's vocabulary must not change"
     assert grown.decode(after["n1"]) == ["n1"]
-    trie = trie.extend(after.closed.take(np.arange(len(before), len(after))))
-    assert trie.rows() == after.closed
+    trie = trie.extend(after.prefix_free.take(np.arange(len(before), len(after))))
+    assert trie.rows() == after.prefix_free
     leaf = int(trie.leaf_of(np.array([len(before)]))[0])
     assert trie.path(leaf) == list(after["n0"])
     with pytest.raises(DataError, match="'n0' occurs twice"):

@@ -52,8 +52,8 @@ class ExactScoring:
         seen_U = np.exp(scores_UF.astype(np.float64)).sum(1) if reader.over == "children" else None
         if allowed is not None:
             user, leaf = np.divmod(np.arange(scores_UF.size), len(leaves_F))
-            closed = ~allowed.open(user, leaves_F[leaf]).reshape(scores_UF.shape)
-            scores_UF = np.where(closed, -np.inf, scores_UF)
+            blocked = ~allowed.open(user, leaves_F[leaf]).reshape(scores_UF.shape)
+            scores_UF = np.where(blocked, -np.inf, scores_UF)
         # Nodes are numbered level by level: of equal scores the smallest node comes first, as in the search.
         order_UF = np.argsort(-scores_UF, axis=1, kind="stable")[:, :k]
         best_UF = np.take_along_axis(scores_UF, order_UF, axis=1).astype(np.float32)
@@ -64,13 +64,13 @@ class ExactScoring:
 def exact_scores(reader: Reader, histories: Ragged, *, chunk: int = 512) -> Tensor:
     """Log-probability of every item's id after every history. Shape: (users, items)."""
     state, rows_U1D = reader.model.start(reader.read(histories))
-    closed = reader.ids.closed
+    rows = reader.ids.prefix_free
     # Short ids together: a chunk takes as many steps as its longest id needs.
-    order_N = np.argsort(closed.lengths, kind="stable")
-    scores_UN = torch.empty(len(histories), len(closed))
-    for start in range(0, len(closed), chunk):
+    order_N = np.argsort(rows.lengths, kind="stable")
+    scores_UN = torch.empty(len(histories), len(rows))
+    for start in range(0, len(rows), chunk):
         items = order_N[start : start + chunk]
-        tokens_WT = torch.from_numpy(closed.take(items).dense(PAD)).long()
+        tokens_WT = torch.from_numpy(rows.take(items).dense(PAD)).long()
         scores_UN[:, torch.from_numpy(items)] = _score(reader, state, rows_U1D, tokens_WT)
     return scores_UN
 

@@ -20,7 +20,7 @@ from capsid.ragged import Ragged
 class Filter:
     """`listed` are sorted places: the only allowed ones if `only_listed`, else those that nobody gets (None: no list).
 
-    `taken` are users' own places as user * stride + place, sorted; none of them is closed to everybody.
+    `taken` are users' own places as user * stride + place, sorted; none of them is blocked for everybody.
     """
 
     trie: Trie
@@ -38,15 +38,15 @@ class Filter:
         seen: Ragged | None = None,
         allow: np.ndarray | None = None,
         deny: np.ndarray | None = None,
-        closed: np.ndarray | None = None,
+        blocked: np.ndarray | None = None,
     ) -> Filter:
         """`seen` row u: items user u must not get. `allow`, `deny`: item numbers, for all users.
 
-        `closed` are denied items as `places_of` gives them: a long list that many requests share is sorted once.
+        `blocked` are denied items as `places_of` gives them: a long list that many requests share is sorted once.
         """
         listed = None if deny is None else places_of(trie, deny)
-        if closed is not None:
-            listed = closed if listed is None else np.union1d(closed, listed)
+        if blocked is not None:
+            listed = blocked if listed is None else np.union1d(blocked, listed)
         if allow is not None:
             allowed = places_of(trie, allow)
             listed = allowed if listed is None else allowed[~_among(listed, allowed)]
@@ -56,7 +56,7 @@ class Filter:
         return only if seen is None else only._without(seen, users)
 
     def _everybody(self) -> int:
-        """How many items are not closed to everybody."""
+        """How many items are not blocked for everybody."""
         if self.listed is None:
             return max(len(self.trie), 1)
         return len(self.listed) if self.only_listed else len(self.trie) - len(self.listed)

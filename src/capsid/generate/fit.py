@@ -53,7 +53,7 @@ def fit_generator(
     pieces = training_pieces(sequences, generator.history)
     if not len(pieces):
         raise DataError("no training sequence has two or more items", hint="there is no next item to learn from")
-    tokens = ids.closed.lengths[pieces.values]
+    tokens = ids.prefix_free.lengths[pieces.values]
     lengths = pieces.sums(tokens)
     network = generator.network
     _freeze(network, learns)

@@ -235,7 +235,7 @@ class MaskedGenerator(TransformerGenerator):
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Fresh weights; ids must have one token an item, for a mask stands for one token."""
-        if int(ids.closed.lengths.max()) != 1:
+        if int(ids.prefix_free.lengths.max()) != 1:
             raise ConfigError("the masked generator needs one-token ids", hint="use the atomic tokenizer")
         return super().build(ids, counts, seed=seed, vectors=vectors)
 
@@ -272,10 +272,10 @@ class PopularityGenerator:
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Count tokens; ids must have one token an item, or prefixes would be scored as if they were items."""
-        if int(ids.closed.lengths.max()) != 1:
+        if int(ids.prefix_free.lengths.max()) != 1:
             raise ConfigError("the popularity generator needs one-token ids", hint="use the atomic tokenizer")
         logits = np.full(ids.layout.vocabulary, -1e9, dtype=np.float32)
-        logits[ids.closed.values] = np.log(counts + 0.5)
+        logits[ids.prefix_free.values] = np.log(counts + 0.5)
         self.logits_ = torch.from_numpy(logits)
         return self
 

@@ -97,7 +97,7 @@ class BoundAdapters(BoundTerm):
         unique_U, which = np.unique(items.values, return_inverse=True)
         x_UI = torch.from_numpy(np.array(vectors_NI[unique_U], dtype=np.float32))
         weights, loss = soft.soft(x_UI)
-        tokens = ids.closed.take(unique_U)
+        tokens = ids.prefix_free.take(unique_U)
         mixed = [
             weights_UK @ token_VD[base : base + size]
             for weights_UK, base, size in zip(weights, ids.layout.bases, ids.layout.sizes)

@@ -122,8 +122,8 @@ class SemanticIds:
         return self.layout.plain.tokens(self.codes, self.suffixes)
 
     @cached_property
-    def closed(self) -> Ragged:
-        """Tokens with an end-of-item token just where another id goes on from this one (so: prefix-free)."""
+    def prefix_free(self) -> Ragged:
+        """Tokens, with an end token where the id is a proper prefix of another: no row is a prefix of another."""
         open_rows = proper_prefixes(self.tokens)
         if not open_rows.any():
             return self.tokens
@@ -131,11 +131,11 @@ class SemanticIds:
 
     def read(self, histories: Ragged, *, last: int, rng: np.random.Generator | None = None) -> TokenBatch:
         """What a network reads of the last `last` items of every history (rows of item numbers)."""
-        return self._softened(self.reading.read(self.closed, histories, last=last, rng=rng))
+        return self._softened(self.reading.read(self.prefix_free, histories, last=last, rng=rng))
 
     def lesson(self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
         """What a network reads of pieces of training sequences, and the items it is to predict in them."""
-        lesson = self.reading.lesson(self.closed, pieces, last=last, rng=rng)
+        lesson = self.reading.lesson(self.prefix_free, pieces, last=last, rng=rng)
         return lesson if self.mixtures is None else replace(lesson, batch=self._softened(lesson.batch))
 
     def _softened(self, batch: TokenBatch) -> TokenBatch:

@@ -4,7 +4,7 @@ Nodes are numbered level by level in lexicographic order, so the children of nod
 `first_child[n] .. first_child[n + 1]` and no target array is needed (to sort once and let a node begin where a row
 first differs from the one before is STATIC's idea: youtube/static-constraint-decoding). Every node covers a range
 `low .. high` of the items in lexicographic order, so filters become differences of running counts. Accept states are
-the leaves: ids are closed by an end token where another goes on (`SemanticIds.closed`). Knows no scores.
+the leaves: an id that is a prefix of another has an end token (`SemanticIds.prefix_free`). Knows no scores.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ class Trie:
     items: np.ndarray
 
     @classmethod
-    def build(cls, closed: Ragged, priority: np.ndarray | None = None) -> Trie:
+    def build(cls, rows: Ragged, priority: np.ndarray | None = None) -> Trie:
         """From prefix-free token rows (row i is item i). `priority` orders items inside a bucket, small first."""
-        if len(closed) and closed.lengths.min() < 1:
+        if len(rows) and rows.lengths.min() < 1:
             raise DataError("an item has no tokens")
-        return cls._from_sorted(closed, lexicographic_order(closed, priority))
+        return cls._from_sorted(rows, lexicographic_order(rows, priority))
 
     @classmethod
-    def _from_sorted(cls, closed: Ragged, order: np.ndarray) -> Trie:
-        n = len(closed)
+    def _from_sorted(cls, rows: Ragged, order: np.ndarray) -> Trie:
+        n = len(rows)
         index = np.int32 if n < 2**30 else np.int64
         order = order.astype(index, copy=False)
-        wide = len(closed.values) and int(closed.values.max()) >= 2**16
+        wide = len(rows.values) and int(rows.values.max()) >= 2**16
         small = np.int32 if wide else np.uint16
         tokens, lows, highs, starts = [np.zeros(1, small)], [np.zeros(1, index)], [np.full(1, n, index)], []
         changed = np.zeros(n, dtype=bool)
         if n:
             changed[0] = True
         base = 1
-        columns = Columns(closed)
+        columns = Columns(rows)
         for depth in range(columns.width):
             values = columns[depth][order]
             changed[1:] |= values[1:] != values[:-1]
@@ -90,7 +90,7 @@ class Trie:
         """Every item must stand below a leaf; where an id is open, some do not."""
         ends = self.first_child[1:] == self.first_child[:-1]
         if len(self) and int((self.high - self.low).sum(where=ends, dtype=np.int64)) != len(self):
-            raise DataError("an id is a prefix of another", hint="build the trie from SemanticIds.closed")
+            raise DataError("an id is a prefix of another", hint="build the trie from SemanticIds.prefix_free")
         return self
 
     def __len__(self) -> int:
@@ -169,7 +169,7 @@ class Trie:
         return tokens[::-1]
 
     def rows(self) -> Ragged:
-        """The closed token rows again, row i for item i."""
+        """The prefix-free token rows again, row i for item i."""
         depth, level, ids = 0, np.zeros(1, dtype=np.int64), []
         while len(level):
             edges = self.children(level)
@@ -187,7 +187,7 @@ class Trie:
         return Ragged.from_dense(matrix, lengths)
 
     def extend(self, new: Ragged) -> Trie:
-        """A trie with more items: closed row i of `new` is item `len(self) + i`, behind the old items of its bucket.
+        """A trie with more items: row i of `new` is item `len(self) + i`, behind the old items of its bucket.
 
         An old id that a new one goes on from gets its end token. Only the new rows are sorted; the rest is copied.
         """
