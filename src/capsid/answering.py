@@ -61,7 +61,7 @@ class Query:
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class Rows:
     """A query in item numbers."""
 
     history: np.ndarray
@@ -78,11 +78,11 @@ class Answerer:
 
     def answer(self, queries: Sequence[Query]) -> list[Recommendation]:
         """An answer for every query, in order. A history of which nothing is known gets the most popular items."""
-        rows = [self._rows(query) for query in queries]
+        rows = [self.rows(query) for query in queries]
         out: list[Recommendation | None] = [None] * len(queries)
         groups: dict[Any, list[int]] = {}
         for number, query in enumerate(queries):
-            if self._all_retired(rows[number].allow):
+            if self.nothing_left(rows[number]):
                 out[number] = Recommendation((), (), ())
             elif len(rows[number].history):
                 groups.setdefault(self.group(query), []).append(number)
@@ -93,7 +93,7 @@ class Answerer:
                 part = numbers[start : start + BATCH]
                 ranked = self._rank([rows[n] for n in part], max(queries[n].k for n in part))
                 for row, number in enumerate(part):
-                    out[number] = self._personal(ranked, row, queries[number].k)
+                    out[number] = self.personal(ranked, row, queries[number].k)
         return [answer for answer in out if answer is not None]
 
     def group(self, query: Query) -> tuple[Any, ...]:
@@ -119,7 +119,8 @@ class Answerer:
         ranks[order] = np.arange(len(order))
         return order, ranks
 
-    def _rows(self, query: Query) -> _Rows:
+    def rows(self, query: Query) -> Rows:
+        """A query in item numbers."""
         items = self.catalogue.items
         history = items.numbers(query.history, missing=query.unknown)
         deny = items.numbers(query.deny, missing=query.unknown)
@@ -128,26 +129,30 @@ class Answerer:
         if not left:
             raise DataError("the allow and deny lists leave no item", hint="loosen one of them")
         excluded = np.concatenate([history, deny]) if query.filter_history else deny
-        return _Rows(history, excluded, allow)
+        return Rows(history, excluded, allow)
 
-    def _all_retired(self, allow: np.ndarray | None) -> bool:
-        """Whether nothing that may be recommended is on sale any more; then the answer is an empty list."""
+    def nothing_left(self, rows: Rows) -> bool:
+        """Whether everything that may be recommended is retired; then the answer is an empty list."""
+        allow = rows.allow
         if self._blocked is None:
             return False
         if allow is None:
             return len(self._blocked) == len(self.catalogue.items)
         return bool(np.isin(places_of(self.retriever.reader.trie, allow), self._blocked).all())
 
-    def _rank(self, rows: list[_Rows], k: int) -> RankedItems:
+    def _rank(self, rows: list[Rows], k: int) -> RankedItems:
         histories = Ragged.from_rows([r.history for r in rows], np.int64)
-        excluded = Ragged.from_rows([r.excluded for r in rows], np.int64)
-        only = None
-        if len(excluded.values) or rows[0].allow is not None or self._blocked is not None:
-            trie = self.retriever.reader.trie
-            only = Filter.build(trie, len(rows), seen=excluded, allow=rows[0].allow, blocked=self._blocked)
-        return self.retriever.ranker.rank(self.retriever.reader, histories, k, only)
+        return self.retriever.ranker.rank(self.retriever.reader, histories, k, self.allowed(rows))
 
-    def _popular(self, query: Query, rows: _Rows) -> Recommendation:
+    def allowed(self, rows: list[Rows]) -> Filter | None:
+        """What the users of one group may get; None where that is everything."""
+        excluded = Ragged.from_rows([r.excluded for r in rows], np.int64)
+        if not len(excluded.values) and rows[0].allow is None and self._blocked is None:
+            return None
+        trie = self.retriever.reader.trie
+        return Filter.build(trie, len(rows), seen=excluded, allow=rows[0].allow, blocked=self._blocked)
+
+    def _popular(self, query: Query, rows: Rows) -> Recommendation:
         counts, (order, ranks) = self.catalogue.counts, self._by_popularity
         excluded = rows.excluded
         if self._blocked is not None:
@@ -161,7 +166,8 @@ class Answerer:
         shares = np.log((counts[items] + 0.5) / (counts.sum() + 0.5 * len(counts)))
         return self._recommendation(items, shares, personal=False)
 
-    def _personal(self, ranked: RankedItems, row: int, k: int) -> Recommendation:
+    def personal(self, ranked: RankedItems, row: int, k: int) -> Recommendation:
+        """The first k items of one user's ranking, with their ids and titles."""
         items, scores = ranked.items_UK[row, :k], ranked.scores_UK[row, :k]
         seen = None if ranked.seen_U is None else float(ranked.seen_U[row])
         return self._recommendation(items[items >= 0], scores[items >= 0], personal=True, seen=seen)

@@ -31,6 +31,7 @@ from capsid.running import RunOptions
 from capsid.stored import Catalogue, Fitted, Stored, load_run, save_run
 
 if TYPE_CHECKING:
+    from capsid.explaining.search import Explanation
     from capsid.fitting import TokenizerFrom
 
 
@@ -158,6 +159,28 @@ class Recommender:
             for history in histories
         ]
         return self.answerer.answer(queries)
+
+    def explain(
+        self,
+        history: Sequence[str],
+        k: int = 10,
+        *,
+        filter_history: bool = True,
+        allow: Sequence[str] | None = None,
+        deny: Sequence[str] | None = None,
+        prefix: Sequence[int] = (),
+        influence: bool = True,
+    ) -> Explanation:
+        """What `recommend` gives, with the search behind it: prefixes weighed, kept and cut, and what mattered.
+
+        `prefix` are tokens that ids must begin with; `influence` leaves out the items of the history one by one.
+        """
+        from capsid.explaining.search import explain
+
+        names = tuple(str(i) for i in history)
+        allowed, denied = None if allow is None else tuple(allow), () if deny is None else tuple(deny)
+        query = Query(names, k, filter_history, allowed, denied)
+        return explain(self.answerer, query, prefix=prefix, influence=influence)
 
     def predict(
         self, split: str = "test", k: int = 50, *, filter_history: bool = False, progress: Progress = silent

@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("recipe",),
     ("recipes", "stored"),
     ("fitting", "answering"),
+    ("explaining",),
     ("recommender", "inspection"),
     ("report", "runs"),
     ("bench", "scale", "serve"),

@@ -63,6 +63,25 @@ def test_batch_body(served: Served, recommender: Recommender) -> None:
     refused(too_many, 422, "invalid_request", "histories")
 
 
+def test_explain(served: Served, recommender: Recommender) -> None:
+    history = histories()[4]
+    answer = served.client.post("/v1/explain", json={"history": history, "k": 5, "shown": 9}).json()
+    told = recommender.explain(history, 5)
+    assert [i["item"] for i in answer["items"]] == list(told.recommendation.items)
+    assert [tuple(i["tokens"]) for i in answer["items"]] == list(told.paths)
+    assert [s["counts"] for s in answer["steps"]] == [s.counts for s in told.steps]
+    for step in answer["steps"]:
+        assert sum(p["fate"] not in ("kept", "result") for p in step["prefixes"]) <= 9
+    assert [i["item"] for i in answer["influences"]] == [i.item for i in told.influences]
+    prefix = answer["items"][-1]["tokens"][:1]
+    body = {"history": history, "k": 5, "prefix": prefix, "influence": False}
+    forced = served.client.post("/v1/explain", json=body).json()
+    assert all(i["tokens"][:1] == prefix for i in forced["items"])
+    assert forced["influences"] == []
+    assert served.client.post("/v1/explain", json={"history": []}).json()["personal"] is False
+    refused(served.client.post("/v1/explain", json={"history": [], "prefix": [999]}), 404, "unknown_prefix")
+
+
 def test_unknown_items(served: Served) -> None:
     answer = served.recommend([ITEMS[0], "nobody"], k=3)
     assert answer["unknown"] == ["nobody"]
@@ -211,6 +230,7 @@ def test_the_document_names_every_route(served: Served) -> None:
         "/v1/info",
         "/v1/recommend",
         "/v1/recommend/batch",
+        "/v1/explain",
         "/v1/items",
         "/v1/items/{item_id}",
         "/v1/items/{item_id}/restore",

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 import capsid
+from capsid.answering import Query
 from capsid.errors import DataError
-from capsid.ids.trie import ROOT, Trie
+from capsid.explaining.search import explain, node_of
+from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.serve.errors import Refused
 from capsid.serve.snapshot import Snapshot
@@ -68,7 +70,7 @@ def tree(snapshot: Snapshot, prefix: list[int], limit: int) -> dict[str, Any]:
     """A prefix of ids and its largest children; never the whole tree."""
     fitted = snapshot.recommender.fitted
     trie, layout = fitted.trie, fitted.tokenizer.ids.layout
-    node = node_of(trie, prefix)
+    node = node_at(trie, prefix)
     children = trie.children(np.array([node])).node
     sizes = trie.high[children].astype(np.int64) - trie.low[children]
     largest = children[np.argsort(-sizes, kind="stable")][:limit]
@@ -86,16 +88,12 @@ def tree(snapshot: Snapshot, prefix: list[int], limit: int) -> dict[str, Any]:
     return {"prefix": prefix, "children": shown, "total_children": len(children), **_below(snapshot, trie, node)}
 
 
-def node_of(trie: Trie, prefix: list[int]) -> int:
+def node_at(trie: Trie, prefix: list[int]) -> int:
     """The node at the end of a prefix; a prefix that no id has is a 404."""
-    node = np.array([ROOT])
-    for place, token in enumerate(prefix):
-        node = trie.walk(node, np.array([token]))
-        if node[0] < 0:
-            raise Refused(
-                404, "unknown_prefix", f"no id begins with the tokens {prefix[: place + 1]}", hint="GET /v1/tree"
-            )
-    return int(node[0])
+    try:
+        return node_of(trie, prefix)
+    except DataError as error:
+        raise Refused(404, "unknown_prefix", error.message, hint="GET /v1/tree") from None
 
 
 def _below(snapshot: Snapshot, trie: Trie, node: int) -> dict[str, Any]:
@@ -107,6 +105,24 @@ def _below(snapshot: Snapshot, trie: Trie, node: int) -> dict[str, Any]:
         "items": high - low,
         "leaf": bool(trie.is_leaf(np.array([node]))[0]),
         "examples": [found(snapshot, int(n)) for n in best],
+    }
+
+
+def explained(snapshot: Snapshot, query: Query, prefix: list[int], influence: bool, shown: int) -> dict[str, Any]:
+    """An answer and the search behind it."""
+    answerer = snapshot.answerer
+    node_at(answerer.retriever.reader.trie, prefix)
+    told = explain(answerer, query, prefix=prefix, influence=influence, shown=shown)
+    found = told.recommendation
+    paths = told.paths or ((),) * len(found)
+    ranked = zip(found.items, found.titles, found.scores, paths)
+    out = told.to_dict()
+    del out["recommendation"], out["paths"]
+    return {
+        "items": [{"item": i, "title": t, "score": s, "tokens": list(path)} for i, t, s, path in ranked],
+        "personal": found.personal,
+        "version": snapshot.version,
+        **out,
     }
 
 

@@ -16,7 +16,7 @@ from capsid.answering import Query, Recommendation
 from capsid.serve import schema
 from capsid.serve.edge import VERSION
 from capsid.serve.errors import Refused
-from capsid.serve.questions import about_item, info, number_of, search_items, tree
+from capsid.serve.questions import about_item, explained, info, number_of, search_items, tree
 from capsid.serve.service import Service
 from capsid.serve.snapshot import Edit, Snapshot
 
@@ -63,6 +63,7 @@ class Routes:
         post = {"methods": ["POST"], "responses": searched}
         add("/v1/recommend", self.recommend, response_model=schema.RecommendAnswer, **post)  # type: ignore[arg-type]
         add("/v1/recommend/batch", self.recommend_batch, response_model=schema.BatchAnswer, **post)  # type: ignore[arg-type]
+        add("/v1/explain", self.explain, response_model=schema.ExplainAnswer, **post)  # type: ignore[arg-type]
         add("/v1/items", self.items, response_model=schema.ItemsAnswer, responses=_errors())
         add(
             "/v1/items",
@@ -130,6 +131,17 @@ class Routes:
         results = [self._shown(h, answer, version) for h, (answer, version) in zip(body.histories, answers)]
         request.scope[VERSION] = max(version for _, version in answers)
         return _json({"results": results})
+
+    async def explain(self, body: schema.ExplainRequest, request: Request) -> Response:
+        """The next items after a history, and how they were found."""
+        query = _query(body, body.history)
+
+        def work(snapshot: Snapshot) -> dict[str, Any]:
+            return explained(snapshot, query, body.prefix, body.influence, body.shown)
+
+        ((answer, version),) = await self._ask(request, [work])
+        request.scope[VERSION] = version
+        return _json(answer)
 
     async def items(
         self,

@@ -19,6 +19,8 @@ def _whole(value: Any) -> Any:
 
 # The bounds stand before the validator: behind it they would not reach the OpenAPI document.
 Count = Annotated[int, Field(ge=1, le=MOST_K), BeforeValidator(_whole)]
+Token = Annotated[int, Field(ge=0, le=10**9), BeforeValidator(_whole)]
+Shown = Annotated[int, Field(ge=0, le=5_000), BeforeValidator(_whole)]
 Version = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 
 
@@ -40,6 +42,14 @@ class RecommendRequest(_Asked):
     """A history of item ids, oldest first."""
 
     history: list[ItemId] = Field(max_length=MOST_HISTORY)
+
+
+class ExplainRequest(RecommendRequest):
+    """A history, and perhaps the tokens that ids must begin with."""
+
+    prefix: list[Token] = Field(default_factory=list, max_length=64)
+    influence: bool = Field(True, description="Leave out the items of the history one by one.")
+    shown: Shown = Field(50, description="Cut prefixes listed at each depth; counts are always complete.")
 
 
 class BatchRequest(_Asked):
@@ -85,6 +95,52 @@ class RecommendAnswer(BaseModel):
     personal: bool
     unknown: list[str]
     version: int
+
+
+class ExplainedItem(RankedItem):
+    """An item of an answer with the tokens of its id."""
+
+    tokens: list[int]
+
+
+class WeighedPrefix(BaseModel):
+    """A prefix that was weighed, and what became of it."""
+
+    tokens: list[int]
+    codes: list[int]
+    score: float
+    fate: Literal["result", "kept", "width", "bound", "filter"]
+    items: int
+    example: str
+
+
+class SearchStep(BaseModel):
+    """One depth of the search."""
+
+    depth: int
+    counts: dict[str, int]
+    prefixes: list[WeighedPrefix]
+
+
+class HistoryInfluence(BaseModel):
+    """How the results' scores fall without an item of the history; `steps` spreads each fall over the id's tokens."""
+
+    item: str
+    title: str
+    mean: float
+    results: list[float]
+    steps: list[list[float]]
+
+
+class ExplainAnswer(BaseModel):
+    """An answer and the search behind it."""
+
+    items: list[ExplainedItem]
+    personal: bool
+    version: int
+    prefix: list[int]
+    steps: list[SearchStep]
+    influences: list[HistoryInfluence]
 
 
 class BatchAnswer(BaseModel):

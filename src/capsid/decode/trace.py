@@ -1,0 +1,76 @@
+"""What became of every prefix that a beam search weighed: kept, or cut by the filter, the width or the bound.
+
+A recorder watches the search; fates are worked out afterwards from what it saw, so that watching costs next to nothing
+and cannot change a result. Knows numbers, not ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capsid.decode.watch import Edges
+from capsid.ids.trie import Trie
+
+# A `result` is a finished id among the k best; `kept` prefixes were gone on from. The others say what cut them.
+FATES = ("result", "kept", "width", "bound", "filter")
+RESULT, KEPT, WIDTH, BOUND, FILTER = range(len(FATES))
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """All edges that were weighed at one depth for one user, best first. Shape of every array: (E,)."""
+
+    node: np.ndarray
+    token: np.ndarray
+    leaf: np.ndarray
+    open: np.ndarray
+    score: np.ndarray
+
+
+class Recorder:
+    """A watch that remembers every edge."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[int, Edges, np.ndarray]] = []
+
+    def weighed(self, depth: int, edges: Edges, open_E: np.ndarray) -> None:
+        """All edges that were scored at a depth."""
+        self._seen.append((depth, edges, open_E))
+
+    def levels(self, user: int) -> list[Level]:
+        """What one user's search weighed, depth by depth. Late waves of one depth are put together."""
+        depths = max((depth for depth, _, _ in self._seen), default=-1) + 1
+        return [self._level(user, depth) for depth in range(depths)]
+
+    def _level(self, user: int, depth: int) -> Level:
+        parts = []
+        for at, edges, open_E in self._seen:
+            if at == depth:
+                mine = np.flatnonzero(edges.user == user)
+                score = edges.score.numpy()[mine].astype(np.float64)
+                parts.append((edges.node[mine], edges.token[mine], edges.leaf[mine], open_E[mine], score))
+        node, token, leaf, is_open, score = (np.concatenate(column) for column in zip(*parts))
+        best = np.lexsort([node, -score])
+        return Level(node[best], token[best], leaf[best], is_open[best], score[best])
+
+
+def fates(levels: list[Level], results: np.ndarray, *, width: int, k: int, trie: Trie) -> list[np.ndarray]:
+    """For every level what became of each edge, as places in `FATES`. `results` are the leaves that were returned."""
+    out = []
+    finished = np.zeros(0)
+    for depth, level in enumerate(levels):
+        after = levels[depth + 1].node if depth + 1 < len(levels) else np.zeros(0, dtype=np.int64)
+        gone_on = np.unique(np.searchsorted(trie.first_child, after, side="right") - 1)
+        finished = np.sort(np.concatenate([finished, level.score[level.leaf & level.open]]))[::-1][:k]
+        bound = finished[-1] if len(finished) == k else -np.inf
+        inner = level.open & ~level.leaf
+        # Edges stand best first, so a running count is the rank among those that could be gone on from.
+        rank = np.cumsum(inner) - 1
+        fate = np.where(inner & (rank >= width) & (level.score > bound), WIDTH, BOUND)
+        fate[inner & np.isin(level.node, gone_on)] = KEPT
+        fate[level.leaf & np.isin(level.node, results)] = RESULT
+        fate[~level.open] = FILTER
+        out.append(fate)
+    return out

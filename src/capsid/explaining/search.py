@@ -1,0 +1,217 @@
+"""Why these items: which prefixes of ids a search weighed, what cut them, and which items of the history mattered.
+
+The search is the one that answers queries, only watched. Influence is measured by leaving one item of the history
+out at a time and scoring the same results again; it says what the model reacts to, not why somebody chose an item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from capsid.answering import Answerer, Query, Recommendation
+from capsid.decode.beam import BeamSearch
+from capsid.decode.filters import Filter
+from capsid.decode.ranked import RankedItems, expand
+from capsid.decode.trace import FATES, KEPT, RESULT, Recorder, fates
+from capsid.errors import ConfigError, DataError
+from capsid.ids.trie import ROOT, Trie
+from capsid.ragged import Ragged
+
+# Cut prefixes shown at a depth, the best ones; counts are always complete.
+SHOWN = 50
+# Items of a history, from its end, that are left out in turn.
+LEFT_OUT = 50
+LOOKED_AT = 2_000
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A prefix that was weighed. `example` is the most taken item below it (title), `fate` one of `FATES`."""
+
+    tokens: tuple[int, ...]
+    codes: tuple[int, ...]
+    score: float
+    fate: str
+    items: int
+    example: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One depth of the search: how many prefixes met which fate, and the best of them."""
+
+    depth: int
+    counts: dict[str, int]
+    prefixes: tuple[Prefix, ...]
+
+
+@dataclass(frozen=True)
+class Influence:
+    """How the results' scores fall when an item of the history is left out: the larger, the more it spoke for them.
+
+    `results[r]` is the fall of result r, and `steps[r]` how it is spread over the tokens of its id.
+    """
+
+    item: str
+    title: str
+    mean: float
+    results: tuple[float, ...]
+    steps: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A recommendation and how it came about. `paths[r]` are the tokens of result r."""
+
+    recommendation: Recommendation
+    paths: tuple[tuple[int, ...], ...]
+    steps: tuple[Step, ...]
+    influences: tuple[Influence, ...]
+    prefix: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    def to_svg(self) -> str:
+        """A picture of the search, for a notebook or a file."""
+        from capsid.explaining.picture import draw
+
+        return draw(self)
+
+    def _repr_svg_(self) -> str:
+        return self.to_svg()
+
+
+def explain(
+    answerer: Answerer,
+    query: Query,
+    *,
+    prefix: Sequence[int] = (),
+    influence: bool = True,
+    shown: int = SHOWN,
+) -> Explanation:
+    """Answer a query and tell how. With `prefix` only items whose ids begin with these tokens are searched."""
+    ranker, reader = answerer.retriever.ranker, answerer.retriever.reader
+    if not isinstance(ranker, BeamSearch):
+        raise ConfigError(f"the decoder {ranker.kind!r} does not search step by step", hint="explain needs kind beam")
+    node = node_of(reader.trie, prefix)
+    query = _below(answerer, query, node) if prefix else query
+    rows = answerer.rows(query)
+    if not len(rows.history) or answerer.nothing_left(rows):
+        return Explanation(answerer.answer([query])[0], (), (), (), tuple(prefix))
+    allowed = answerer.allowed([rows])
+    recorder, k = Recorder(), min(query.k, len(reader.trie))
+    history = Ragged.from_rows([rows.history], np.int64)
+    leaves = ranker.leaves(reader, history, k, allowed, recorder)
+    ranked = expand(reader.trie, leaves, query.k, allowed).items
+    steps = _steps(answerer, recorder, leaves.leaves_UF[0], max(ranker.width, k), k, shown)
+    items = ranked.items_UK[0][ranked.items_UK[0] >= 0]
+    return Explanation(
+        answerer.personal(ranked, 0, query.k),
+        tuple(tuple(int(t) for t in reader.ids.prefix_free[int(i)]) for i in items),
+        steps,
+        _influences(answerer, rows.history, items, ranked) if influence else (),
+        tuple(prefix),
+    )
+
+
+def node_of(trie: Trie, prefix: Sequence[int]) -> int:
+    """The node at the end of a prefix of tokens."""
+    node = np.array([ROOT])
+    for place, token in enumerate(prefix):
+        node = trie.walk(node, np.array([token]))
+        if node[0] < 0:
+            raise DataError(f"no id begins with the tokens {list(prefix[: place + 1])}")
+    return int(node[0])
+
+
+def _below(answerer: Answerer, query: Query, node: int) -> Query:
+    """The query, allowed only what is below a node."""
+    trie = answerer.retriever.reader.trie
+    names = answerer.catalogue.items.ids(trie.items[trie.low[node] : trie.high[node]])
+    if query.allow is not None:
+        wanted = set(query.allow)
+        names = [name for name in names if name in wanted]
+    return replace(query, allow=tuple(names))
+
+
+def _steps(
+    answerer: Answerer, recorder: Recorder, results: np.ndarray, width: int, k: int, shown: int
+) -> tuple[Step, ...]:
+    trie, layout = answerer.retriever.reader.trie, answerer.retriever.reader.ids.layout
+    levels = recorder.levels(0)
+    out = []
+    for depth, (level, fate) in enumerate(zip(levels, fates(levels, results, width=width, k=k, trie=trie))):
+        counts = {name: int((fate == number).sum()) for number, name in enumerate(FATES)}
+        survived = (fate == KEPT) | (fate == RESULT)
+        best = np.flatnonzero(survived | (np.cumsum(~survived) <= shown))
+        paths = [trie.path(int(node)) for node in level.node[best]]
+        codes = layout.codes(Ragged.from_rows(paths))
+        prefixes = tuple(
+            Prefix(
+                tuple(path),
+                tuple(codes[n].tolist()),
+                float(level.score[e]),
+                FATES[fate[e]],
+                int(trie.high[level.node[e]] - trie.low[level.node[e]]),
+                _example(answerer, int(level.node[e])),
+            )
+            for n, (e, path) in enumerate(zip(best, paths))
+        )
+        out.append(Step(depth, counts, prefixes))
+    return tuple(out)
+
+
+def _example(answerer: Answerer, node: int) -> str:
+    """The title of the most taken item below a node, among the first so many."""
+    trie, catalogue = answerer.retriever.reader.trie, answerer.catalogue
+    low = int(trie.low[node])
+    rows = trie.items[low : min(int(trie.high[node]), low + LOOKED_AT)]
+    return catalogue.title(int(rows[np.argmax(catalogue.counts[rows])]))
+
+
+def _influences(
+    answerer: Answerer, history: np.ndarray, items: np.ndarray, ranked: RankedItems
+) -> tuple[Influence, ...]:
+    """Leave out every item of what the model reads, once each, and score the same results again, all in one search."""
+    reader, ranker, catalogue = answerer.retriever.reader, answerer.retriever.ranker, answerer.catalogue
+    assert isinstance(ranker, BeamSearch)
+    read = history[-min(reader.history, LEFT_OUT) :]
+    if len(read) < 2 or not len(items):
+        return ()
+    rows = [read, *(np.delete(read, place) for place in range(len(read)))]
+    only = Filter.build(reader.trie, len(rows), allow=items)
+    recorder = Recorder()
+    wide = BeamSearch(width=max(len(items), ranker.width))
+    wide.leaves(reader, Ragged.from_rows(rows, np.int64), min(len(items), len(reader.trie)), only, recorder)
+    scores_URD = np.stack([_path_scores(reader.trie, recorder, user, items) for user in range(len(rows))])
+    steps_URD = np.diff(scores_URD, axis=2, prepend=0.0)
+    out = []
+    for place, item in enumerate(read.tolist()):
+        falls_RD = steps_URD[0] - steps_URD[place + 1]
+        falls_R = np.nansum(falls_RD, axis=1)
+        steps = tuple(tuple(float(x) for x in row[~np.isnan(row)]) for row in falls_RD)
+        name, title = catalogue.items[item], catalogue.title(item)
+        out.append(Influence(name, title, float(falls_R.mean()), tuple(float(f) for f in falls_R), steps))
+    return tuple(sorted(out, key=lambda i: -abs(i.mean)))
+
+
+def _path_scores(trie: Trie, recorder: Recorder, user: int, items: np.ndarray) -> np.ndarray:
+    """Running scores along the ids of items, NaN behind their ends. Shape: (items, depths)."""
+    levels = recorder.levels(user)
+    leaves = trie.leaf_of(items)
+    known = [dict(zip(level.node.tolist(), level.score.tolist())) for level in levels]
+    out = np.full((len(items), len(levels)), np.nan)
+    for r, leaf in enumerate(leaves.tolist()):
+        node, path = leaf, []
+        while node != ROOT:
+            path.append(node)
+            node = int(np.searchsorted(trie.first_child, node, side="right")) - 1
+        for depth, at in enumerate(reversed(path)):
+            out[r, depth] = known[depth].get(at, np.nan)
+    return out
