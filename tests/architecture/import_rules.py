@@ -114,6 +114,16 @@ def imports_go_down(modules: Modules) -> list[str]:
     return found
 
 
+def no_cycles(modules: Modules) -> list[str]:
+    """No module reaches itself through others; late imports and those for the type checker count as well."""
+    reached: dict[str, set[str]] = {name: set() for name in modules}
+    for module, target, _ in _inner_imports(modules):
+        # A package's own front door is loaded with each of its modules: only what it names itself counts.
+        if target != module.name:
+            reached[module.name].add(target)
+    return [" -> ".join(cycle) for cycle in _cycles(reached)]
+
+
 def no_relative_imports(modules: Modules) -> list[str]:
     """Absolute names only: a line says by itself where it reaches."""
     return [f"{m.name}:{i.line} relative import" for m in modules.values() for i in m.imports if i.relative]
@@ -160,6 +170,22 @@ def serve_reaches_no_training(modules: Modules) -> list[str]:
         reached -= {f"{PACKAGE}.train", f"{PACKAGE}.train.options"}
         found += [f"{module.name} reaches {target}" for target in sorted(reached)]
     return found
+
+
+def recommending_loads_no_training(modules: Modules) -> list[str]:
+    """Importing what recommends runs no module that trains; `fit` imports those late."""
+    found = []
+    for module in (m for m in modules.values() if m.room in ("recommender", "answering", "stored")):
+        reached = {t for t in _loaded_with(module.name, modules) if _trains(t)}
+        found += [f"{module.name} loads {target}" for target in sorted(reached)]
+    return found
+
+
+def _trains(name: str) -> bool:
+    """Everything of `train` but its hyperparameters, and what fits."""
+    if name in (f"{PACKAGE}.train", f"{PACKAGE}.train.options"):
+        return False
+    return name.startswith(f"{PACKAGE}.train.") or name in (f"{PACKAGE}.fitting", f"{PACKAGE}.generate.fit")
 
 
 def heavy_libraries_late(modules: Modules) -> list[str]:
@@ -227,6 +253,29 @@ def torch_free_modules(modules: Modules) -> list[str]:
     return [
         m.name for m in modules.values() if m.room == "ids" or m.name == metrics or m.name.startswith(metrics + ".")
     ]
+
+
+def _cycles(reached: Mapping[str, set[str]]) -> Iterator[list[str]]:
+    """One cycle for every module that is on one, found by walking; each set of modules is told once."""
+    told: set[frozenset[str]] = set()
+    for start in sorted(reached):
+        came_from: dict[str, str] = {}
+        waiting = [start]
+        while waiting:
+            current = waiting.pop()
+            for target in sorted(reached[current]):
+                if target == start:
+                    path = [start, current]
+                    while path[-1] != start:
+                        path.append(came_from[path[-1]])
+                    if frozenset(path) not in told:
+                        told.add(frozenset(path))
+                        yield path[::-1]
+                    waiting = []
+                    break
+                if target not in came_from:
+                    came_from[target] = current
+                    waiting.append(target)
 
 
 def _imports(tree: ast.Module) -> Iterator[Import]:

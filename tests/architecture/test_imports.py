@@ -29,6 +29,15 @@ PLANTED: dict[Rule, list[dict[str, str]]] = {
         },
         {"utils.py": "x = 1"},
     ],
+    rules.no_cycles: [
+        {"data/a.py": "from capsid.data.b import x", "data/b.py": "import capsid.data.a"},
+        {"data/a.py": "from capsid.data.b import x", "data/b.py": "def f():\n    from capsid.data.a import y"},
+        {
+            "data/a.py": "import capsid.data.b",
+            "data/b.py": "import capsid.data.c",
+            "data/c.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from capsid.data.a import A",
+        },
+    ],
     rules.no_relative_imports: [{"data/a.py": "from . import b"}, {"data/a.py": "from ..errors import DataError"}],
     rules.without_torch: [
         {"ids/trie.py": "import torch"},
@@ -49,6 +58,14 @@ PLANTED: dict[Rule, list[dict[str, str]]] = {
             "recommender.py": "from capsid.train.loop import fit",
             "train/loop.py": "",
         },
+    ],
+    rules.recommending_loads_no_training: [
+        {
+            "recommender.py": "from capsid.generate.a import x",
+            "generate/a.py": "import capsid.train.loop",
+            "train/loop.py": "",
+        },
+        {"stored.py": "from capsid.fitting import fit", "fitting.py": ""},
     ],
     rules.heavy_libraries_late: [
         {"encode/text.py": "import sentence_transformers"},

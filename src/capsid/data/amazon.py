@@ -22,9 +22,9 @@ from capsid.data.attributes import attribute_frame
 from capsid.data.dataset import Dataset
 from capsid.data.download import fetch
 from capsid.data.findings import Findings
+from capsid.data.frames import first_seen, group_events
 from capsid.data.lines import numbered_lines
 from capsid.data.prepared import KIND, read_prepared, write_prepared
-from capsid.data.tables import first_seen, group_events
 from capsid.errors import DataError, nearest
 from capsid.progress import Progress, silent
 from capsid.vocabulary import Vocabulary

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from capsid.data.columns import to_polars
+from capsid.data.findings import Findings
+from capsid.data.frames import Histories, join_tables
 from capsid.errors import DataError
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
@@ -65,16 +68,37 @@ class Dataset:
         Columns are found by their common names (user_id, item_id, ts, ...) or by those given here. Rows with equal
         times keep their order. Without `items` the catalogue is what occurs in the interactions.
         """
-        from capsid.data.tables import from_frames  # That module makes Datasets: imported late, against a circle.
-
-        given = {"user": user, "item": item, "timestamp": timestamp, "rating": rating}
-        return from_frames(
-            interactions,
-            items,
-            name=name,
+        findings, given = Findings(), {"user": user, "item": item, "timestamp": timestamp, "rating": rating}
+        histories = join_tables(
+            to_polars(interactions),
+            None if items is None else to_polars(items),
+            findings=findings,
             columns={what: column for what, column in given.items() if column is not None},
             min_rating=min_rating,
+        )
+        findings.raise_first("")
+        note = {} if min_rating is None else {"min_rating": str(min_rating)}
+        return cls.of(histories, name=name, text_fields=tuple(text_fields), provenance=note)
+
+    @classmethod
+    def of(
+        cls,
+        histories: Histories,
+        *,
+        name: str,
+        text_fields: tuple[str, ...] = (),
+        provenance: Mapping[str, str] | None = None,
+    ) -> Dataset:
+        """From tables that were read."""
+        return cls(
+            name=name,
+            users=histories.users,
+            items=histories.items,
+            sequences=histories.sequences,
+            attributes=histories.attributes,
+            times=histories.times,
             text_fields=text_fields,
+            provenance=provenance or {},
         )
 
     @property

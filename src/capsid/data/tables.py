@@ -1,24 +1,15 @@
-"""Tables: `interactions` (user, item, timestamp) and optionally `items`, as Parquet, CSV, or frames in Python.
-
-Ids become strings. A stable sort by time keeps the order of rows where times are equal: that is the fixed tie-break.
-"""
+"""A folder of tables as a dataset: `interactions` and optionally `items`, as Parquet or CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import polars as pl
-
-from capsid.data.columns import as_text_ids, find_column, item_attributes, read_table, sortable_times, to_polars
+from capsid.data.columns import read_table
 from capsid.data.dataset import Dataset
 from capsid.data.findings import Findings
+from capsid.data.frames import join_tables
 from capsid.data.lines import find_file
 from capsid.errors import DataError
-from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 INTERACTIONS = ("interactions.parquet", "interactions.csv")
 ITEMS = ("items.parquet", "items.csv")
@@ -35,133 +26,12 @@ def read_tables(folder: Path, findings: Findings, *, min_rating: float | None = 
     if path is None:
         raise DataError(f"{folder} has no {INTERACTIONS[0]} or {INTERACTIONS[1]}")
     items_path = find_file(folder, *ITEMS)
-    return build(
+    histories = join_tables(
         read_table(path, findings),
         read_table(items_path, findings) if items_path else None,
         findings=findings,
-        name=folder.resolve().name,
         files=(path.name, items_path.name if items_path else "items"),
         min_rating=min_rating,
-        provenance={"format": "tables"},
     )
-
-
-def from_frames(interactions: Any, items: Any = None, **options: Any) -> Dataset:
-    """See `Dataset.from_frames`."""
-    findings = Findings()
-    frame = None if items is None else to_polars(items)
-    dataset = build(to_polars(interactions), frame, findings=findings, **options)
-    findings.raise_first("")
-    return dataset
-
-
-def build(
-    interactions: pl.DataFrame,
-    items: pl.DataFrame | None,
-    *,
-    findings: Findings,
-    name: str = "data",
-    files: tuple[str, str] = ("interactions", "items"),
-    columns: Mapping[str, str] | None = None,
-    min_rating: float | None = None,
-    text_fields: tuple[str, ...] = (),
-    provenance: Mapping[str, str] | None = None,
-) -> Dataset:
-    """The dataset of two tables. `columns` says which column is the user, item, timestamp or rating."""
-    events = _events(interactions, files[0], columns or {}, min_rating, findings)
-    item_ids, attributes = _catalogue(items, files[1], columns or {}, findings)
-    if items is None:
-        item_ids = first_seen(events["item"])
-        attributes = pl.DataFrame({"title": pl.Series([None] * len(item_ids), dtype=pl.String)})
-    else:
-        events = _known_only(events, item_ids, files, findings)
-    users, sequences, times = group_events(events, item_ids)
-    note = {"min_rating": str(min_rating)} if min_rating is not None else {}
-    return Dataset(
-        name=name,
-        users=users,
-        items=Vocabulary(item_ids),
-        sequences=sequences,
-        attributes=attributes,
-        times=times,
-        text_fields=tuple(text_fields),
-        provenance={**(provenance or {}), **note},
-    )
-
-
-def group_events(events: pl.DataFrame, item_ids: list[str]) -> tuple[Vocabulary, Ragged, np.ndarray]:
-    """Rows (user, item, timestamp, all known) -> users in order of first row, their items in time order, the times."""
-    users = first_seen(events["user"])
-    users_E, items_E = _numbers(events["user"], users), _numbers(events["item"], item_ids).astype(np.int32)
-    times_E = events["timestamp"].to_numpy()
-    # lexsort is stable, so rows of one user with equal times keep their order.
-    order = np.lexsort((times_E, users_E))
-    sequences = Ragged.from_lengths(items_E[order], np.bincount(users_E, minlength=len(users)))
-    return Vocabulary(users), sequences, times_E[order]
-
-
-def first_seen(ids: pl.Series) -> list[str]:
-    """The distinct ids in order of first appearance."""
-    return ids.unique(maintain_order=True).to_list()
-
-
-def _numbers(ids: pl.Series, known: list[str]) -> np.ndarray:
-    """The place of every id among the known ones."""
-    table = pl.DataFrame({"id": pl.Series(known, dtype=pl.String), "number": np.arange(len(known), dtype=np.int64)})
-    return pl.DataFrame({"id": ids}).join(table, on="id", how="left", maintain_order="left")["number"].to_numpy()
-
-
-def _events(
-    frame: pl.DataFrame, file: str, columns: Mapping[str, str], min_rating: float | None, findings: Findings
-) -> pl.DataFrame:
-    user, item, time = (find_column(frame, what, file, columns) for what in ("user", "item", "timestamp"))
-    events = pl.DataFrame(
-        {
-            "row": np.arange(1, frame.height + 1),
-            "user": as_text_ids(frame[user], file),
-            "item": as_text_ids(frame[item], file),
-            "timestamp": sortable_times(frame[time], file),
-        }
-    )
-    if min_rating is not None:
-        rating = frame[find_column(frame, "rating", file, columns)].cast(pl.Float64, strict=False)
-        events = events.filter((rating >= min_rating).fill_null(False))
-        if frame.height and not events.height:
-            raise DataError(f"{file}: no rating is {min_rating} or more", hint="choose a smaller --min-rating")
-    gaps = events.select(gap=pl.any_horizontal(pl.all().is_null()))["gap"]
-    for row in events.filter(gaps).iter_rows(named=True):
-        missing = ", ".join(name for name, value in row.items() if value is None)
-        findings.error("missing-value", f"{file} row {row['row']}", f"{missing} is missing or cannot be read")
-    events = events.filter(~gaps)
-    if not events.height and not findings.errors:
-        findings.error("no-interactions", file, "the table holds no interactions")
-    return events
-
-
-def _catalogue(
-    frame: pl.DataFrame | None, file: str, columns: Mapping[str, str], findings: Findings
-) -> tuple[list[str], pl.DataFrame]:
-    if frame is None:
-        return [], pl.DataFrame()
-    # The items table may call it differently from the interactions, so a given name need not hold here.
-    column = find_column(frame, "item", file, columns if columns.get("item") in frame.columns else {})
-    ids = as_text_ids(frame[column], file)
-    first = ids.is_first_distinct() & ids.is_not_null()
-    for row in (~first).arg_true().to_list():
-        where = f"{file} row {row + 1}"
-        if ids[row] is None:
-            findings.error("missing-value", where, "the item's id is missing")
-        else:
-            findings.error("duplicate-id", where, f"item {ids[row]!r} occurs twice", "keep one row for every item")
-    attributes = item_attributes(frame.drop(column), file, findings).filter(first)
-    if not attributes.width:
-        attributes = pl.DataFrame({"title": pl.Series([None] * int(first.sum()), dtype=pl.String)})
-    return ids.filter(first).to_list(), attributes
-
-
-def _known_only(events: pl.DataFrame, item_ids: list[str], files: tuple[str, str], findings: Findings) -> pl.DataFrame:
-    known = events["item"].is_in(pl.Series(item_ids, dtype=pl.String).implode())
-    hint = f"add it to {files[1]}, or leave {files[1]} out"
-    for row, item in events.filter(~known).select("row", "item").iter_rows():
-        findings.error("unknown-id", f"{files[0]} row {row}", f"item {item!r} is not in {files[1]}", hint)
-    return events.filter(known)
+    note = {"format": "tables"} | ({} if min_rating is None else {"min_rating": str(min_rating)})
+    return Dataset.of(histories, name=folder.resolve().name, provenance=note)

@@ -5,10 +5,10 @@ the right, and below each column how many prefixes were cut and why. No script, 
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from capsid.explaining.search import Explanation, Prefix, Step
+from capsid.explaining.values import Influence, Prefix, Step
+
+Paths = tuple[tuple[int, ...], ...]
 
 COLUMN, ROW, GAP, TOP, LEFT = 250, 34, 40, 56, 16
 # Prefixes drawn in a column; the line below it tells how many there are.
@@ -20,19 +20,16 @@ _STYLE = (
 )
 
 
-def draw(explanation: Explanation) -> str:
-    """The whole picture."""
-    columns = [_drawn(step, explanation) for step in explanation.steps]
-    tallest = max([1, len(explanation.influences[:DRAWN]), *map(len, columns)])
+def draw(paths: Paths, steps: tuple[Step, ...], influences: tuple[Influence, ...]) -> str:
+    """The whole picture. `paths` are the tokens of each result."""
+    columns = [_drawn(step, paths) for step in steps]
+    tallest = max([1, len(influences[:DRAWN]), *map(len, columns)])
     height = TOP + tallest * ROW + 60
     width = LEFT + max(len(columns), 1) * (COLUMN + GAP) + COLUMN
-    body = [
-        _column(step, prefixes, number, height)
-        for number, (step, prefixes) in enumerate(zip(explanation.steps, columns))
-    ]
+    body = [_column(step, prefixes, number, height) for number, (step, prefixes) in enumerate(zip(steps, columns))]
     edges = _edges(columns)
-    side = _influence(explanation, LEFT + len(columns) * (COLUMN + GAP))
-    title = f"How {len(explanation.recommendation)} items were found"
+    side = _influence(influences, LEFT + len(columns) * (COLUMN + GAP))
+    title = f"How {len(paths)} items were found"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
         f' role="img" aria-label="{title}"><title>{title}</title><style>{_STYLE}</style>'
@@ -40,9 +37,9 @@ def draw(explanation: Explanation) -> str:
     )
 
 
-def _drawn(step: Step, explanation: Explanation) -> list[Prefix]:
+def _drawn(step: Step, paths: Paths) -> list[Prefix]:
     """What survived this step, the ways to the results first."""
-    ways = {path[: step.depth + 1] for path in explanation.paths}
+    ways = {path[: step.depth + 1] for path in paths}
     survived = [p for p in step.prefixes if p.fate in _COLOURS]
     return sorted(survived, key=lambda p: (p.tokens not in ways, -p.score))[:DRAWN]
 
@@ -86,10 +83,10 @@ def _edges(columns: list[list[Prefix]]) -> str:
     return "".join(out)
 
 
-def _influence(explanation: Explanation, x: int) -> str:
+def _influence(influences: tuple[Influence, ...], x: int) -> str:
     """Bars: how much leaving an item of the history out lowers (blue) or raises (red) the results."""
     parts = [f'<text class="head" x="{x}" y="24">history</text>']
-    shown = explanation.influences[:DRAWN]
+    shown = influences[:DRAWN]
     largest = max([abs(i.mean) for i in shown], default=0.0) or 1.0
     for row, one in enumerate(shown):
         _, y = _place(0, row)

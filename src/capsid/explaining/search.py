@@ -18,6 +18,8 @@ from capsid.decode.filters import Filter
 from capsid.decode.ranked import RankedItems, expand
 from capsid.decode.trace import FATES, KEPT, RESULT, Recorder, fates
 from capsid.errors import ConfigError, DataError
+from capsid.explaining.picture import draw
+from capsid.explaining.values import Influence, Prefix, Step
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
 
@@ -26,41 +28,6 @@ SHOWN = 50
 # Items of a history, from its end, that are left out in turn.
 LEFT_OUT = 50
 LOOKED_AT = 2_000
-
-
-@dataclass(frozen=True)
-class Prefix:
-    """A prefix that was weighed. `example` is the most taken item below it (title), `fate` one of `FATES`."""
-
-    tokens: tuple[int, ...]
-    codes: tuple[int, ...]
-    score: float
-    fate: str
-    items: int
-    example: str
-
-
-@dataclass(frozen=True)
-class Step:
-    """One depth of the search: how many prefixes met which fate, and the best of them."""
-
-    depth: int
-    counts: dict[str, int]
-    prefixes: tuple[Prefix, ...]
-
-
-@dataclass(frozen=True)
-class Influence:
-    """How the results' scores fall when an item of the history is left out: the larger, the more it spoke for them.
-
-    `results[r]` is the fall of result r, and `steps[r]` how it is spread over the tokens of its id.
-    """
-
-    item: str
-    title: str
-    mean: float
-    results: tuple[float, ...]
-    steps: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -79,9 +46,7 @@ class Explanation:
 
     def to_svg(self) -> str:
         """A picture of the search, for a notebook or a file."""
-        from capsid.explaining.picture import draw
-
-        return draw(self)
+        return draw(self.paths, self.steps, self.influences)
 
     def _repr_svg_(self) -> str:
         return self.to_svg()

@@ -12,8 +12,9 @@ from worlds import make_table
 from capsid.data.planted import planted_vectors
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
-from capsid.tokenize.capsules.adapters import LowRank, fold, limit
+from capsid.tokenize.capsules.adapters import fold, limit
 from capsid.tokenize.capsules.encoding import trace
+from capsid.tokenize.capsules.low_rank import LowRank
 from capsid.tokenize.capsules.network import CapsuleNetwork
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.stopping import Crowded

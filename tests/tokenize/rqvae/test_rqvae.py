@@ -265,8 +265,8 @@ def test_no_hidden_layer_is_a_linear_code() -> None:
 
 def test_a_state_of_other_settings_is_refused() -> None:
     state = small().fit(TABLE).state()
-    with pytest.raises(ArtifactError, match="does not fit its settings"):
+    with pytest.raises(ArtifactError, match="do not fit their settings"):
         small(latent=5).load_state(state)
     del state["books.0"]
-    with pytest.raises(ArtifactError, match="does not fit its settings"):
+    with pytest.raises(ArtifactError, match="do not fit their settings"):
         small().load_state(state)

@@ -9,34 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from capsid.errors import ConfigError
 from capsid.rng import child_seed
+from capsid.tokenize.capsules.low_rank import LowRank
 from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork
 
 # Halvings of the interval in which the largest allowed share of a change is looked for.
 HALVINGS = 6
-
-
-class LowRank(nn.Module):
-    """`scale` A B; B is random and A zero, so nothing changes before something is learnt."""
-
-    scale: Tensor
-
-    def __init__(self, dim: int, width: int, rank: int, rng: torch.Generator) -> None:
-        super().__init__()
-        self.up = nn.Parameter(torch.zeros(dim, rank))
-        self.down = nn.Parameter(torch.randn(rank, width, generator=rng) / width**0.5)
-        self.register_buffer("scale", torch.tensor(1.0), persistent=False)
-
-    def forward(self, r_BD: Tensor) -> Tensor:
-        """What is added to every vote. Shape: (B, C)."""
-        return self.scale * ((r_BD @ self.down.T) @ self.up.T)
-
-    def matrix(self) -> Tensor:
-        """A B as it is used. Shape: (C, D)."""
-        return self.scale * (self.up @ self.down)
 
 
 def attach(network: CapsuleNetwork, rank: int, seed: int) -> nn.ModuleList:

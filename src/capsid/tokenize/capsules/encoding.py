@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from capsid.blocks.weights import load_weights
 from capsid.tokenize.capsules.network import CapsuleNetwork, Depth
+from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.trace import Trace
-
-if TYPE_CHECKING:
-    from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 BLOCK = 512
 
@@ -68,7 +65,7 @@ def leave(network: CapsuleNetwork, z_ND: np.ndarray) -> np.ndarray:
         return network.project.decode(torch.from_numpy(z_ND)).numpy()
 
 
-def load_network(settings: CapsuleTokenizer, state: Mapping[str, np.ndarray]) -> CapsuleNetwork:
+def load_network(settings: CapsuleSettings, state: Mapping[str, np.ndarray]) -> CapsuleNetwork:
     """A network from its saved arrays."""
     prefix = "network/"
     own = {n[len(prefix) :]: torch.tensor(a) for n, a in state.items() if n.startswith(prefix)}

@@ -8,17 +8,14 @@ The paper's Proposition 1 bounds how far the two can be apart. Knows nothing of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from capsid.tokenize.capsules.low_rank import LowRank
 from capsid.tokenize.capsules.routing import Rounds, Routed, route
+from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.capsules.votes import Votes, new_poses, norm, squash, squash_scale
-
-if TYPE_CHECKING:
-    from capsid.tokenize.capsules.adapters import LowRank
-    from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +39,7 @@ class CapsuleLayer(nn.Module):
     step: Tensor
     leak: Tensor
 
-    def __init__(self, settings: CapsuleTokenizer, capsules: int, width: int, poses: nn.Module) -> None:
+    def __init__(self, settings: CapsuleSettings, capsules: int, width: int, poses: nn.Module) -> None:
         super().__init__()
         self.poses = poses
         self.rounds = Rounds(settings.rounds, settings.readout, settings.agreement)
@@ -143,7 +140,7 @@ class Projection(nn.Module):
 class CapsuleNetwork(nn.Module):
     """The depths one after the other, each on what the one before left."""
 
-    def __init__(self, settings: CapsuleTokenizer, inputs: int, rng: torch.Generator) -> None:
+    def __init__(self, settings: CapsuleSettings, inputs: int, rng: torch.Generator) -> None:
         super().__init__()
         width = settings.projection or inputs
         self.inputs = inputs

@@ -6,7 +6,7 @@ The best step is the one with the least hard error and the fewest collisions on 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,14 +19,12 @@ from capsid.tokenize.capsules.encoding import trace, traces
 from capsid.tokenize.capsules.initialise import GAIN, settle, start_from_data
 from capsid.tokenize.capsules.losses import terms
 from capsid.tokenize.capsules.network import CapsuleNetwork, Depth, Projection
+from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.capsules.votes import norm
 from capsid.tokenize.capsules.watch import Watch, look, warn_of_collapse
 from capsid.tokenize.stopping import Crowded
 from capsid.tokenize.trace import Trace
 from capsid.tokenize.training import VectorTraining, draw_sample, unused_codes, weight_source, worst_first
-
-if TYPE_CHECKING:
-    from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 # Above this share of growing residuals a depth's step is made smaller (paper, appendix A.1), down to a floor.
 GROWTH, STEP_FACTOR, STEP_FLOOR = 0.01, 0.8, 0.1
@@ -44,7 +42,7 @@ class StageOne:
 
 
 def fit_stage_one(
-    settings: CapsuleTokenizer,
+    settings: CapsuleSettings,
     vectors_NI: np.ndarray,
     *,
     seed: int,
@@ -64,7 +62,7 @@ def fit_stage_one(
 
 
 def routing_loss(
-    settings: CapsuleTokenizer, network: CapsuleNetwork, x_BI: Tensor, share: float
+    settings: CapsuleSettings, network: CapsuleNetwork, x_BI: Tensor, share: float
 ) -> tuple[Tensor, list[Depth]]:
     """All tokenizer-side terms of a batch with their weights (paper, final objective without the generator's part),
     `share` of the way through the schedule of the margin; and the depths they were read from."""
@@ -103,7 +101,7 @@ class CapsuleTraining(VectorTraining):
 
     name: ClassVar[str] = NAME
     network: CapsuleNetwork
-    settings: CapsuleTokenizer
+    settings: CapsuleSettings
 
     def loss(self, x_BI: Tensor, share: float) -> Tensor:
         """The tokenizer-side terms, with the leak of this moment."""

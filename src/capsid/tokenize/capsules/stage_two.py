@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,12 +10,10 @@ from capsid.ragged import Ragged
 from capsid.tokenize.capsules.adapters import fold, limit
 from capsid.tokenize.capsules.encoding import trace
 from capsid.tokenize.capsules.network import CapsuleNetwork
+from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.capsules.stage_one import drift_reference
 from capsid.tokenize.stopping import Crowded, stop
 from capsid.tokenize.trace import Trace
-
-if TYPE_CHECKING:
-    from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +25,7 @@ class Settled:
 
 
 def settle_adapters(
-    settings: CapsuleTokenizer, network: CapsuleNetwork, vectors_NI: np.ndarray, codes: Ragged, most: float
+    settings: CapsuleSettings, network: CapsuleNetwork, vectors_NI: np.ndarray, codes: Ragged, most: float
 ) -> Settled:
     """Scale the adapters until at most a share `most` of the items has other codes, and make them permanent.
 
@@ -45,7 +42,7 @@ def settle_adapters(
     return Settled(_encoded(settings, seen)[1], drift_reference(seen))
 
 
-def _encoded(settings: CapsuleTokenizer, seen: Trace) -> tuple[Ragged, Crowded]:
+def _encoded(settings: CapsuleSettings, seen: Trace) -> tuple[Ragged, Crowded]:
     """Codes of a whole catalogue cut by its own prefix counts, and those counts."""
     crowded = Crowded.count(seen.codes, settings.codebooks, settings.crowd)
     residual = seen.hard if settings.residual_of == "hard" else seen.soft

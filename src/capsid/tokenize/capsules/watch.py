@@ -8,16 +8,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capsid.progress import Progress
+from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.stopping import Crowded, Stops, prefix_keys, stop
 from capsid.tokenize.trace import Trace
-
-if TYPE_CHECKING:
-    from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 # Fewer codes in use than this share of what the items could use, and the ids say next to nothing.
 FEW = 0.2
@@ -58,7 +55,7 @@ class Watch:
         )
 
 
-def look(settings: CapsuleTokenizer, seen: Trace, crowded: Crowded | None = None) -> Watch:
+def look(settings: CapsuleSettings, seen: Trace, crowded: Crowded | None = None) -> Watch:
     """Numbers of a trace; prefixes are counted among these items unless a table is given."""
     crowded = crowded or Crowded.count(seen.codes, settings.codebooks, settings.crowd)
     residual = seen.hard if settings.residual_of == "hard" else seen.soft

@@ -6,7 +6,7 @@ The best step is the one with the least unexplained and the fewest collisions on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import faiss
 import numpy as np
@@ -18,10 +18,8 @@ from capsid.ragged import Ragged
 from capsid.rng import child_seed
 from capsid.running import CheckpointFile
 from capsid.tokenize.rqvae.network import RQVAENetwork, nearest, quantized_blocks
+from capsid.tokenize.rqvae.settings import RQVAESettings
 from capsid.tokenize.training import VectorTraining, draw_sample, unused_codes, weight_source, worst_first
-
-if TYPE_CHECKING:
-    from capsid.tokenize.rqvae.tokenizer import RQVAE
 
 KMEANS_ITERATIONS = 20
 NAME = "rq-vae"
@@ -60,7 +58,7 @@ class Look:
 
 
 def fit_rqvae(
-    settings: RQVAE, vectors_NI: np.ndarray, *, seed: int, checkpoint: CheckpointFile | None, progress: Progress
+    settings: RQVAESettings, vectors_NI: np.ndarray, *, seed: int, checkpoint: CheckpointFile | None, progress: Progress
 ) -> RQVAENetwork:
     """Start the codebooks from data, then train all of it together."""
     sample_NI = draw_sample(vectors_NI, settings.sample, seed, NAME)
@@ -103,7 +101,7 @@ class RQVAETraining(VectorTraining):
     name: ClassVar[str] = NAME
     most_answers: ClassVar[int | None] = 20
     network: RQVAENetwork
-    settings: RQVAE
+    settings: RQVAESettings
 
     def loss(self, x_BI: torch.Tensor, share: float) -> torch.Tensor:
         """Reconstruction and commitment; the same from the first step to the last."""

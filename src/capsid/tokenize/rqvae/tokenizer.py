@@ -7,7 +7,7 @@ torch with it, is loaded when it is needed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,49 +18,15 @@ from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
-from capsid.settings import check_settings, setting
-from capsid.train.options import Training
+from capsid.tokenize.rqvae.settings import RQVAESettings
 
 if TYPE_CHECKING:
     from capsid.tokenize.rqvae.network import RQVAENetwork
 
 
-def rqvae_training() -> Training:
-    """A minute and a half on one core for twelve thousand items. No averaging, since codes may be revived."""
-    return Training(
-        steps=4_500,
-        batch_size=256,
-        learning_rate=2e-3,
-        weight_decay=1e-4,
-        ema=0.0,
-        validate_every=500,
-        patience=9,
-    )
-
-
 @dataclass(kw_only=True)
-class RQVAE:
-    """An encoder with ReLU layers to a latent vector, residual codebooks there, and a mirrored decoder."""
-
-    kind: ClassVar[str] = "rq-vae"
-    codebooks: tuple[int, ...] = setting(
-        (256, 256, 256),
-        "Number of codes at each depth, fewer where there are fewer different items.",
-        least=1,
-        count=(1, None),
-    )
-    hidden: tuple[int, ...] = setting(
-        (512, 256, 128), "Widths of the encoder's layers, mirrored in the decoder.", least=1
-    )
-    latent: int = setting(32, "Width of the latent vectors that are quantised.", least=1)
-    commitment: float = setting(0.25, "Weight of the loss that keeps latent vectors near their codes.", least=0)
-    revive: bool = setting(True, "Whether codes that no item takes start anew between epochs.")
-    training: Training = setting(factory=rqvae_training, about="How encoder, codebooks and decoder train.")
-    sample: int = setting(65_536, "How many items the start and the validation look at, at most.", least=1)
-    block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
-
-    def __post_init__(self) -> None:
-        check_settings(self)
+class RQVAE(RQVAESettings):
+    """The settings, and after `fit` the network."""
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -1,0 +1,26 @@
+"""A low-rank matrix that is added to every vote of a depth. Knows vectors only."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class LowRank(nn.Module):
+    """`scale` A B; B is random and A zero, so nothing changes before something is learnt."""
+
+    scale: Tensor
+
+    def __init__(self, dim: int, width: int, rank: int, rng: torch.Generator) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.zeros(dim, rank))
+        self.down = nn.Parameter(torch.randn(rank, width, generator=rng) / width**0.5)
+        self.register_buffer("scale", torch.tensor(1.0), persistent=False)
+
+    def forward(self, r_BD: Tensor) -> Tensor:
+        """What is added to every vote. Shape: (B, C)."""
+        return self.scale * ((r_BD @ self.down.T) @ self.up.T)
+
+    def matrix(self) -> Tensor:
+        """A B as it is used. Shape: (C, D)."""
+        return self.scale * (self.up @ self.down)
