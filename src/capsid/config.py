@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from capsid.errors import ConfigError, nearest
+from capsid.installed import installed_part
 from capsid.settings import SettingError, rules_of
 
 Kinds = Mapping[str, type]
@@ -47,9 +48,9 @@ def from_dict(cls: type | None, data: Any, kinds: Kinds) -> Any:
     kind = data.pop("kind", None)
     # A field of one fixed type needs no table to find it.
     if kind is not None and getattr(cls, "kind", None) != kind:
-        if kind not in kinds:
+        cls = kinds.get(kind) or installed_part(str(kind))
+        if cls is None:
             raise ConfigError(f"unknown kind of part {kind!r}", hint=nearest(str(kind), kinds))
-        cls = kinds[kind]
     if cls is None:
         raise ConfigError("a part without a kind", hint="every part's dictionary carries 'kind'")
     hints = typing.get_type_hints(cls)
@@ -57,6 +58,19 @@ def from_dict(cls: type | None, data: Any, kinds: Kinds) -> Any:
     for key in given:
         _require_field(cls, key)
     return cls(**{key: _coerce(value, hints[key], kinds) for key, value in given.items()})
+
+
+def kinds_of(value: Any) -> dict[str, type]:
+    """The classes of a part and of all parts in it, by kind: enough to read the same value back from a file."""
+    if isinstance(value, list | tuple):
+        return {kind: cls for inner in value for kind, cls in kinds_of(inner).items()}
+    if isinstance(value, Mapping):
+        return kinds_of(list(value.values()))
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return {}
+    found = kinds_of([getattr(value, field.name) for field in dataclasses.fields(value)])
+    kind = getattr(type(value), "kind", None)
+    return found if kind is None else {kind: type(value), **found}
 
 
 def canonical_json(value: Any) -> str:

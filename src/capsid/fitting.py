@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as tensor_bytes
 
 from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
-from capsid.config import Kinds, canonical_json
+from capsid.config import Kinds, canonical_json, kinds_of
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split
 from capsid.decode.reader import Reader
@@ -51,14 +51,13 @@ def fit_recipe(
     *,
     seed: int,
     work: Path | None,
-    kinds: Kinds,
     progress: Progress,
     run: RunOptions,
     tokenizer_from: TokenizerFrom | None = None,
 ) -> Fitted:
     """Fit every part of the recipe. `tokenizer_from` gives a tokenizer fitted elsewhere, asked if `work` has none."""
     check_together(recipe)
-    stages = _Stages(work, kinds, run)
+    stages = _Stages(work, kinds_of(recipe), run)
     first: Callable[[CheckpointFile | None], ItemTokenizer] = _FirstFit(recipe, table, seed, progress)
     if tokenizer_from is not None:
         first = _Given(tokenizer_from, recipe, table, seed, progress)

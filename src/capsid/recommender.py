@@ -25,7 +25,7 @@ from capsid.decode.retrieve import Retriever
 from capsid.errors import DataError, NotFittedError
 from capsid.evaluate.evaluator import Evaluation, evaluate
 from capsid.progress import Progress, silent
-from capsid.recipe import KINDS, Recipe
+from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
 from capsid.running import RunOptions
 from capsid.stored import Catalogue, Fitted, Stored, load_run, save_run
@@ -62,7 +62,6 @@ class Recommender:
         *,
         split: Split | None = None,
         work: Path | None = None,
-        kinds: Kinds | None = None,
         progress: Progress = silent,
         run: RunOptions | None = None,
         tokenizer_from: TokenizerFrom | None = None,
@@ -85,7 +84,6 @@ class Recommender:
             split,
             seed=self.seed,
             work=work,
-            kinds={**KINDS, **(kinds or {})},
             progress=progress,
             run=run or RunOptions(),
             tokenizer_from=tokenizer_from,
@@ -250,7 +248,7 @@ class Recommender:
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, kinds: Kinds | None = None) -> Recommender:
-        """Load such a folder; a changed byte or a missing part is an error."""
+        """Load such a folder; a changed byte or a missing part is an error. `kinds` adds parts that are not ours."""
         stored = load_run(Path(path), kinds or {})
         self = cls(stored.recipe, seed=stored.seed)
         self.fitted_, self.catalogue_ = stored.fitted, stored.catalogue

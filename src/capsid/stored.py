@@ -27,7 +27,7 @@ from capsid.data.dataset import item_titles
 from capsid.data.split import Cases, Split
 from capsid.encode.base import fresh
 from capsid.ids.trie import Trie
-from capsid.recipe import KINDS, Recipe
+from capsid.recipe import Recipe
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.vocabulary import Vocabulary
 
@@ -124,7 +124,7 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
     with untrusted.interpreting(folder, KIND):
         about = untrusted.mapping(read_json(folder / "about.json"), "about.json")
         recipe = Recipe.from_dict(read_json(folder / "recipe.json"), kinds)
-        tokenizer = ItemTokenizer.load(folder / "tokenizer", {**KINDS, **kinds})
+        tokenizer = ItemTokenizer.load(folder / "tokenizer", kinds)
         state = load_file(folder / "generator.safetensors")
         generator = fresh(recipe.generator).load_state(tokenizer.ids.layout, state)
         # Mapped: processes that serve one run share its pages. A folder is renamed away, never cut, so they stay valid.

@@ -37,6 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 HELPERS = frozenset(
     {
         "errors",
+        "installed",
         "config",
         "rng",
         "arrays",

@@ -144,7 +144,8 @@ def test_predict_prints_the_same_lines(fitted: Path, tmp_path: Path) -> None:
 def test_recommend(fitted: Path) -> None:
     command = ["recommend", fitted, "--history", "i1, i2,i3", "-k", 5]
     about = capsid(*command, "--json").json
-    assert set(about) == {"history", "items", "scores", "titles", "personal"}
+    assert set(about) == {"history", "items", "scores", "titles", "personal", "seen"}
+    assert about["seen"] is None, "token probabilities of this recipe do not sum to 1 over items"
     assert len(about["items"]) == 5
     assert not set(about["items"]) & {"i1", "i2", "i3"}
     shown = capsid(*command).out

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small_recipes import small, tiny_world, world
-from test_retokenise import KINDS_OF_OURS, RECIPE, same
+from test_retokenise import RECIPE, same
 from worlds import EVERY_STEP, Killed, Killer, Watcher
 
 from capsid.errors import ConfigError
@@ -59,10 +59,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
 def test_suffix_and_retokenising_keep_the_merges() -> None:
     recipe = dataclasses.replace(RECIPE, merges=FEW)
     schedule = (recipe.schedule[0], dataclasses.replace(recipe.schedule[1], retokenize=False))
-    fits = [
-        Recommender(r, seed=2).fit(world(), kinds=KINDS_OF_OURS)
-        for r in (recipe, dataclasses.replace(recipe, schedule=schedule))
-    ]
+    fits = [Recommender(r, seed=2).fit(world()) for r in (recipe, dataclasses.replace(recipe, schedule=schedule))]
     new, old = (f.fitted.tokenizer.ids for f in fits)
     assert new.layout == old.layout
     assert len(new.layout.merges) > 0

@@ -129,7 +129,7 @@ RECIPE = Recipe(
 
 
 def fit(work: Path | None = None, progress: Progress = silent, recipe: Recipe = RECIPE) -> Recommender:
-    return Recommender(recipe, seed=2).fit(world(), work=work, run=EVERY_STEP, kinds=KINDS_OF_OURS, progress=progress)
+    return Recommender(recipe, seed=2).fit(world(), work=work, run=EVERY_STEP, progress=progress)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_ids_really_change_and_everything_follows(whole: Recommender, tmp_path: 
     assert same(kept.fitted, whole.fitted)
     (run,) = tmp_path.iterdir()
     assert {"tokenizer", "tokenizer-1", "phase-0", "phase-1"} <= {p.name for p in run.iterdir()}
-    first = ItemTokenizer.load(open_folder(run / "tokenizer", kind="stage"), {**KINDS, **KINDS_OF_OURS})
+    first = ItemTokenizer.load(open_folder(run / "tokenizer", kind="stage"), KINDS_OF_OURS)
     new = whole.fitted.tokenizer.ids
     changed = sum(not np.array_equal(a, b) for a, b in zip(first.ids.codes, new.codes))
     assert changed > len(new) / 4
@@ -256,4 +256,4 @@ def test_more_collisions_than_room_is_said() -> None:
 
     recipe = dataclasses.replace(RECIPE, tokenizer=Falling(), collisions=Suffix())
     with pytest.raises(DataError, match=r"items share one code.*capacity"):
-        Recommender(recipe).fit(world(), kinds=KINDS_OF_OURS)
+        Recommender(recipe).fit(world())

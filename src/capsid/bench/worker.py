@@ -40,7 +40,6 @@ from capsid.evaluate.tokenizer_quality import quality_of
 from capsid.fitting import tokenizer_parts
 from capsid.locks import held
 from capsid.progress import Progress, duration
-from capsid.recipe import KINDS
 from capsid.recommender import Recommender
 from capsid.running import RunOptions
 from capsid.stored import KIND as RUN
@@ -143,7 +142,7 @@ class SharedTokenizers:
                 progress.line(f"ids: taken from another cell, which made them in {duration(made['seconds'])}")
             self.journal.kept["tokenizer_shared"] = there
             self.journal.stage("tokenizer", made["seconds"])
-            return ItemTokenizer.load(self.folder, KINDS)
+            return ItemTokenizer.load(self.folder)
 
     def _make(self, table: ItemTable, seed: int, progress: Progress) -> None:
         began = time.monotonic()

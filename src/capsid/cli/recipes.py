@@ -30,12 +30,12 @@ def list_recipes(as_json: AsJson = False) -> None:
 
       capsid recipes list --json
     """
-    from capsid.recipes import RECIPES
+    from capsid.recipes import all_recipes
 
     if as_json:
-        print_json([{"name": r.name, "about": r.about, "paper": r.paper} for r in RECIPES.values()])
+        print_json([{"name": r.name, "about": r.about, "paper": r.paper} for r in all_recipes()])
     else:
-        print_table(["recipe", "what it is"], [[r.name, r.about] for r in RECIPES.values()])
+        print_table(["recipe", "what it is"], [[r.name, r.about] for r in all_recipes()])
 
 
 @app.command("show")

@@ -6,6 +6,8 @@ Lists and tables keep its order: methods without ids, simple ids, other people's
 from __future__ import annotations
 
 from capsid.errors import ConfigError, nearest
+from capsid.installed import RECIPES as GROUP
+from capsid.installed import installed_names, installed_recipe
 from capsid.recipe import Recipe
 from capsid.recipes.bert4rec import BERT4REC
 from capsid.recipes.capsid import CAPSID
@@ -38,7 +40,18 @@ RECIPES: dict[str, Recipe] = {
 
 
 def get_recipe(name: str) -> Recipe:
-    """The recipe of that name."""
-    if name not in RECIPES:
-        raise ConfigError(f"there is no recipe {name!r}", hint=nearest(name, RECIPES))
-    return RECIPES[name]
+    """The recipe of that name, one of ours or of an installed package."""
+    if name in RECIPES:
+        return RECIPES[name]
+    found = installed_recipe(name)
+    if found is None:
+        raise ConfigError(f"there is no recipe {name!r}", hint=nearest(name, (*RECIPES, *installed_names(GROUP))))
+    if not isinstance(found, Recipe) or found.name != name:
+        raise ConfigError(f"the entry point {name!r} of {GROUP} must name a Recipe of that name, got {found!r}")
+    return found
+
+
+def all_recipes() -> list[Recipe]:
+    """Ours, then those of installed packages."""
+    others = [name for name in installed_names(GROUP) if name not in RECIPES]
+    return [*RECIPES.values(), *map(get_recipe, others)]

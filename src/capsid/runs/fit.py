@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from capsid.artifacts import MANIFEST, open_folder, read_json, reserved
-from capsid.config import canonical_json
+from capsid.config import canonical_json, kinds_of
 from capsid.data.dataset import Dataset
 from capsid.data.split import leave_one_out
 from capsid.errors import ArtifactError, ConfigError
@@ -122,7 +122,7 @@ def _is_done(out: Path, recommender: Recommender, dataset: Dataset, replace: boo
     same = (
         about["seed"] == recommender.seed
         and about["dataset_fingerprint"] == dataset.fingerprint
-        and _read_again(stored) == canonical_json(recommender.recipe)
+        and _read_again(stored, recommender.recipe) == canonical_json(recommender.recipe)
     )
     if not same and not replace:
         raise ArtifactError(
@@ -132,9 +132,9 @@ def _is_done(out: Path, recommender: Recommender, dataset: Dataset, replace: boo
     return bool(same)
 
 
-def _read_again(stored: dict[str, Any]) -> str | None:
+def _read_again(stored: dict[str, Any], recipe: Recipe) -> str | None:
     """A stored recipe as today's code would write it; None if today's code cannot read it."""
     try:
-        return canonical_json(Recipe.from_dict(stored))
+        return canonical_json(Recipe.from_dict(stored, kinds_of(recipe)))
     except ConfigError:
         return None

@@ -10,7 +10,7 @@ import polars as pl
 
 from capsid import __version__
 from capsid.artifacts import folder_kind, new_folder, open_folder, read_json, reserved, write_json
-from capsid.config import fingerprint
+from capsid.config import Kinds, fingerprint
 from capsid.data.dataset import Dataset, item_titles
 from capsid.encode.mapped_files import open_vectors, vector_files
 from capsid.errors import ConfigError
@@ -45,18 +45,21 @@ class VectorsFit:
         return asdict(self)
 
 
-def open_tokenizer(path: str | Path) -> OpenTokenizer:
-    """The tokenizer of a tokenizer's folder or of a run's; every hash is checked. Loads no generator."""
+def open_tokenizer(path: str | Path, *, kinds: Kinds | None = None) -> OpenTokenizer:
+    """The tokenizer of a tokenizer's folder or of a run's; every hash is checked. Loads no generator.
+
+    `kinds` adds parts that are not ours.
+    """
     path = Path(path)
     if folder_kind(path) == KIND:
         open_folder(path, kind=KIND)
         titles = read_json(path / TITLES) if (path / TITLES).exists() else []
-        return OpenTokenizer(ItemTokenizer.load(path), titles)
+        return OpenTokenizer(ItemTokenizer.load(path, kinds), titles)
     open_folder(path, kind=RUN)
     frame = pl.read_parquet(path / "items.parquet")
     items = Vocabulary(frame["item_id"])
     titles = item_titles(items, frame)
-    return OpenTokenizer(ItemTokenizer.load(path / "tokenizer"), titles)
+    return OpenTokenizer(ItemTokenizer.load(path / "tokenizer", kinds), titles)
 
 
 def fit_tokenizer(
@@ -123,29 +126,38 @@ def fit_on_vectors(
     return VectorsFit(str(out), len(source), source.vectors_ND.shape[1], tokenizer_key(fitted.tokenizer_))
 
 
-def add_items(path: str | Path, attributes: pl.DataFrame, out: str | Path, *, replace: bool = False) -> Drift | None:
+def add_items(
+    path: str | Path,
+    attributes: pl.DataFrame,
+    out: str | Path,
+    *,
+    replace: bool = False,
+    kinds: Kinds | None = None,
+) -> Drift | None:
     """Write to `out` what stands at `path`, a tokenizer or a run, with more items; how far they lie from the old ones.
 
     `attributes` has a column `item_id`. Nothing is retrained, old ids do not change, and `path` stays as it is. What
-    stands at `out` already is an error unless it may be replaced.
+    stands at `out` already is an error unless it may be replaced. `kinds` adds parts that are not ours.
     """
     path = Path(path)
     kind = folder_kind(path) or RUN
     names = Vocabulary(str(name) for name in attributes["item_id"])
     with reserved(Path(out), kind=kind, replace=replace) as place:
         if kind == KIND:
-            return _add_to_tokenizer(path, names, attributes, place).drift(names)
+            old = open_tokenizer(path, kinds=kinds)
+            return _add_to_tokenizer(path, old, names, attributes, place).drift(names)
         # Late: a recommender brings torch.
         from capsid.recommender import Recommender
 
-        recommender = Recommender.from_pretrained(path)
+        recommender = Recommender.from_pretrained(path, kinds=kinds)
         recommender.add_items(attributes)
         recommender.save_pretrained(place)
-        return open_tokenizer(place).drift(names)
+        return open_tokenizer(place, kinds=kinds).drift(names)
 
 
-def _add_to_tokenizer(path: Path, names: Vocabulary, attributes: pl.DataFrame, out: Path) -> OpenTokenizer:
-    old = open_tokenizer(path)
+def _add_to_tokenizer(
+    path: Path, old: OpenTokenizer, names: Vocabulary, attributes: pl.DataFrame, out: Path
+) -> OpenTokenizer:
     known = len(old.items)
     titles = [old.title(n) for n in range(known)] + item_titles(names, attributes)
     grown = OpenTokenizer(old.tokenizer.with_items(attributes), titles)

@@ -246,13 +246,14 @@ class ItemTokenizer:
         self.ids.save(folder)
 
     @classmethod
-    def load(cls, folder: Path, kinds: Kinds = KINDS) -> ItemTokenizer:
-        """Read what `save` wrote."""
+    def load(cls, folder: Path, kinds: Kinds | None = None) -> ItemTokenizer:
+        """Read what `save` wrote; `kinds` adds parts that are not ours."""
+        known = {**KINDS, **(kinds or {})}
         with untrusted.interpreting(folder, "tokenizer"):
             about = untrusted.mapping(read_json(folder / "tokenizer.json"), "tokenizer.json")
             # Folders from before there were merges do not name them.
             names = ("encoder", "tokenizer", "collisions", "merges")
-            parts: dict[str, Any] = {n: from_dict(None, about[n], kinds) if about.get(n) else None for n in names}
+            parts: dict[str, Any] = {n: from_dict(None, about[n], known) if about.get(n) else None for n in names}
             self = cls(**parts)
             self.text_fields_ = tuple(untrusted.texts(about["text_fields"], "tokenizer.json: text_fields"))
             self.tokenizer_ = _loaded(self.tokenizer, folder / "tokenizer.npz")
@@ -277,9 +278,9 @@ class ItemTokenizer:
             self.save(folder)
 
     @classmethod
-    def from_pretrained(cls, path: str | Path) -> ItemTokenizer:
-        """Read a folder that `save_pretrained` wrote."""
-        return cls.load(open_folder(Path(path), kind=KIND))
+    def from_pretrained(cls, path: str | Path, *, kinds: Kinds | None = None) -> ItemTokenizer:
+        """Read a folder that `save_pretrained` wrote; `kinds` adds parts that are not ours."""
+        return cls.load(open_folder(Path(path), kind=KIND), kinds)
 
     def _with_vectors(self, table: ItemTable) -> ItemTable:
         """The items of the fit with the vectors that they were fitted on."""
