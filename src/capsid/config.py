@@ -21,6 +21,14 @@ from capsid.settings import SettingError, rules_of
 Kinds = Mapping[str, type]
 
 
+class UnknownKindError(ConfigError):
+    """A part of a kind that is neither ours, nor given, nor declared by an installed package."""
+
+    def __init__(self, kind: str, kinds: Kinds) -> None:
+        hint = f"{nearest(kind, kinds)}; for a part of another package install that package, or pass kinds="
+        super().__init__(f"unknown kind of part {kind!r}", hint=hint)
+
+
 def to_dict(value: Any) -> Any:
     """Plain JSON values of a part: hyperparameters only, no learnt state."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -50,7 +58,7 @@ def from_dict(cls: type | None, data: Any, kinds: Kinds) -> Any:
     if kind is not None and getattr(cls, "kind", None) != kind:
         cls = kinds.get(kind) or installed_part(str(kind))
         if cls is None:
-            raise ConfigError(f"unknown kind of part {kind!r}", hint=nearest(str(kind), kinds))
+            raise UnknownKindError(str(kind), kinds)
     if cls is None:
         raise ConfigError("a part without a kind", hint="every part's dictionary carries 'kind'")
     hints = typing.get_type_hints(cls)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from capsid.config import UnknownKindError
 from capsid.errors import ArtifactError, CapsidError
 from capsid.ragged import Ragged
 
@@ -24,6 +25,9 @@ def interpreting(path: Path, what: str) -> Iterator[None]:
     """Whatever the content of `path` makes a reader raise becomes one ArtifactError that names it and has a hint."""
     try:
         yield
+    except UnknownKindError:
+        # The folder may be whole: the package that has the part is missing.
+        raise
     except CapsidError as error:
         if isinstance(error, ArtifactError) and error.hint:
             raise
