@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from capsid.decode.filters import Filter, places_of
+from capsid.decode.filters import Filter, slots_of
 from capsid.decode.ranked import RankedItems
 from capsid.decode.retrieve import Retriever
 from capsid.errors import ConfigError, DataError
@@ -105,15 +105,15 @@ class Answerer:
 
     @cached_property
     def _blocked(self) -> np.ndarray | None:
-        """Places of the retired items, sorted once for all searches."""
+        """Slots of the retired items, sorted once for all searches."""
         retired = self.catalogue.retired
         if not retired:
             return None
-        return places_of(self.retriever.reader.trie, self.catalogue.items.numbers(sorted(retired)))
+        return slots_of(self.retriever.reader.trie, self.catalogue.items.numbers(sorted(retired)))
 
     @cached_property
     def _by_popularity(self) -> tuple[np.ndarray, np.ndarray]:
-        """All items, the most popular first, and the place of each in that order."""
+        """All items, the most popular first, and the rank of each in that order."""
         order = popularity_order(self.catalogue.counts)
         ranks = np.empty(len(order), dtype=np.int64)
         ranks[order] = np.arange(len(order))
@@ -138,7 +138,7 @@ class Answerer:
             return False
         if allow is None:
             return len(self._blocked) == len(self.catalogue.items)
-        return bool(np.isin(places_of(self.retriever.reader.trie, allow), self._blocked).all())
+        return bool(np.isin(slots_of(self.retriever.reader.trie, allow), self._blocked).all())
 
     def _rank(self, rows: list[Rows], k: int) -> RankedItems:
         histories = Ragged.from_rows([r.history for r in rows], np.int64)

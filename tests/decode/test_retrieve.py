@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import TableModel, make_ids, ragged_codes, random_codes, random_generator, retriever_of
 
-from capsid.decode.filters import Filter, places_of
+from capsid.decode.filters import Filter, slots_of
 from capsid.decode.ranked import expand
 from capsid.decode.retrieve import Retriever
 from capsid.errors import DataError
@@ -26,20 +26,20 @@ def test_a_node_is_open_while_an_allowed_item_is_below(codes: list[list[int]], d
     everywhere = set(range(n)) if allow is None else set(allow)
     everywhere -= {*(deny or []), *(blocked or [])}
     options = {"allow": None if allow is None else np.array(allow), "deny": None if deny is None else np.array(deny)}
-    options["blocked"] = None if blocked is None else places_of(trie, np.array(blocked))
+    options["blocked"] = None if blocked is None else slots_of(trie, np.array(blocked))
     rows = None if seen is None else Ragged.from_rows(seen, np.int64)
     if not everywhere:
         with pytest.raises(DataError, match="leave no item"):
             Filter.build(trie, 2, seen=rows, **options)
         return
-    only = Filter.build(trie, 2, seen=rows, **options)
+    filtered = Filter.build(trie, 2, seen=rows, **options)
     for user in range(2):
         allowed = everywhere - set(seen[user] if seen is not None else [])
         nodes = np.arange(trie.nodes)
         wanted = [bool(allowed & set(trie.items[trie.low[m] : trie.high[m]].tolist())) for m in nodes]
-        assert only.open(np.full(trie.nodes, user), nodes).tolist() == wanted
-        places = np.arange(n)
-        assert only.permits(np.full(n, user), places).tolist() == [int(i) in allowed for i in trie.items]
+        assert filtered.open(np.full(trie.nodes, user), nodes).tolist() == wanted
+        slots = np.arange(n)
+        assert filtered.permits(np.full(n, user), slots).tolist() == [int(i) in allowed for i in trie.items]
 
 
 # Items 0, 2, 4 share the id (0, 0); 1 and 3 the id (0, 1); 5 alone has (1, 0).

@@ -23,7 +23,7 @@ POLICIES = st.sampled_from([Suffix(), Bucket()])
 
 
 @given(codes=ragged_codes(absent=True), policy=POLICIES)
-def test_closed_ids_are_prefix_free_and_end_only_where_needed(codes: list[list[int]], policy: CollisionPolicy) -> None:
+def test_prefix_free_rows_have_an_end_token_only_where_needed(codes: list[list[int]], policy: CollisionPolicy) -> None:
     ids = make_ids(codes, SIZES, policy)
     tokens, prefix_free = ([tuple(r.tolist()) for r in rows] for rows in (ids.tokens, ids.prefix_free))
     for own, whole in zip(tokens, prefix_free):

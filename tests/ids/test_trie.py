@@ -20,7 +20,7 @@ from capsid.ragged import Ragged
 Rows = list[tuple[int, ...]]
 
 
-def closed_rows(codes: list[list[int]]) -> Rows:
+def prefix_free_rows(codes: list[list[int]]) -> Rows:
     return [tuple(r.tolist()) for r in make_ids(codes, (4, 4, 4, 4)).prefix_free]
 
 
@@ -34,7 +34,7 @@ def prefixes(rows: Rows) -> set[tuple[int, ...]]:
 
 @given(codes=ragged_codes(absent=True))
 def test_nodes_are_the_prefixes(codes: list[list[int]]) -> None:
-    rows = closed_rows(codes)
+    rows = prefix_free_rows(codes)
     trie = build(rows)
     paths = [tuple(trie.path(n)) for n in range(trie.nodes)]
     assert len(trie) == len(rows)
@@ -44,7 +44,7 @@ def test_nodes_are_the_prefixes(codes: list[list[int]]) -> None:
 
 @given(codes=ragged_codes())
 def test_children_are_the_prefixes_one_longer(codes: list[list[int]]) -> None:
-    rows = closed_rows(codes)
+    rows = prefix_free_rows(codes)
     trie = build(rows)
     nodes = np.arange(trie.nodes)[::-1].copy()
     edges = trie.children(nodes)
@@ -58,7 +58,7 @@ def test_children_are_the_prefixes_one_longer(codes: list[list[int]]) -> None:
 
 @given(codes=ragged_codes(), data=st.data())
 def test_walk_finds_exactly_the_edges(codes: list[list[int]], data: st.DataObject) -> None:
-    rows = closed_rows(codes)
+    rows = prefix_free_rows(codes)
     trie = build(rows)
     nodes = np.array(data.draw(st.lists(st.integers(0, trie.nodes - 1), min_size=1, max_size=30)))
     tokens = np.array(data.draw(st.lists(st.integers(0, 20), min_size=len(nodes), max_size=len(nodes))))
@@ -71,7 +71,7 @@ def test_walk_finds_exactly_the_edges(codes: list[list[int]], data: st.DataObjec
 
 @given(codes=ragged_codes())
 def test_leaves_buckets_and_rows(codes: list[list[int]]) -> None:
-    rows = closed_rows(codes)
+    rows = prefix_free_rows(codes)
     trie = build(rows)
     leaves = [tuple(trie.path(int(leaf))) for leaf in trie.leaves]
     assert leaves == sorted(set(rows))
@@ -80,12 +80,12 @@ def test_leaves_buckets_and_rows(codes: list[list[int]]) -> None:
         assert tuple(trie.path(int(leaf))) == rows[row]
         assert trie.bucket(int(leaf)).tolist() == [i for i, other in enumerate(rows) if other == rows[row]]
     assert trie.rows() == Ragged.from_rows(rows)
-    assert trie.items[trie.positions].tolist() == trie.positions[trie.items].tolist() == list(range(len(rows)))
+    assert trie.items[trie.slots].tolist() == trie.slots[trie.items].tolist() == list(range(len(rows)))
 
 
 @given(codes=ragged_codes())
 def test_every_node_covers_its_items(codes: list[list[int]]) -> None:
-    rows = closed_rows(codes)
+    rows = prefix_free_rows(codes)
     trie = build(rows)
     for node in range(trie.nodes):
         path = tuple(trie.path(node))
@@ -95,7 +95,7 @@ def test_every_node_covers_its_items(codes: list[list[int]]) -> None:
 
 @given(codes=ragged_codes(size=2, depths=2), data=st.data())
 def test_buckets_are_in_order_of_priority(codes: list[list[int]], data: st.DataObject) -> None:
-    rows = closed_rows(codes)
+    rows = prefix_free_rows(codes)
     priority = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(rows), max_size=len(rows))))
     trie = build(rows, priority)
     for leaf in trie.leaves:
@@ -118,8 +118,8 @@ def tail(rows: Ragged, old: int) -> Ragged:
 
 @given(old=ragged_codes(absent=True), new=ragged_codes(absent=True))
 def test_extending_is_building_anew(old: list[list[int]], new: list[list[int]]) -> None:
-    both = Ragged.from_rows(closed_rows(old + new))
-    before = build(closed_rows(old))
+    both = Ragged.from_rows(prefix_free_rows(old + new))
+    before = build(prefix_free_rows(old))
     copy = [getattr(before, name).copy() for name in ARRAYS]
     same_trie(before.extend(tail(both, len(old))), Trie.build(both, old_order(before, len(both))))
     assert all((getattr(before, name) == array).all() for name, array in zip(ARRAYS, copy)), "the old one is left alone"
@@ -129,10 +129,10 @@ def test_extending_is_building_anew(old: list[list[int]], new: list[list[int]]) 
 @given(codes=ragged_codes(most=40), data=st.data())
 def test_extending_one_by_one_is_extending_at_once(codes: list[list[int]], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, len(codes)), max_size=6)) | {1, len(codes)})
-    trie = build(closed_rows(codes[:1]))
+    trie = build(prefix_free_rows(codes[:1]))
     for before, after in itertools.pairwise(cuts):
-        trie = trie.extend(tail(Ragged.from_rows(closed_rows(codes[:after])), before))
-    same_trie(trie, build(closed_rows(codes)))
+        trie = trie.extend(tail(Ragged.from_rows(prefix_free_rows(codes[:after])), before))
+    same_trie(trie, build(prefix_free_rows(codes)))
 
 
 @given(old=ragged_codes(size=2, depths=2), new=ragged_codes(size=2, depths=3), data=st.data())
@@ -140,14 +140,14 @@ def test_extending_keeps_the_order_inside_buckets(
     old: list[list[int]], new: list[list[int]], data: st.DataObject
 ) -> None:
     priority = np.array(data.draw(st.permutations(range(len(old)))))
-    both = Ragged.from_rows(closed_rows(old + new))
+    both = Ragged.from_rows(prefix_free_rows(old + new))
     after = np.concatenate([priority, np.arange(len(old), len(old) + len(new))])
-    same_trie(build(closed_rows(old), priority).extend(tail(both, len(old))), Trie.build(both, after))
+    same_trie(build(prefix_free_rows(old), priority).extend(tail(both, len(old))), Trie.build(both, after))
 
 
 def old_order(trie: Trie, items: int) -> np.ndarray:
     """Priorities that put the old items as they stand, then the new ones."""
-    return np.concatenate([trie.positions, np.arange(len(trie), items)])
+    return np.concatenate([trie.slots, np.arange(len(trie), items)])
 
 
 def test_extending_with_open_ids_is_refused() -> None:
@@ -163,27 +163,27 @@ def test_extending_with_open_ids_is_refused() -> None:
 @pytest.mark.parametrize("memory_map", [False, True])
 def test_saved_and_loaded_is_the_same(tmp_path: Path, memory_map: bool) -> None:
     codes = [[0], [0, 1], [0, 1, 2], [3, 3, 3, 3], [0, 1], [2]]
-    trie = build(closed_rows(codes))
+    trie = build(prefix_free_rows(codes))
     trie.save(tmp_path / "trie")
     loaded = Trie.load(tmp_path / "trie", memory_map=memory_map)
     same_trie(loaded, trie)
-    for name in (*ARRAYS, "positions"):
+    for name in (*ARRAYS, "slots"):
         array = getattr(loaded, name)
         assert type(array) is np.ndarray
         assert isinstance(array.base, np.memmap) == memory_map, name
-    np.testing.assert_array_equal(loaded.positions, trie.positions)
+    np.testing.assert_array_equal(loaded.slots, trie.slots)
     assert loaded.nbytes == trie.nbytes
     assert loaded.rows() == trie.rows()
-    bigger = Ragged.from_rows(closed_rows([*codes, [1, 1], [0, 1, 2, 3]]))
+    bigger = Ragged.from_rows(prefix_free_rows([*codes, [1, 1], [0, 1, 2, 3]]))
     same_trie(loaded.extend(tail(bigger, len(codes))), Trie.build(bigger))
 
 
-def test_a_folder_without_positions(tmp_path: Path) -> None:
+def test_a_folder_without_stored_slots(tmp_path: Path) -> None:
     """As older versions wrote it."""
-    trie = build(closed_rows([[0], [0, 1], [3], [2], [0, 1]]))
+    trie = build(prefix_free_rows([[0], [0, 1], [3], [2], [0, 1]]))
     trie.save(tmp_path)
     (tmp_path / "positions.npy").unlink()
-    np.testing.assert_array_equal(Trie.load(tmp_path, memory_map=True).positions, trie.positions)
+    np.testing.assert_array_equal(Trie.load(tmp_path, memory_map=True).slots, trie.slots)
 
 
 @given(seed=st.integers(0, 99), base=st.sampled_from([2, 40_000, 70_000, 2_000_000_000]), depths=st.integers(1, 6))

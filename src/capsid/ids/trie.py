@@ -27,7 +27,8 @@ ROOT = 0
 # What the probability of a token is normalised over: all tokens, or the children of its node.
 Over = Literal["vocabulary", "children"]
 _ARRAYS = ("first_child", "token", "low", "high", "items")
-_POSITIONS = "positions"
+# Old folders hold the slots under this name.
+_SLOTS_FILE = "positions"
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +116,8 @@ class Trie:
         return leaves if (starts[1:] > starts[:-1]).all() else leaves[np.argsort(starts)]
 
     @cached_property
-    def positions(self) -> np.ndarray:
-        """Place of every item in lexicographic order (the inverse of `items`); stored, so that it can be mapped."""
+    def slots(self) -> np.ndarray:
+        """Each item's index in trie order: the inverse of `items`. It is stored so that it can be memory-mapped."""
         out = np.empty(len(self.items), dtype=self.items.dtype)
         out[self.items] = np.arange(len(self.items), dtype=self.items.dtype)
         return out
@@ -127,8 +128,9 @@ class Trie:
 
     def leaf_of(self, items: np.ndarray) -> np.ndarray:
         """The leaf at which each item's id ends."""
-        places = np.searchsorted(self.low[self.leaves], self.positions[items], side="right") - 1
-        return self.leaves[places]
+        # The leaf whose range low .. high holds the item's slot is the last one that begins at or before it.
+        index = np.searchsorted(self.low[self.leaves], self.slots[items], side="right") - 1
+        return self.leaves[index]
 
     def bucket(self, leaf: int) -> np.ndarray:
         """Row numbers of the items that share this leaf's id, best first."""
@@ -143,9 +145,9 @@ class Trie:
 
     def walk(self, nodes: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """The child of every node over its token, or -1."""
-        place = self.before(nodes, tokens)
-        found = (place < self.first_child[nodes + 1]) & (self.token[np.minimum(place, self.nodes - 1)] == tokens)
-        return np.where(found, place, -1)
+        child = self.before(nodes, tokens)
+        found = (child < self.first_child[nodes + 1]) & (self.token[np.minimum(child, self.nodes - 1)] == tokens)
+        return np.where(found, child, -1)
 
     def before(self, nodes: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """The first child of every node whose token is not smaller, or where the next node's children begin.
@@ -203,21 +205,22 @@ class Trie:
     def save(self, folder: Path) -> None:
         """One npy file for each array, so that all can be mapped into memory."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (*_ARRAYS, _POSITIONS):
-            np.save(folder / f"{name}.npy", getattr(self, name), allow_pickle=False)
+        arrays = {name: getattr(self, name) for name in _ARRAYS} | {_SLOTS_FILE: self.slots}
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
 
     @classmethod
     def load(cls, folder: Path, *, memory_map: bool = False) -> Trie:
         """Read what `save` wrote; mapped arrays are paged in as the search touches them, and processes share them."""
         trie = cls(*(load_array(folder / f"{name}.npy", memory_map=memory_map) for name in _ARRAYS))
-        # Older folders have no positions; they are then computed when they are first asked for.
-        if (folder / f"{_POSITIONS}.npy").exists():
-            trie.__dict__[_POSITIONS] = load_array(folder / f"{_POSITIONS}.npy", memory_map=memory_map)
+        # The oldest folders have no slots file; `slots` is then computed on first use.
+        if (folder / f"{_SLOTS_FILE}.npy").exists():
+            trie.__dict__["slots"] = load_array(folder / f"{_SLOTS_FILE}.npy", memory_map=memory_map)
         trie._refuse_what_is_no_trie(folder)
         return trie
 
     def _refuse_what_is_no_trie(self, folder: Path) -> None:
-        """Numbers of a file are used as places in arrays: each must lie where it can, and nodes must form one tree."""
+        """The stored numbers are used as array indices: each must be in range, and the nodes must form one tree."""
         arrays, n, nodes = {name: getattr(self, name) for name in _ARRAYS}, len(self.items), len(self.token)
         check = partial(untrusted.integers, arrays, what=str(folder))
         check("first_child", count=nodes + 1, least=1, below=nodes + 1)
@@ -231,11 +234,11 @@ class Trie:
         whole = nodes and self.first_child[0] == 1 and self.first_child[-1] == nodes and self.high[0] == n
         if not (ordered and below and whole and self.low[0] == 0):
             raise untrusted.refuse(f"{folder} does not hold a tree of ids")
-        if _POSITIONS in self.__dict__:
-            arrays[_POSITIONS] = self.positions
-            check(_POSITIONS, count=n, below=n)
-        if not np.array_equal(self.positions[self.items], np.arange(n)):
-            raise untrusted.refuse(f"{folder}: an item has no place, or two")
+        if "slots" in self.__dict__:
+            arrays[_SLOTS_FILE] = self.slots
+            check(_SLOTS_FILE, count=n, below=n)
+        if not np.array_equal(self.slots[self.items], np.arange(n)):
+            raise untrusted.refuse(f"{folder}: every item must have exactly one slot in trie order")
         self._checked()
 
 
@@ -250,11 +253,11 @@ def _joined(levels: list[np.ndarray]) -> np.ndarray:
 class _Growth:
     """What new rows change. M sorted new rows, A added nodes in their order, T old nodes that rows go through.
 
-    Row i goes before place `places_M[i]`. Node j goes before old node `before_A[j]`, below old node `parents_A[j]` or,
-    where `fresh_A`, below added node `parents_A[j]`. Ranges are those of the grown trie.
+    Row i goes before slot `slots_M[i]` of the old trie. Node j goes before old node `before_A[j]`; its parent is old
+    node `parents_A[j]` or, where `fresh_A`, added node `parents_A[j]`. Ranges are those of the grown trie.
     """
 
-    places_M: np.ndarray
+    slots_M: np.ndarray
     before_A: np.ndarray
     tokens_A: np.ndarray
     parents_A: np.ndarray
@@ -267,7 +270,7 @@ class _Growth:
 def _growth(trie: Trie, new: Ragged, order: np.ndarray) -> _Growth:
     """Walk all new rows through the trie at once, depth by depth; rows with one prefix are a group and act together."""
     rows = len(order)
-    places_M, starts = np.full(rows, -1, dtype=np.int64), np.arange(rows)
+    slots_M, starts = np.full(rows, -1, dtype=np.int64), np.arange(rows)
     # Where each row is: an old node, or (once fresh) the old node before which its added node goes.
     node_M, fresh_M, parent_M = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=bool), np.full(rows, -1)
     changed = starts == 0
@@ -281,8 +284,8 @@ def _growth(trie: Trie, new: Ragged, order: np.ndarray) -> _Growth:
         firsts = np.flatnonzero(changed)
         ends = np.append(firsts[1:], rows)
         here = values[firsts] != ABSENT
-        stopped = np.repeat(~here, ends - firsts) & (places_M < 0)
-        places_M[stopped] = trie.high[node_M[stopped]]
+        stopped = np.repeat(~here, ends - firsts) & (slots_M < 0)
+        slots_M[stopped] = trie.high[node_M[stopped]]
         first, end = firsts[here], ends[here]
         at, fresh, token = node_M[first], fresh_M[first], values[first].astype(np.int64)
         node = np.where(fresh, ROOT, at)
@@ -292,8 +295,8 @@ def _growth(trie: Trie, new: Ragged, order: np.ndarray) -> _Growth:
         spot_low = trie.low[np.minimum(spot, trie.nodes - 1)]
         old = inside & (trie.token[np.minimum(spot, trie.nodes - 1)] == token)
         # A row that leaves the old trie goes before the next sibling's items, or behind all items of its last node.
-        place = np.where(fresh, places_M[first], np.where(inside, spot_low, trie.high[node]))
-        low, high = place + first, place + end
+        slot = np.where(fresh, slots_M[first], np.where(inside, spot_low, trie.high[node]))
+        low, high = slot + first, slot + end
         # Items of an old leaf that is gone on from move into an end node, with the new rows that end there.
         opened = leaf & np.append(True, node[1:] != node[:-1])
         ending = opened & (token == END)
@@ -315,20 +318,20 @@ def _growth(trie: Trie, new: Ragged, order: np.ndarray) -> _Growth:
         group = np.repeat(np.arange(len(first)), end - first)
         member = np.repeat(here, ends - firsts)
         node_M[member], parent_M[member] = spot[group], number[group]
-        fresh_M[member], places_M[member] = ~old[group], np.where(old, -1, place)[group]
-    places_M[places_M < 0] = trie.high[node_M[places_M < 0]]
+        fresh_M[member], slots_M[member] = ~old[group], np.where(old, -1, slot)[group]
+    slots_M[slots_M < 0] = trie.high[node_M[slots_M < 0]]
     table_A6, table_T3 = np.concatenate(added), np.concatenate(touched)
     before, tokens, parents, fresh_A = table_A6[:, :4].T
-    return _Growth(places_M, before, tokens, parents, fresh_A == 1, table_A6[:, 4:], table_T3[:, 0], table_T3[:, 1:])
+    return _Growth(slots_M, before, tokens, parents, fresh_A == 1, table_A6[:, 4:], table_T3[:, 0], table_T3[:, 1:])
 
 
 def _grown(trie: Trie, order: np.ndarray, growth: _Growth) -> Trie:
     """The five arrays with the growth put in."""
     total = len(trie) + len(order)
     index = np.int32 if total < 2**30 else np.int64
-    items = np.insert(trie.items.astype(index, copy=False), growth.places_M, (len(trie) + order).astype(index))
-    # How many new rows stand before each old place.
-    rows_before = np.cumsum(np.bincount(growth.places_M, minlength=len(trie) + 1), dtype=index)
+    items = np.insert(trie.items.astype(index, copy=False), growth.slots_M, (len(trie) + order).astype(index))
+    # How many new rows come before each old slot.
+    rows_before = np.cumsum(np.bincount(growth.slots_M, minlength=len(trie) + 1), dtype=index)
     shift = rows_before[trie.low]
     low, high = trie.low + shift, trie.high + shift
     low[growth.touched_T], high[growth.touched_T] = growth.ranges_T2.T
