@@ -32,12 +32,12 @@ from capsid.ragged import Ragged
 from capsid.recipes import get_recipe
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 
-PAPER_STOP = {"codebooks": "256,256,256,256,256,256", "confidence": "0.82", "residual": "0.08", "crowd": "0"}
-FIXED = {"confidence": "1", "crowd": "0"}
+PAPER_STOP = {"codebooks": "256,256,256,256,256,256", "confidence": "0.82", "residual": "0.08", "max_sharing": "0"}
+FIXED = {"confidence": "1", "max_sharing": "0"}
 VARIANTS: dict[str, dict[str, str]] = {
     "capsid": {},
     "stop: confidence .82": PAPER_STOP,
-    "stop: confidence .82 and own prefix": {**PAPER_STOP, "crowd": "1"},
+    "stop: confidence .82 and own prefix": {**PAPER_STOP, "max_sharing": "1"},
     "at most 3 codes": {"codebooks": "256,256,256"},
     "fixed length 2": {**FIXED, "codebooks": "256,256"},
     "fixed length 4": FIXED,

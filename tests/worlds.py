@@ -63,12 +63,12 @@ def ragged_codes(
     return st.lists(row.map(lambda r: [*r[:-1], max(r[-1], 0)]), min_size=1, max_size=most)
 
 
-def crowded_prefixes(codes: Sequence[Sequence[int]], crowd: int, of: str = "codes") -> set[tuple[int, ...]]:
-    """Prefixes of more than `crowd` different full codes (or items), counted one by one; none where `crowd` is 0."""
+def shared_prefixes(codes: Sequence[Sequence[int]], max_sharing: int, of: str = "codes") -> set[tuple[int, ...]]:
+    """Prefixes of more than `max_sharing` different full codes (or items), counted one by one; none where it is 0."""
     rows = [tuple(int(c) for c in row) for row in codes]
     counted = set(rows) if of == "codes" else rows
     counts = Counter(row[:depth] for row in counted for depth in range(1, len(row) + 1))
-    return {prefix for prefix, count in counts.items() if crowd and count > crowd}
+    return {prefix for prefix, count in counts.items() if max_sharing and count > max_sharing}
 
 
 def random_generator(

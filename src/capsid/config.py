@@ -165,7 +165,8 @@ def _dropped(cls: type) -> Mapping[str, str]:
 def _require_field(cls: type, name: str) -> None:
     names = [f.name for f in dataclasses.fields(cls)]
     if name not in names:
-        hint = _dropped(cls).get(name) or nearest(name, names)
+        renamed = next((f"it is now called {r.name!r}" for r in rules_of(cls) if name in r.formerly), None)
+        hint = renamed or _dropped(cls).get(name) or nearest(name, names)
         raise ConfigError(f"{cls.__name__} has no field {name!r}", hint=hint)
 
 

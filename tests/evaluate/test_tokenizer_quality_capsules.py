@@ -37,7 +37,7 @@ def table(vectors: np.ndarray) -> ItemTable:
 @pytest.fixture(scope="module")
 def tokenizer() -> CapsuleTokenizer:
     training = Training(steps=20, batch_size=64, ema=0.0, validate_every=10)
-    settings = CapsuleTokenizer(codebooks=(8, 4, 4), dim=16, rank=2, confidence=0.6, crowd=8, training=training)
+    settings = CapsuleTokenizer(codebooks=(8, 4, 4), dim=16, rank=2, confidence=0.6, max_sharing=8, training=training)
     return settings.fit(table(VECTORS))
 
 
@@ -68,7 +68,7 @@ def test_the_report_of_a_routing_tokenizer(tokenizer: CapsuleTokenizer) -> None:
 
 def test_prefixes_are_named_only_where_they_are_counted(tokenizer: CapsuleTokenizer) -> None:
     plain = copy.copy(tokenizer)
-    plain.crowd = 0
+    plain.max_sharing = 0
     assert set(routing_quality(plain, VECTORS).stop_causes) == {"confidence", "residual", "cap"}
 
 

@@ -150,5 +150,6 @@ def test_settings_may_not_use_what_is_gone() -> None:
     with pytest.raises(ConfigError, match="Boat has no field 'engine'") as caught:
         override(Boat(), "engine", "diesel")
     assert caught.value.hint == "boats are rowed"
-    with pytest.raises(ConfigError, match="Boat has no field 'rowers'"):
+    with pytest.raises(ConfigError, match="Boat has no field 'rowers'") as caught:
         override(Boat(), "rowers", "2")
+    assert caught.value.hint == "it is now called 'crew'"

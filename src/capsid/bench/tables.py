@@ -265,7 +265,7 @@ def hyperparameters_table(source: Source) -> Table:
         ("capsule width", t.dim or "as the vectors", "64"),
         ("rounds T", t.rounds, "3"),
         ("longest id", len(t.codebooks), "6"),
-        ("confidence tau", t.confidence if not t.crowd else f"{t.confidence:g} and own prefix", "0.82"),
+        ("confidence tau", t.confidence if not t.max_sharing else f"{t.confidence:g} and own prefix", "0.82"),
         ("residual epsilon", t.residual, "0.08"),
         ("alpha", " to ".join(f"{a:g}" for a in m.alpha), "0.6"),
         ("theta", " to ".join(f"{v:g}" for v in m.theta), "0.90 to 0.55"),
@@ -351,7 +351,7 @@ def _design(recipe: Recipe) -> tuple[str, ...]:
     tokenizer: Mapping[str, Any] = recipe.to_dict()["tokenizer"]
     routes = tokenizer["kind"] == "capsules"
     soft = "routing" if routes and tokenizer["winner"] == "soft" else "no"
-    if routes and tokenizer["crowd"]:
+    if routes and tokenizer["max_sharing"]:
         length = "ends where it is unique"
     else:
         length = "confidence" if routes else "fixed"

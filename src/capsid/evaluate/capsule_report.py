@@ -32,7 +32,7 @@ CHANCE = 1.63
 class Routing(Tracing, Protocol):
     """A fitted tokenizer that routes by agreement and ends ids by itself."""
 
-    crowd: int
+    max_sharing: int
     residual_of: str
     network_: CapsuleNetwork
     reference_: np.ndarray
@@ -77,7 +77,7 @@ def routing_quality(tokenizer: Routing, vectors_NI: np.ndarray) -> RoutingQualit
     seen = tokenizer.trace_vectors(vectors_NI)
     stops = tokenizer.stop(seen)
     return RoutingQuality(
-        stop_causes=stops.shares(with_prefix=tokenizer.crowd > 0),
+        stop_causes=stops.shares(with_prefix=tokenizer.max_sharing > 0),
         winner_mass=mean_of_reaching(seen.mass, stops.lengths),
         confidences=mean_of_reaching(seen.confidence, stops.lengths),
         norm_increasing_share=mean_of_reaching(seen.grew, stops.lengths),

@@ -193,8 +193,8 @@ def _why(tokenizer: Routing, seen: Trace) -> Stopped:
         "confidence": f"the confidence {seen.confidence[0, depth - 1]:.3f} is at least {rules.confidence:g}",
         "residual": f"the {kind} residual {residual:.3f} is at most {rules.residual:g}",
         "cap": f"the longest id has {depth} codes, and no rule ended it before",
-        "prefix": f"a rule would have ended it before, but there its prefix stood for more than {rules.crowd}"
-        f" full {'code' if rules.crowd == 1 else 'codes'} of the fit",
+        "prefix": f"a rule would have ended it earlier, but there more than {rules.max_sharing}"
+        f" {'code' if rules.max_sharing == 1 else 'codes'} of the fitted catalogue began with its prefix",
     }
     return Stopped(cause, depth, because[cause], asdict(rules))
 

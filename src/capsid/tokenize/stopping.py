@@ -18,28 +18,28 @@ CONFIDENCE, RESIDUAL, CAP, PREFIX = range(4)
 
 @dataclass(frozen=True)
 class StopRules:
-    """Stop at depth l when q_l >= confidence or |r_l| <= residual, and at most `crowd` codes begin with the prefix.
+    """Stop at depth l if q_l >= confidence or |r_l| <= residual, and at most `max_sharing` codes begin with the prefix.
 
-    `crowd` 1: no other code does. `crowd` 0 leaves the prefixes out, which is the paper's rule. Ids have at least
-    `shortest` codes.
+    With `max_sharing` 1 the prefix must be unique. With 0 prefixes are not counted, which is the paper's rule. Ids
+    have at least `shortest` codes.
     """
 
     confidence: float = 0.82
     residual: float = 0.08
-    crowd: int = 0
+    max_sharing: int = 0
     shortest: int = 1
 
 
 @dataclass(frozen=True, eq=False)
-class Crowded:
-    """Prefixes that more than `crowd` codes (or items) of the fitted catalogue share, as sorted keys by depth."""
+class SharedPrefixes:
+    """Prefixes that more than `max_sharing` codes (or items) of the fitted catalogue share, as sorted keys by depth."""
 
     sizes: tuple[int, ...]
     keys: tuple[np.ndarray, ...]
 
     @classmethod
-    def nowhere(cls, sizes: Sequence[int]) -> Crowded:
-        """No prefix is crowded."""
+    def none(cls, sizes: Sequence[int]) -> SharedPrefixes:
+        """No prefix counts as shared."""
         return cls(tuple(sizes), tuple(np.zeros(0, dtype=np.uint64) for _ in sizes))
 
     @classmethod
@@ -47,33 +47,33 @@ class Crowded:
         cls,
         codes_ND: np.ndarray,
         sizes: Sequence[int],
-        crowd: int,
+        max_sharing: int,
         of: Literal["codes", "items"] = "codes",
-    ) -> Crowded:
+    ) -> SharedPrefixes:
         """From the full codes of a catalogue.
 
         `of="codes"` counts equal codes once, since no length can tell them apart; `of="items"` counts every item.
         """
-        if crowd <= 0:
-            return cls.nowhere(sizes)
+        if max_sharing <= 0:
+            return cls.none(sizes)
         keys_ND = prefix_keys(codes_ND)
         if of == "codes":
             _, first = np.unique(keys_ND[:, -1], return_index=True)
             keys_ND = keys_ND[first]
-        crowded = []
+        shared = []
         for depth in range(len(sizes)):
             keys, counts = np.unique(keys_ND[:, depth], return_counts=True)
-            crowded.append(keys[counts > crowd])
-        return cls(tuple(sizes), tuple(crowded))
+            shared.append(keys[counts > max_sharing])
+        return cls(tuple(sizes), tuple(shared))
 
     def mask(self, codes_ND: np.ndarray) -> np.ndarray:
-        """Where a prefix is crowded. Shape: (items, depths)."""
+        """Where a prefix is shared by more than `max_sharing` codes. Shape: (items, depths)."""
         keys_ND = prefix_keys(codes_ND)
         out = np.zeros(codes_ND.shape, dtype=bool)
         for depth, keys in enumerate(self.keys):
             if len(keys):
-                place = np.searchsorted(keys, keys_ND[:, depth]).clip(max=len(keys) - 1)
-                out[:, depth] = keys[place] == keys_ND[:, depth]
+                index = np.searchsorted(keys, keys_ND[:, depth]).clip(max=len(keys) - 1)
+                out[:, depth] = keys[index] == keys_ND[:, depth]
         return out
 
 
@@ -113,17 +113,17 @@ class Stops:
         return {name: float((self.causes == i).sum() / n) for i, name in enumerate(names)}
 
 
-def stop(confidence_ND: np.ndarray, residual_ND: np.ndarray, crowded_ND: np.ndarray, rules: StopRules) -> Stops:
+def stop(confidence_ND: np.ndarray, residual_ND: np.ndarray, shared_ND: np.ndarray, rules: StopRules) -> Stops:
     """The first depth at which an id may end.
 
     Confidence is named where both rules fire, the cap only where none did. An id that a rule would have ended earlier,
-    had its prefix not been crowded, ends because of its prefix.
+    if its prefix were not shared, ends because of its prefix.
     """
     sure_ND = confidence_ND >= rules.confidence
     small_ND = residual_ND <= rules.residual
     late_D = np.arange(sure_ND.shape[1]) >= rules.shortest - 1
     wants_ND = (sure_ND | small_ND) & late_D
-    may_ND = wants_ND & ~crowded_ND
+    may_ND = wants_ND & ~shared_ND
     stopped_N = may_ND.any(1)
     lengths_N = np.where(stopped_N, may_ND.argmax(1) + 1, sure_ND.shape[1])
     rows = np.arange(len(lengths_N))

@@ -1,6 +1,6 @@
 """The paper's Algorithm 1, one item at a time, in loops and float64: the slow twin of the capsule network.
 
-The switches are the tokenizer's settings, the crowded prefixes a plain set. Knows no batch, no torch and no training.
+The switches are the tokenizer's settings, the shared prefixes a plain set. Knows no batch, no torch and no training.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Answer:
 
 
 def algorithm_one(
-    x_D: np.ndarray, depths: list[Capsules], how: CapsuleTokenizer, crowded: Collection[tuple[int, ...]] = ()
+    x_D: np.ndarray, depths: list[Capsules], how: CapsuleTokenizer, shared: Collection[tuple[int, ...]] = ()
 ) -> Answer:
     """Algorithm 1, line by line. `depths` has the L_max depths."""
     x_D = x_D.astype(np.float64)
@@ -68,7 +68,7 @@ def algorithm_one(
         left = np.linalg.norm(hard_D if how.residual_of == "hard" else soft_D)
         rule = "confidence" if step.confidence >= how.confidence else "residual" if left <= how.residual else None
         if rule is not None and depth >= how.shortest:
-            if tuple(s.token for s in steps) not in crowded:
+            if tuple(s.token for s in steps) not in shared:
                 return Answer(steps, "prefix" if blocked else rule)
             blocked = True
     return Answer(steps, "cap")

@@ -17,7 +17,7 @@ from capsid.tokenize.capsules.encoding import trace
 from capsid.tokenize.capsules.low_rank import LowRank
 from capsid.tokenize.capsules.network import CapsuleNetwork
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
-from capsid.tokenize.stopping import Crowded
+from capsid.tokenize.stopping import SharedPrefixes
 from capsid.train.options import Training
 
 VECTORS = planted_vectors(branching=(4, 3, 3), items_per_leaf=3)
@@ -90,9 +90,9 @@ def test_prefix_counts_follow_the_new_codes() -> None:
     learn(tokenizer.begin_adapting(2, seed=1), 4.0)
     tokenizer.end_adapting(TABLE, old, 1.0)
     full_NL = trace(tokenizer.network_, VECTORS).codes
-    fresh = Crowded.count(full_NL, tokenizer.codebooks, tokenizer.crowd)
-    stale = fitted().crowded_
-    np.testing.assert_array_equal(tokenizer.crowded_.mask(full_NL), fresh.mask(full_NL))
+    fresh = SharedPrefixes.count(full_NL, tokenizer.codebooks, tokenizer.max_sharing)
+    stale = fitted().shared_prefixes_
+    np.testing.assert_array_equal(tokenizer.shared_prefixes_.mask(full_NL), fresh.mask(full_NL))
     assert not np.array_equal(stale.mask(full_NL), fresh.mask(full_NL)), "the planted change must matter"
 
 

@@ -14,12 +14,12 @@ from capsule_worlds import VARIANTS, World, array, in_double, make_world, plain,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from worlds import crowded_prefixes
+from worlds import shared_prefixes
 
 from capsid.tokenize.capsules import encoding
 from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork, Depth
 from capsid.tokenize.capsules.votes import FactorisedPoses
-from capsid.tokenize.stopping import CAUSES, Crowded, Stops, stop
+from capsid.tokenize.stopping import CAUSES, SharedPrefixes, Stops, stop
 
 CLOSE = {"rtol": 1e-7, "atol": 1e-9}
 FACTORISED = [name for name, fields in VARIANTS.items() if fields.get("rank", 0)]
@@ -119,11 +119,11 @@ def with_rules(world: World, shares: tuple[float, float], **fields: int) -> Worl
 
 def quick_stops(world: World, depths: list[Depth], codes_NL: np.ndarray) -> Stops:
     how = world.settings
-    crowded = Crowded.count(codes_NL, how.codebooks, how.crowd)
+    shared = SharedPrefixes.count(codes_NL, how.codebooks, how.max_sharing)
     left = [array(d.hard_BD if how.residual_of == "hard" else d.soft_BD) for d in depths]
     confidence_NL = np.stack([array(d.confidence_B) for d in depths], 1)
     residual_NL = np.stack([np.linalg.norm(r, axis=1) for r in left], 1)
-    return stop(confidence_NL, residual_NL, crowded.mask(codes_NL), how.rules)
+    return stop(confidence_NL, residual_NL, shared.mask(codes_NL), how.rules)
 
 
 def check_items(answers: list[Answer], depths: list[Depth]) -> None:
@@ -159,16 +159,16 @@ def check_item(answer: Answer, depths: list[Depth], row: int) -> None:
 )
 @in_double()
 def test_the_network_is_algorithm_one(
-    variant: str, seed: int, scale: float, shares: tuple[float, float], crowd: int, shortest: int
+    variant: str, seed: int, scale: float, shares: tuple[float, float], max_sharing: int, shortest: int
 ) -> None:
-    world = with_rules(make_world(variant, seed, scale=scale), shares, crowd=crowd, shortest=shortest)
+    world = with_rules(make_world(variant, seed, scale=scale), shares, max_sharing=max_sharing, shortest=shortest)
     depths = world.run()
     codes_NL = np.stack([d.code_B.numpy() for d in depths], 1)
     stops = quick_stops(world, depths, codes_NL)
-    crowded = crowded_prefixes(codes_NL.tolist(), crowd)
+    shared = shared_prefixes(codes_NL.tolist(), max_sharing)
     layers = plain(world.network)
     # Line 1 makes three times an item the same unit vector again.
-    answers = [algorithm_one(3.0 * x_D, layers, world.settings, crowded) for x_D in array(world.unit_ND)]
+    answers = [algorithm_one(3.0 * x_D, layers, world.settings, shared) for x_D in array(world.unit_ND)]
     check_items(answers, depths)
     assert [len(a.steps) for a in answers] == stops.lengths.tolist()
     assert [a.cause for a in answers] == [CAUSES[c] for c in stops.causes]
@@ -179,10 +179,10 @@ def test_every_cause_and_length_comes_up() -> None:
     seen = set()
     with in_double():
         for seed in range(6):
-            world = with_rules(make_world("default", seed, items=30), (0.7, 0.2), crowd=1)
+            world = with_rules(make_world("default", seed, items=30), (0.7, 0.2), max_sharing=1)
             layers, depths = plain(world.network), world.run()
-            crowded = crowded_prefixes(np.stack([d.code_B.numpy() for d in depths], 1).tolist(), 1)
-            answers = [algorithm_one(x_D, layers, world.settings, crowded) for x_D in array(world.unit_ND)]
+            shared = shared_prefixes(np.stack([d.code_B.numpy() for d in depths], 1).tolist(), 1)
+            answers = [algorithm_one(x_D, layers, world.settings, shared) for x_D in array(world.unit_ND)]
             seen |= {(a.cause, len(a.tokens)) for a in answers}
     assert {cause for cause, _ in seen} == set(CAUSES)
     assert {length for _, length in seen} == {1, 2, 3}

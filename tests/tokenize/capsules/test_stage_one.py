@@ -38,7 +38,7 @@ def small(**fields: Any) -> CapsuleTokenizer:
 
 
 def fixed(**fields: Any) -> CapsuleTokenizer:
-    return small(**{"confidence": 1.0, "residual": 0.0, "crowd": 0, **fields})
+    return small(**{"confidence": 1.0, "residual": 0.0, "max_sharing": 0, **fields})
 
 
 def purity(codes_N: np.ndarray, truth_N: np.ndarray) -> float:
@@ -136,7 +136,7 @@ def test_collapse_is_said_loudly() -> None:
         winner_mass=(),
         leak=(1.0, 1.0),
         start="random",
-        crowd=0,
+        max_sharing=0,
         reseed=False,
         training=training(4),
     )
@@ -203,7 +203,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "hard winner": {"winner": "hard"},
     "T=1": {"rounds": 1},
     "T=5": {"rounds": 5},
-    "fixed length 2": {"codebooks": (8, 8), "confidence": 1.0, "residual": 0.0, "crowd": 0},
+    "fixed length 2": {"codebooks": (8, 8), "confidence": 1.0, "residual": 0.0, "max_sharing": 0},
     "cap of 8": {"codebooks": (8,) * 8},
     "tau .75": {"confidence": 0.75},
     "no spread": {"spread_weight": 0.0},
@@ -212,7 +212,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "narrow votes": {"dim": 6},
     "narrow votes that leak": {"dim": 6, "leak": (1.0, 0.3)},
     "mean rival": {"rivals": "mean"},
-    "the paper's stop": {"crowd": 0},
+    "the paper's stop": {"max_sharing": 0},
 }
 
 

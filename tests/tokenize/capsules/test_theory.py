@@ -175,9 +175,9 @@ def length_bound(g: Fraction, cap: int) -> Fraction:
     return 1 + sum(((1 - g) ** (depth - 2) for depth in range(2, cap + 1)), Fraction(0))
 
 
-def lengths_of(fires_NL: np.ndarray, crowded_NL: np.ndarray) -> list[int]:
-    rules = StopRules(confidence=0.5, residual=-1.0, crowd=1)
-    return stop(fires_NL.astype(float), np.ones(fires_NL.shape), crowded_NL, rules).lengths.tolist()
+def lengths_of(fires_NL: np.ndarray, shared_NL: np.ndarray) -> list[int]:
+    rules = StopRules(confidence=0.5, residual=-1.0, max_sharing=1)
+    return stop(fires_NL.astype(float), np.ones(fires_NL.shape), shared_NL, rules).lengths.tolist()
 
 
 def least_stopping_share(fires_NL: np.ndarray, lengths: list[int], pick: Callable = min) -> Fraction:
@@ -193,14 +193,14 @@ def least_stopping_share(fires_NL: np.ndarray, lengths: list[int], pick: Callabl
 
 def holds_for_lengths(
     fires_NL: np.ndarray,
-    crowded_NL: np.ndarray,
+    shared_NL: np.ndarray,
     claim: LengthBound = length_bound,
     pick: Callable = min,
     ends: Callable[[np.ndarray, np.ndarray], list[int]] = lengths_of,
 ) -> bool:
     """Whether the mean length is below the claim, and the claim below the paper's looser form; no rounding."""
-    lengths, cap = ends(fires_NL, crowded_NL), fires_NL.shape[1]
-    g = least_stopping_share(fires_NL & ~crowded_NL, lengths, pick)
+    lengths, cap = ends(fires_NL, shared_NL), fires_NL.shape[1]
+    g = least_stopping_share(fires_NL & ~shared_NL, lengths, pick)
     looser = Fraction(cap) if g == 0 else min(Fraction(cap), 1 + 1 / g)
     return Fraction(sum(lengths), len(lengths)) <= claim(g, cap) <= looser
 
@@ -251,8 +251,8 @@ def test_a_wrong_length_bound_is_caught(claim: LengthBound, pick: Callable) -> N
 def test_ids_that_stop_too_late_are_caught() -> None:
     surely = np.array([[0, 1, 1, 1]] * 4, dtype=bool)
 
-    def a_depth_late(fires_NL: np.ndarray, crowded_NL: np.ndarray) -> list[int]:
-        return [min(length + 1, fires_NL.shape[1]) for length in lengths_of(fires_NL, crowded_NL)]
+    def a_depth_late(fires_NL: np.ndarray, shared_NL: np.ndarray) -> list[int]:
+        return [min(length + 1, fires_NL.shape[1]) for length in lengths_of(fires_NL, shared_NL)]
 
     assert holds_for_lengths(surely, np.zeros_like(surely))
     assert not holds_for_lengths(surely, np.zeros_like(surely), ends=a_depth_late)

@@ -74,8 +74,11 @@ class CapsuleSettings:
     confidence: float = setting(0.0, "An id may end where its confidence reaches this; 1: never.", least=0, most=1)
     residual: float = setting(0.0, "An id may end where its residual's norm is no larger than this; 0: never.", least=0)
     residual_of: str = setting("hard", "Which residual that norm is taken of.", choices=("hard", "soft"))
-    crowd: int = setting(
-        1, "An id ends only where at most this many codes begin with its prefix; 0: prefixes are not counted.", least=0
+    max_sharing: int = setting(
+        1,
+        "An id ends only where at most this many codes begin with its prefix; 0: prefixes are not counted.",
+        least=0,
+        formerly="crowd",
     )
     shortest: int = setting(1, "Fewest codes in an id.", least=1)
     start: str = setting("data", "Whether capsules start from the data or at random.", choices=("data", "random"))
@@ -110,7 +113,7 @@ class CapsuleSettings:
     @property
     def rules(self) -> StopRules:
         """When an id ends."""
-        return StopRules(self.confidence, self.residual, self.crowd, self.shortest)
+        return StopRules(self.confidence, self.residual, self.max_sharing, self.shortest)
 
     @property
     def stops(self) -> bool:

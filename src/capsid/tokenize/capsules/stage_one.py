@@ -22,7 +22,7 @@ from capsid.tokenize.capsules.network import CapsuleNetwork, Depth, Projection
 from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.capsules.votes import norm
 from capsid.tokenize.capsules.watch import Watch, look, warn_of_collapse
-from capsid.tokenize.stopping import Crowded
+from capsid.tokenize.stopping import SharedPrefixes
 from capsid.tokenize.trace import Trace
 from capsid.tokenize.training import VectorTraining, draw_sample, unused_codes, weight_source, worst_first
 
@@ -37,7 +37,7 @@ class StageOne:
     drift against. Shape: (2, depths, quantiles)."""
 
     network: CapsuleNetwork
-    crowded: Crowded
+    shared: SharedPrefixes
     reference: np.ndarray
 
 
@@ -78,7 +78,7 @@ def routing_loss(
         rivals=s.rivals,
         confidence=s.confidence,
         residual=s.residual,
-        alone=s.crowd == 0 and s.stops,
+        alone=s.max_sharing == 0 and s.stops,
     )
     total = s.soft_weight * t.soft + s.hard_weight * t.hard + s.spread_weight * t.spread
     total = total + s.length_weight * t.length + s.tie_weight * t.tie + s.balance_weight * t.balance
@@ -163,9 +163,9 @@ def _freeze(job: CapsuleTraining) -> StageOne:
     """Prefix counts from all items, centres fitted to the final codes, quantiles for drift."""
     settings, network = job.settings, job.network
     full_NL = np.concatenate([t.codes for t in traces(network, job.vectors_NI)])
-    crowded = Crowded.count(full_NL, settings.codebooks, settings.crowd)
+    shared = SharedPrefixes.count(full_NL, settings.codebooks, settings.max_sharing)
     seen = trace(network, job.sample_NI)
-    watch = look(settings, seen, crowded)
+    watch = look(settings, seen, shared)
     with torch.inference_mode():
         x_ND = network.enter(torch.from_numpy(job.sample_NI)).numpy()
     start = [layer.centres.numpy() for layer in network.depths]
@@ -174,10 +174,10 @@ def _freeze(job: CapsuleTraining) -> StageOne:
         for layer, centres in zip(network.depths, fitted):
             layer.centres.copy_(torch.from_numpy(centres))
     seen = trace(network, job.sample_NI)
-    watch = look(settings, seen, crowded)
+    watch = look(settings, seen, shared)
     job.progress.line(f"capsules settled: {watch.line()}")
     warn_of_collapse(watch, settings.codebooks, len(job.sample_NI), job.progress)
-    return StageOne(network, crowded, drift_reference(seen))
+    return StageOne(network, shared, drift_reference(seen))
 
 
 def drift_reference(seen: Trace) -> np.ndarray:

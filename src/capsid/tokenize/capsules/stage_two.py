@@ -12,7 +12,7 @@ from capsid.tokenize.capsules.encoding import trace
 from capsid.tokenize.capsules.network import CapsuleNetwork
 from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.capsules.stage_one import drift_reference
-from capsid.tokenize.stopping import Crowded, stop
+from capsid.tokenize.stopping import SharedPrefixes, stop
 from capsid.tokenize.trace import Trace
 
 
@@ -20,7 +20,7 @@ from capsid.tokenize.trace import Trace
 class Settled:
     """What a tokenizer keeps beside its network, for the routing as it is now."""
 
-    crowded: Crowded
+    shared: SharedPrefixes
     reference: np.ndarray
 
 
@@ -42,9 +42,9 @@ def settle_adapters(
     return Settled(_encoded(settings, seen)[1], drift_reference(seen))
 
 
-def _encoded(settings: CapsuleSettings, seen: Trace) -> tuple[Ragged, Crowded]:
+def _encoded(settings: CapsuleSettings, seen: Trace) -> tuple[Ragged, SharedPrefixes]:
     """Codes of a whole catalogue cut by its own prefix counts, and those counts."""
-    crowded = Crowded.count(seen.codes, settings.codebooks, settings.crowd)
+    shared = SharedPrefixes.count(seen.codes, settings.codebooks, settings.max_sharing)
     residual = seen.hard if settings.residual_of == "hard" else seen.soft
-    lengths = stop(seen.confidence, residual, crowded.mask(seen.codes), settings.rules).lengths
-    return Ragged.from_dense(seen.codes, lengths), crowded
+    lengths = stop(seen.confidence, residual, shared.mask(seen.codes), settings.rules).lengths
+    return Ragged.from_dense(seen.codes, lengths), shared

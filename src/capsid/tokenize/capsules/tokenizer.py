@@ -19,7 +19,7 @@ from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.tokenize.capsules.settings import CapsuleSettings
-from capsid.tokenize.stopping import Crowded, Stops, stop
+from capsid.tokenize.stopping import SharedPrefixes, Stops, stop
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -54,7 +54,7 @@ class CapsuleTokenizer(CapsuleSettings):
         check_vectors(vectors, table.items)
         fitted = fit_stage_one(self, vectors, seed=seed, checkpoint=checkpoint, progress=progress)
         self.network_: CapsuleNetwork = fitted.network
-        self.crowded_: Crowded = fitted.crowded
+        self.shared_prefixes_: SharedPrefixes = fitted.shared
         self.reference_: np.ndarray = fitted.reference
         return self
 
@@ -78,7 +78,7 @@ class CapsuleTokenizer(CapsuleSettings):
         from capsid.tokenize.capsules.stage_two import settle_adapters
 
         settled = settle_adapters(self, self._fitted(), self._checked(table), codes, most)
-        self.crowded_, self.reference_ = settled.crowded, settled.reference
+        self.shared_prefixes_, self.reference_ = settled.shared, settled.reference
 
     def soft(self, x_UI: Tensor) -> tuple[list[Tensor], Tensor]:
         """Routing weights by depth, and the terms of stage 1 with the margin at its end."""
@@ -113,7 +113,7 @@ class CapsuleTokenizer(CapsuleSettings):
     def stop(self, trace: Trace) -> Stops:
         """Where the ids of a trace end, and why."""
         residual = trace.hard if self.residual_of == "hard" else trace.soft
-        return stop(trace.confidence, residual, self.crowded_.mask(trace.codes), self.rules)
+        return stop(trace.confidence, residual, self.shared_prefixes_.mask(trace.codes), self.rules)
 
     def decode(self, codes: Ragged) -> np.ndarray:
         """Sum of the codes' centres; through the projection's decoder where there is one."""
@@ -132,9 +132,9 @@ class CapsuleTokenizer(CapsuleSettings):
         return tuple(layer.centres.detach().numpy() for layer in self._fitted().depths)
 
     def state(self) -> dict[str, np.ndarray]:
-        """The network's arrays, crowded prefixes, and how training items looked."""
+        """The network's arrays, shared prefixes (named `crowded` in stored runs), and statistics of training items."""
         arrays = {f"network/{n}": t.numpy() for n, t in self._fitted().state_dict().items()}
-        arrays |= {f"crowded/{d}": keys for d, keys in enumerate(self.crowded_.keys)}
+        arrays |= {f"crowded/{d}": keys for d, keys in enumerate(self.shared_prefixes_.keys)}
         return {**arrays, "reference": self.reference_, "inputs": np.array(self._fitted().inputs)}
 
     def load_state(self, state: dict[str, np.ndarray]) -> CapsuleTokenizer:
@@ -143,7 +143,7 @@ class CapsuleTokenizer(CapsuleSettings):
 
         self.network_ = load_network(self, state)
         keys = tuple(state[f"crowded/{d}"] for d in range(len(self.codebooks)))
-        self.crowded_ = Crowded(self.codebooks, keys)
+        self.shared_prefixes_ = SharedPrefixes(self.codebooks, keys)
         self.reference_ = state["reference"]
         return self
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from capsid.progress import Progress
 from capsid.tokenize.capsules.settings import CapsuleSettings
-from capsid.tokenize.stopping import Crowded, Stops, prefix_keys, stop
+from capsid.tokenize.stopping import SharedPrefixes, Stops, prefix_keys, stop
 from capsid.tokenize.trace import Trace
 
 # Fewer codes in use than this share of what the items could use, and the ids say next to nothing.
@@ -55,11 +55,11 @@ class Watch:
         )
 
 
-def look(settings: CapsuleSettings, seen: Trace, crowded: Crowded | None = None) -> Watch:
+def look(settings: CapsuleSettings, seen: Trace, shared: SharedPrefixes | None = None) -> Watch:
     """Numbers of a trace; prefixes are counted among these items unless a table is given."""
-    crowded = crowded or Crowded.count(seen.codes, settings.codebooks, settings.crowd)
+    shared = shared or SharedPrefixes.count(seen.codes, settings.codebooks, settings.max_sharing)
     residual = seen.hard if settings.residual_of == "hard" else seen.soft
-    stops = stop(seen.confidence, residual, crowded.mask(seen.codes), settings.rules)
+    stops = stop(seen.confidence, residual, shared.mask(seen.codes), settings.rules)
     rows = np.arange(len(seen))
     # An id is told from a longer one that begins with it, so the length is part of the key.
     ends = np.stack([prefix_keys(seen.codes)[rows, stops.lengths - 1], stops.lengths.astype(np.uint64)], 1)
@@ -73,7 +73,7 @@ def look(settings: CapsuleSettings, seen: Trace, crowded: Crowded | None = None)
         collision_rate=1 - len(np.unique(ends, axis=0)) / len(seen),
         mean_length=float(stops.lengths.mean()),
         stops=stops,
-        causes=stops.shares(with_prefix=settings.crowd > 0),
+        causes=stops.shares(with_prefix=settings.max_sharing > 0),
     )
 
 
