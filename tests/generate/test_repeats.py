@@ -1,4 +1,4 @@
-"""Whether items are taken again is learnt from the data, and holds for whole ids, however many tokens they have."""
+"""The bias of repeated items is learnt from the data and holds for whole ids, however many tokens they have."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ def test_without_it_a_history_adds_nothing() -> None:
     assert generator.network.repeats is None
     lesson = IDS.lesson(Ragged.from_rows([[0, 1, 2]]), last=6)
     assert generator.network.predict(lesson).added is None
-    assert generator.start(lesson.batch)[0].taken is None
+    assert generator.start(lesson.batch)[0].history_items is None

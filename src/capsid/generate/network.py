@@ -18,7 +18,7 @@ from capsid.blocks.cross_entropy import Added
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, BlockShape, Cache, Layer, reset
 from capsid.blocks.pairs import pair_products
-from capsid.generate.repeats import Taken
+from capsid.generate.repeats import HistoryItems
 from capsid.generate.token_table import LastNorm, TokenTable, TokenVectors
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
@@ -42,15 +42,15 @@ class NetworkShape(BlockShape):
 
 @dataclass(frozen=True)
 class State:
-    """Everything a step needs. `padding_UL` is True where a history has padding; `taken`, if that counts, is what the
-    user has already."""
+    """Everything a step needs. `padding_UL` is True where a history has padding; `history_items` is set where repeats
+    of them have a bias."""
 
     caches: tuple[Cache, ...]
     padding_UL: Tensor
     positions_U: Tensor
     vectors: TokenVectors
     depth: int = 0
-    taken: Taken | None = None
+    history_items: HistoryItems | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,13 +103,15 @@ class GeneratorNetwork(nn.Module):
     def scores(self, state: State, rows_UWD: Tensor) -> Tensor:
         """See `capsid.decode.protocol`."""
         scores_UWV = self.logits(rows_UWD, state.vectors)
-        return scores_UWV if state.taken is None else state.taken.added_to(scores_UWV, state.depth)
+        known = state.history_items
+        return scores_UWV if known is None else known.added_to(scores_UWV, state.depth)
 
     def scores_of(self, state: State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
         """See `capsid.decode.protocol`."""
         rows_RD = self.norm(rows_UWD).flatten(0, 1)
         scores_E = pair_products(rows_RD, state.vectors.score_VS, row_E, token_E)
-        return scores_E if state.taken is None else scores_E + state.taken.added_of(row_E, token_E, state.depth)
+        known = state.history_items
+        return scores_E if known is None else scores_E + known.added_of(row_E, token_E, state.depth)
 
 
 class TokenNetwork(GeneratorNetwork):

@@ -20,7 +20,7 @@ from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, Layer
 from capsid.blocks.reading import Distances, MixingBlock, NearBlock
 from capsid.generate.network import NetworkShape, Predictions, State, TokenNetwork, counted
-from capsid.generate.repeats import Repeats, completions, taken
+from capsid.generate.repeats import Repeats, completions, history_items
 from capsid.generate.token_table import TokenVectors
 from capsid.ids.layout import PAD
 from capsid.ids.mixtures import Corrections
@@ -33,8 +33,8 @@ READINGS: dict[str, type[Layer]] = {"places": Block, "distances": NearBlock, "mi
 class TimelineTransformer(TokenNetwork):
     """`blocks` read the history, `depth_blocks` generate the next item; embeddings and logits are shared and tied.
 
-    `reads` is one of READINGS: attention with an embedding a place or with distances, or distances alone. With
-    `repeats` it learns how likely an item is to be taken again.
+    `reads` is one of READINGS: attention with position embeddings or with distances, or distances alone. With
+    `repeats` it learns how likely users are to return to an item.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class TimelineTransformer(TokenNetwork):
         rows_RD = torch.where(
             torch.from_numpy(depth_R == 0)[:, None],
             read_BPD.flatten(0, 1)[torch.from_numpy(np.repeat(last_M, lesson.tokens.lengths))],
-            # Never read where a row is its item's first.
-            self._taken(vectors, tokens_R.roll(1), torch.from_numpy(np.maximum(depth_R - 1, 0))),
+            # The token before it; unused where the row is the first of its item.
+            self._generated(vectors, tokens_R.roll(1), torch.from_numpy(np.maximum(depth_R - 1, 0))),
         )
         # Items are short and unequal: weights see rows only, attention sees items padded to the longest.
         width = int(depth_R.max()) + 1
@@ -86,16 +86,18 @@ class TimelineTransformer(TokenNetwork):
             x, cache = block(x)
             caches.append(cache)
         padding_U1 = torch.zeros(len(histories), 1, dtype=torch.bool)
-        own = None if self.repeats is None else taken(histories, self.repeats.value())
-        return State(tuple(caches), padding_U1, torch.from_numpy(histories.positions_B), vectors, taken=own), x
+        known = None if self.repeats is None else history_items(histories, self.repeats.value())
+        positions_U = torch.from_numpy(histories.positions_B)
+        return State(tuple(caches), padding_U1, positions_U, vectors, history_items=known), x
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """One more token for every beam: the new state, and the rows that predict what follows."""
-        x = self._taken(state.vectors, tokens_UW, torch.full_like(tokens_UW, state.depth))
+        x = self._generated(state.vectors, tokens_UW, torch.full_like(tokens_UW, state.depth))
         stepped, rows_UWD = self._stepped(self.depth_blocks, x, state, parents_UW)
-        if state.taken is None:
+        known = state.history_items
+        if known is None:
             return stepped, rows_UWD
-        return replace(stepped, taken=state.taken.on(parents_UW, tokens_UW, state.depth)), rows_UWD
+        return replace(stepped, history_items=known.on(parents_UW, tokens_UW, state.depth)), rows_UWD
 
     def _read(
         self, vectors: TokenVectors, batch: TokenBatch, read_B: np.ndarray, inputs_RD: Tensor | None = None
@@ -105,11 +107,11 @@ class TimelineTransformer(TokenNetwork):
         user_R, column_R = np.nonzero(batch.tokens_BL != PAD)
         tokens_R = torch.from_numpy(batch.tokens_BL[user_R, column_R])
         slots_R = torch.from_numpy(user_R * positions + batch.positions_BL[user_R, column_R])
-        parts_RD = F.embedding(tokens_R, vectors.enter_VD)
+        embedded_RD = F.embedding(tokens_R, vectors.enter_VD)
         if batch.soft is not None:
-            parts_RD = parts_RD + _corrections(batch.soft, vectors)
-        parts_RD = parts_RD if inputs_RD is None else parts_RD + inputs_RD
-        items = torch.zeros(len(batch) * positions, self.shape.width).index_add(0, slots_R, parts_RD)
+            embedded_RD = embedded_RD + _corrections(batch.soft, vectors)
+        embedded_RD = embedded_RD if inputs_RD is None else embedded_RD + inputs_RD
+        items = torch.zeros(len(batch) * positions, self.shape.width).index_add(0, slots_R, embedded_RD)
         x_BPD = self._entering(items.view(len(batch), positions, -1))
         if self.place is not None:
             number_BP = counted(torch.arange(positions)[None], read_B, self.shape)
@@ -119,8 +121,8 @@ class TimelineTransformer(TokenNetwork):
             x_BPD, _ = block(x_BPD)
         return x_BPD
 
-    def _taken(self, vectors: TokenVectors, tokens: Tensor, depths: Tensor) -> Tensor:
-        """Embedding of a token that the next item has got already."""
+    def _generated(self, vectors: TokenVectors, tokens: Tensor, depths: Tensor) -> Tensor:
+        """Embeddings of tokens that were generated for the next item."""
         return dropout(
             self._entering(F.embedding(tokens, vectors.enter_VD)) + self.depth(depths),
             self.shape.embedding_dropout,
