@@ -25,7 +25,7 @@ from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
 from capsid.ids.trie import Over
 from capsid.settings import check_settings, check_together, setting
 from capsid.tokenize.base import Merges, Tokenizer
-from capsid.tokenize.kinds import MERGES, TOKENIZERS
+from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
 from capsid.train.options import Training
 
 
@@ -124,6 +124,7 @@ class Recipe:
 KINDS: Kinds = {
     **ENCODERS,
     **TOKENIZERS,
+    **TOKENIZER_PARTS,
     **COLLISIONS,
     **MERGES,
     **GENERATORS,

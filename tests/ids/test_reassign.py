@@ -15,7 +15,7 @@ from worlds import ragged_codes
 from capsid.errors import ConfigError, DataError
 from capsid.ids import reassign
 from capsid.ids.collisions import Reassign, Settled
-from capsid.ids.reassign import cheapest_last_codes
+from capsid.ids.reassign import balanced_last_codes, cheapest_last_codes
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
@@ -161,7 +161,7 @@ def test_what_it_cannot_do() -> None:
         Reassign().settle(twins, SIZES, costs=lambda rows: np.zeros((len(rows), 2)))
     with pytest.raises(DataError, match="finite costs"):
         Reassign().settle(twins, SIZES, costs=lambda rows: np.full((len(rows), SIZE), np.inf))
-    with pytest.raises(ConfigError, match="how must be one of cheapest, got 'dearest'"):
+    with pytest.raises(ConfigError, match="how must be one of cheapest, sinkhorn, got 'dearest'"):
         Reassign(how="dearest")  # type: ignore[arg-type]
 
 
@@ -171,3 +171,68 @@ def test_a_moved_id_is_no_prefix_of_another_but_one_that_is_may_stay() -> None:
     assert sorted(tuples(cheapest_last_codes(inner, SIZES, lambda rows: costs[rows]))[:2]) == [(0, 0), (0, 2)]
     own = Ragged.from_rows([[0, 0], [0, 0], [0, 0, 2]])
     assert sorted(tuples(cheapest_last_codes(own, SIZES, lambda rows: costs[rows]))[:2]) == [(0, 0), (0, 1)]
+
+
+# --- balanced by Sinkhorn ---
+
+SINKHORN = Reassign(how="sinkhorn")
+
+
+def balanced(codes: list[list[int]], costs: np.ndarray, rounds: int = 20) -> list[tuple[int, ...]]:
+    how = {"rounds": rounds, "epsilon": 0.003, "iterations": 50}
+    return tuples(balanced_last_codes(Ragged.from_rows(codes), SIZES, lambda rows: costs[rows], **how))
+
+
+@given(codes=CODES, seed=SEEDS, rounds=st.integers(1, 20))
+def test_balancing_moves_last_codes_of_colliding_rows_only(codes: list[list[int]], seed: int, rounds: int) -> None:
+    before = [tuple(row) for row in codes]
+    costs = np.random.default_rng(seed).uniform(size=(len(codes), SIZE))
+    after = balanced(codes, costs, rounds)
+    assert [(len(r), r[:-1]) for r in after] == [(len(r), r[:-1]) for r in before]
+    # Whoever is alone under a prefix can neither collide nor be run into.
+    for old, new in zip(before, after):
+        if sum(len(o) == len(old) and o[:-1] == old[:-1] for o in before) == 1:
+            assert new == old
+    if not moving(before):
+        assert after == before
+    one = balanced(codes, costs, 1)
+    assert all(new == old for i, (old, new) in enumerate(zip(before, one)) if i not in moving(before))
+
+
+@given(codes=CODES, seed=SEEDS)
+def test_portions_do_not_change_balanced_codes(codes: list[list[int]], seed: int) -> None:
+    costs = np.random.default_rng(seed).uniform(size=(len(codes), SIZE))
+    whole = balanced(codes, costs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reassign, "ROWS_AT_ONCE", 1)
+        assert balanced(codes, costs) == whole
+
+
+def test_near_twins_part_and_twins_share_to_the_end() -> None:
+    costs = np.array([[0.0, 1, 2], [0, 0.999, 2.001], [0, 1, 2], [5, 0, 5]])
+    assert len(set(balanced([[1, 0], [1, 0]], costs[:2]))) == 2
+    assert len(set(balanced([[1, 0], [1, 0]], costs[[0, 2]]))) == 1
+    rounded = costs[[0, 2]] + [[0, 0, 0], [1e-7, 0, -1e-7]]
+    assert len(set(balanced([[1, 0], [1, 0]], rounded))) == 1, "rounding tells nobody apart"
+
+
+def test_a_moved_row_that_runs_into_another_is_moved_again() -> None:
+    """The first round sends a row to the code of an outsider, who then takes part in the second."""
+    costs = np.array([[0.0, 1, 9], [0, 0.9, 9], [0.1, 0, 0.2]])
+    codes = [[1, 0], [1, 0], [1, 1]]
+    assert len(set(balanced(codes, costs, rounds=1))) == 2
+    assert len(set(balanced(codes, costs))) == 3
+
+
+def test_the_policy_balances_a_catalogue_and_takes_the_cheapest_for_whoever_comes_later() -> None:
+    costs = np.array([[0.0, 1, 2], [0, 0.9, 2.1]])
+    twins = Ragged.from_rows([[1, 0], [1, 0]])
+    settled = SINKHORN.settle(twins, SIZES, costs=lambda rows: costs[rows])
+    assert tuples(settled.codes) == balanced([[1, 0], [1, 0]], costs)
+    alone = Ragged.from_rows([[1, 0]])
+    later = SINKHORN.settle(alone, SIZES, old=Settled(alone), costs=lambda rows: costs[rows])
+    assert tuples(later.codes) == [(1, 1)], "the cheapest code that nobody has"
+    with pytest.raises(ConfigError, match="needs a tokenizer that gives the costs"):
+        SINKHORN.settle(twins, SIZES)
+    with pytest.raises(DataError, match=r"finite costs of shape \(2, 3\)"):
+        SINKHORN.settle(twins, SIZES, costs=lambda rows: np.zeros((len(rows), 2)))

@@ -16,7 +16,7 @@ import numpy as np
 
 from capsid.errors import ConfigError
 from capsid.ids.order import group_numbers
-from capsid.ids.reassign import Costs, cheapest_last_codes
+from capsid.ids.reassign import Costs, balanced_last_codes, cheapest_last_codes
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
 
@@ -96,15 +96,21 @@ class Bucket:
 
 @dataclass(kw_only=True, frozen=True)
 class Reassign:
-    """Colliding items get other last codes; what finds no free code under its prefix shares a bucket.
+    """Colliding items get other last codes; what cannot be told apart shares a bucket.
 
     `cheapest` solves the assignment exactly under every prefix, so one round suffices and ids are unique wherever a
-    prefix has at most as many items as codes.
+    prefix has at most as many items as codes. `sinkhorn` is LC-Rec's way: each group of colliding items is balanced by
+    itself, for some rounds. Items that are added later have nobody to be balanced with and get the cheapest free code.
     """
 
     kind: ClassVar[str] = "reassign"
     needs_costs: ClassVar[bool] = True
-    how: Literal["cheapest"] = setting("cheapest", "How last codes are chosen: at least total cost under every prefix.")
+    how: Literal["cheapest", "sinkhorn"] = setting(
+        "cheapest", "How last codes are chosen: at least total cost under a prefix, or balanced in each group."
+    )
+    rounds: int = setting(20, "Rounds of sinkhorn at most; cheapest needs one.", least=1)
+    epsilon: float = setting(0.003, "Smoothness of sinkhorn's plan, for costs that span an interval of 2.", above=0)
+    iterations: int = setting(50, "Iterations of sinkhorn within a group.", least=1)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -117,6 +123,12 @@ class Reassign:
             raise ConfigError(
                 "the collision policy 'reassign' needs a tokenizer that gives the costs of last codes",
                 hint="use collisions=suffix or collisions=bucket, or a tokenizer with last_costs",
+            )
+        if old is None and self.how == "sinkhorn":
+            return Settled(
+                balanced_last_codes(
+                    codes, sizes, costs, rounds=self.rounds, epsilon=self.epsilon, iterations=self.iterations
+                )
             )
         if old is None:
             return Settled(cheapest_last_codes(codes, sizes, costs))

@@ -1,6 +1,6 @@
-"""Other last codes for rows that collide, at least total cost. Rows and costs in, rows out; NumPy only.
+"""Other last codes for rows that collide: at least total cost, or balanced by Sinkhorn. Rows and costs in, rows out.
 
-Knows neither items nor where costs come from.
+NumPy only. Knows neither items nor where costs come from.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 from capsid.errors import DataError
 from capsid.ids.assignment import cheapest_columns
 from capsid.ids.order import group_numbers
+from capsid.ids.sinkhorn import balanced_columns
 from capsid.ragged import Ragged
 
 Costs = Callable[[np.ndarray], np.ndarray]
@@ -19,6 +20,8 @@ Costs = Callable[[np.ndarray], np.ndarray]
 
 # Asking a network for a few rows costs nearly as much as asking for some hundreds.
 ROWS_AT_ONCE = 4096
+# Costs that differ by less than this share of their range are of twins: single precision knows no better.
+ROUNDING = 1e-5
 
 
 def cheapest_last_codes(codes: Ragged, sizes: Sequence[int], costs: Costs, *, fixed: int = 0) -> Ragged:
@@ -35,12 +38,11 @@ def cheapest_last_codes(codes: Ragged, sizes: Sequence[int], costs: Costs, *, fi
     # Rows of one length compete for the codes of one depth.
     for length in np.unique(codes.lengths[moves_N]):
         depth = _Depth(codes, int(length) - 1, sizes[length - 1], moves_N)
-        for prefixes in depth.portions():
+        for prefixes in _portions(depth.movers.lengths):
             rows = np.concatenate([depth.movers[p] for p in prefixes])
-            costs_RK = np.asarray(costs(rows - fixed), dtype=np.float64)[:, : depth.size]
-            if costs_RK.shape != (len(rows), depth.size) or not np.isfinite(costs_RK).all():
-                raise DataError(f"last codes need finite costs of shape {(len(rows), depth.size)}")
-            for prefix, costs_MK in zip(prefixes, np.split(costs_RK, np.cumsum([*map(depth.count, prefixes)])[:-1])):
+            costs_RK = _asked(costs, rows - fixed, depth.size)
+            ends = np.cumsum(depth.movers.lengths[prefixes])
+            for prefix, costs_MK in zip(prefixes, np.split(costs_RK, ends[:-1])):
                 movers, free = depth.movers[prefix], depth.free(prefix)
                 choice_M = cheapest_columns(costs_MK[:, free])
                 moved = choice_M >= 0
@@ -66,10 +68,6 @@ class _Depth:
         passes_R = ~ends_R & (code_R >= 0)
         self._passed = Ragged.grouped(code_R[passes_R], prefix_R[passes_R], count)
 
-    def count(self, prefix: int) -> int:
-        """How many rows move under a prefix."""
-        return len(self.movers[prefix])
-
     def free(self, prefix: int) -> np.ndarray:
         """Codes that end no row that stays and that no longer id goes through, unless a mover leaves it there."""
         free_K = np.ones(self.size, dtype=bool)
@@ -78,15 +76,67 @@ class _Depth:
         free_K[self._held[prefix]] = False
         return np.flatnonzero(free_K)
 
-    def portions(self) -> Iterator[list[int]]:
-        """Prefixes under which rows move, so many at a time that costs are asked for a few thousand rows."""
-        portion: list[int] = []
-        rows = 0
-        for prefix in np.flatnonzero(self.movers.lengths).tolist():
-            portion.append(prefix)
-            rows += self.count(prefix)
-            if rows >= ROWS_AT_ONCE:
-                yield portion
-                portion, rows = [], 0
-        if portion:
+
+def balanced_last_codes(
+    codes: Ragged, sizes: Sequence[int], costs: Costs, *, rounds: int, epsilon: float, iterations: int
+) -> Ragged:
+    """Codes after at most `rounds` rounds in which every group of equal rows is balanced by itself (LC-Rec).
+
+    A group is assigned to the codes of its last depth by Sinkhorn, which pushes its rows apart. A moved row may then
+    collide with another one, hence the rounds. Rows with equal costs never part and share their code in the end.
+    """
+    for _ in range(rounds):
+        balanced = _one_round(codes, sizes, costs, epsilon, iterations)
+        if balanced == codes:
+            break
+        codes = balanced
+    return codes
+
+
+def _one_round(codes: Ragged, sizes: Sequence[int], costs: Costs, epsilon: float, iterations: int) -> Ragged:
+    groups = group_numbers(codes)
+    collides_N = np.bincount(groups)[groups] > 1
+    values = codes.values.copy()
+    for length in np.unique(codes.lengths[collides_N]):
+        rows = np.flatnonzero(collides_N & (codes.lengths == length))
+        members = Ragged.grouped(rows, groups[rows], 0)
+        for portion in _portions(members.lengths):
+            costs_RK = _asked(costs, np.concatenate([members[g] for g in portion]), sizes[length - 1])
+            ends = np.cumsum(members.lengths[portion])
+            for group, costs_MK in zip(portion, np.split(costs_RK, ends[:-1])):
+                chosen_M = balanced_columns(_with_equal_twins(costs_MK), epsilon=epsilon, iterations=iterations)
+                values[codes.offsets[members[group] + 1] - 1] = chosen_M
+    return Ragged(values, codes.offsets)
+
+
+def _with_equal_twins(costs_MK: np.ndarray) -> np.ndarray:
+    """Costs in which rows that differ by rounding alone are equal: rounding must not decide which code a twin gets."""
+    order = np.argsort(costs_MK.sum(1), kind="stable")
+    apart_M = np.abs(np.diff(costs_MK[order], axis=0)).max(1) > ROUNDING * np.ptp(costs_MK)
+    # The place of the first twin of each row, in the order of the sums: twins are neighbours there.
+    first_M = np.maximum.accumulate(np.arange(len(order)) * np.concatenate([[True], apart_M]))
+    out_MK = np.empty_like(costs_MK)
+    out_MK[order] = costs_MK[order[first_M]]
+    return out_MK
+
+
+def _asked(costs: Costs, rows: np.ndarray, size: int) -> np.ndarray:
+    """Costs of the first `size` codes for these rows. Shape: (rows, size)."""
+    costs_RK = np.asarray(costs(rows), dtype=np.float64)[:, :size]
+    if costs_RK.shape != (len(rows), size) or not np.isfinite(costs_RK).all():
+        raise DataError(f"last codes need finite costs of shape {(len(rows), size)}")
+    return costs_RK
+
+
+def _portions(lengths_G: np.ndarray) -> Iterator[list[int]]:
+    """Groups that have rows, so many at a time that costs are asked for a few thousand rows."""
+    portion: list[int] = []
+    rows = 0
+    for group in np.flatnonzero(lengths_G).tolist():
+        portion.append(group)
+        rows += int(lengths_G[group])
+        if rows >= ROWS_AT_ONCE:
             yield portion
+            portion, rows = [], 0
+    if portion:
+        yield portion

@@ -15,6 +15,7 @@ from capsid.recipes.capsid_bpe import CAPSID_BPE
 from capsid.recipes.capsid_literal import CAPSID_LITERAL
 from capsid.recipes.frequency import FREQUENCY
 from capsid.recipes.kmeans_flat import KMEANS_FLAT
+from capsid.recipes.lc_rec import LC_REC
 from capsid.recipes.popularity import POPULARITY
 from capsid.recipes.rq_kmeans import RQ_KMEANS
 from capsid.recipes.sasrec import SASREC
@@ -32,6 +33,7 @@ RECIPES: dict[str, Recipe] = {
         RQ_KMEANS,
         TIGER,
         TIGER_TEXT,
+        LC_REC,
         CAPSID,
         CAPSID_BPE,
         CAPSID_LITERAL,

@@ -35,11 +35,11 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.running import CheckpointFile
 from capsid.tokenize.base import Adapting, LastCosts, Merges, ReadsBlock, Revising, Tokenizer, Tracing
-from capsid.tokenize.kinds import MERGES, TOKENIZERS
+from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
 from capsid.vocabulary import Vocabulary
 
 KIND = "tokenizer"
-KINDS: Kinds = {**ENCODERS, **TOKENIZERS, **COLLISIONS, **MERGES}
+KINDS: Kinds = {**ENCODERS, **TOKENIZERS, **TOKENIZER_PARTS, **COLLISIONS, **MERGES}
 
 
 @dataclass(kw_only=True)

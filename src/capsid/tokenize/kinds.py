@@ -1,4 +1,4 @@
-"""The tokenizers and the ways to merge tokens that there are, by kind."""
+"""The tokenizers, the parts inside them and the ways to merge tokens, by kind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.frequency import Frequency
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rqvae.assign import Sinkhorn
 from capsid.tokenize.rqvae.tokenizer import RQVAE
 
 TOKENIZERS: dict[str, type] = {t.kind: t for t in (CapsuleTokenizer, ResidualKMeans, RQVAE, Frequency, Atomic)}
+TOKENIZER_PARTS: dict[str, type] = {Sinkhorn.kind: Sinkhorn}
 MERGES: dict[str, type] = {SemanticBPE.kind: SemanticBPE}

@@ -105,7 +105,7 @@ class RQVAETraining(VectorTraining):
 
     def loss(self, x_BI: torch.Tensor, share: float) -> torch.Tensor:
         """Reconstruction and commitment; the same from the first step to the last."""
-        return self.network.loss(x_BI, self.settings.commitment)
+        return self.network.loss(x_BI, self.settings.commitment, self.settings.assign)
 
     def look(self) -> Look:
         """Codes and residuals of the items looked at."""

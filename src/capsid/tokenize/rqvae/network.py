@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid.blocks.weights import load_weights
+from capsid.ids.sinkhorn import balanced_columns
 from capsid.ragged import Ragged
+from capsid.tokenize.rqvae.assign import Sinkhorn
 
 BLOCK = 512
 
@@ -75,22 +77,26 @@ class RQVAENetwork(nn.Module):
         """Vectors as the encoder wants them."""
         return (x_BI - self.mean) / self.scale
 
-    def quantize(self, z_BD: Tensor) -> Quantized:
-        """The nearest centre at every depth, each of what the ones before left."""
+    def quantize(self, z_BD: Tensor, assign: Sinkhorn | None = None) -> Quantized:
+        """A centre at every depth, each of what the ones before left: the nearest, or at some depths a balanced one."""
         left, chosen, codes = [z_BD], [], []
-        for book_KD in self.books:
-            code_B = nearest(left[-1].detach(), book_KD.detach())
+        first_balanced = len(self.books) - (assign.depths if assign is not None else 0)
+        for depth, book_KD in enumerate(self.books):
+            if assign is None or depth < first_balanced:
+                code_B = nearest(left[-1].detach(), book_KD.detach())
+            else:
+                code_B = balanced(left[-1].detach(), book_KD.detach(), assign)
             codes.append(code_B)
             chosen.append(book_KD[code_B])
             left.append(left[-1] - chosen[-1].detach())
         return Quantized(torch.stack(codes, 1), chosen, left)
 
-    def loss(self, x_BI: Tensor, commitment: float) -> Tensor:
+    def loss(self, x_BI: Tensor, commitment: float, assign: Sinkhorn | None = None) -> Tensor:
         """Mean squared reconstruction, codebook and commitment loss (TIGER, section 3.1, after van den Oord et al.
         2017, arXiv 1711.00937, Eq. 3)."""
         x_BI = self.enter(x_BI)
         z_BD = self.encoder(x_BI)
-        found = self.quantize(z_BD)
+        found = self.quantize(z_BD, assign)
         # Straight through: the decoder sees centres, its gradient reaches the encoder as if it had seen the latent.
         through_BD = z_BD - found.residuals_LBD[-1].detach()
         total: Tensor = F.mse_loss(self.decoder(through_BD), x_BI)
@@ -108,6 +114,13 @@ class RQVAENetwork(nn.Module):
 def nearest(r_BD: Tensor, book_KD: Tensor) -> Tensor:
     """Nearest centre of every row; the first of equals."""
     return _distances(r_BD, book_KD).argmin(1)
+
+
+def balanced(r_BD: Tensor, book_KD: Tensor, assign: Sinkhorn) -> Tensor:
+    """A centre for every row such that all centres are taken about equally often in the batch."""
+    own_B1 = r_BD.square().sum(1, keepdim=True)
+    costs_BK = (own_B1 + _distances(r_BD, book_KD)).numpy()
+    return torch.from_numpy(balanced_columns(costs_BK, epsilon=assign.epsilon, iterations=assign.iterations))
 
 
 def _distances(r_BD: Tensor, book_KD: Tensor) -> Tensor:

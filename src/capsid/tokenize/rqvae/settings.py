@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from capsid.settings import check_settings, setting
+from capsid.tokenize.rqvae.assign import Sinkhorn
 from capsid.train.options import Training
 
 
@@ -38,6 +39,9 @@ class RQVAESettings:
     )
     latent: int = setting(32, "Width of the latent vectors that are quantised.", least=1)
     commitment: float = setting(0.25, "Weight of the loss that keeps latent vectors near their codes.", least=0)
+    assign: Sinkhorn | None = setting(
+        None, "How training chooses codes at the last depths; none: the nearest code at every depth."
+    )
     revive: bool = setting(True, "Whether codes that no item takes start anew between epochs.")
     training: Training = setting(factory=rqvae_training, about="How encoder, codebooks and decoder train.")
     sample: int = setting(65_536, "How many items the start and the validation look at, at most.", least=1)

@@ -1,0 +1,60 @@
+"""Published methods turned back into simpler ones: without what is new in them they equal an existing recipe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small_recipes import small, world
+
+from capsid.config import difference
+from capsid.recipe import Recipe
+from capsid.recipes import RECIPES
+from capsid.recommender import Recommender
+
+TEXTS = {"name", "about", "paper", "deviations"}
+# What has to be taken away from a method, and what it is then.
+DEGENERATE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "lc-rec": (
+        "tiger",
+        (
+            "tokenizer.assign=none",
+            "tokenizer.codebooks=256,256,256",
+            "tokenizer.training.batch_size=256",
+            "collisions=suffix",
+        ),
+    ),
+}
+
+
+def settings_that_differ(first: Recipe, second: Recipe) -> set[str]:
+    return set(difference(first, second)) - TEXTS
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_without_what_is_new_a_method_is_another(name: str) -> None:
+    other, taken_away = DEGENERATE[name]
+    assert settings_that_differ(RECIPES[name].with_settings(taken_away), RECIPES[other]) == set()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        (
+            "lc-rec",
+            "tiger",
+            {"tokenizer.codebooks", "tokenizer.assign", "tokenizer.training.batch_size", "collisions"},
+        ),
+    ],
+)
+def test_neighbours_differ_in_what_the_papers_say(first: str, second: str, wanted: set[str]) -> None:
+    found = settings_that_differ(RECIPES[first], RECIPES[second])
+    assert {path for path in found if not any(path.startswith(f"{part}.") for part in wanted)} <= wanted
+    assert all(any(path == part or path.startswith(f"{part}.") for path in found) for part in wanted)
+
+
+def test_lc_rec_without_balancing_has_the_bits_of_tiger() -> None:
+    plain = small("lc-rec", steps=2).with_settings(["tokenizer.assign=none", "collisions=suffix"])
+    ours, theirs = (Recommender(recipe, seed=3).fit(world()) for recipe in (plain, small("tiger", steps=2)))
+    assert ours.fitted.tokenizer.ids == theirs.fitted.tokenizer.ids
+    for name, array in theirs.fitted.tokenizer.tokenizer_.state().items():
+        np.testing.assert_array_equal(ours.fitted.tokenizer.tokenizer_.state()[name], array)
