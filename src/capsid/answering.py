@@ -16,7 +16,8 @@ import numpy as np
 from capsid.decode.filters import Filter, slots_of
 from capsid.decode.ranked import RankedItems
 from capsid.decode.retrieve import Retriever
-from capsid.errors import ConfigError, DataError
+from capsid.errors import DataError
+from capsid.evaluate.metrics import check_k
 from capsid.popularity import popularity_order
 from capsid.ragged import Ragged
 from capsid.stored import Catalogue
@@ -54,8 +55,7 @@ class Query:
     unknown: Literal["raise", "drop"] = "raise"
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ConfigError(f"k must be at least 1, got {self.k}")
+        check_k(self.k)
         if self.unknown not in ("raise", "drop"):
             raise DataError(f"unknown={self.unknown!r}", hint="allowed: raise, drop")
 

@@ -18,12 +18,13 @@ from capsid.answering import BATCH, Answerer, Query, Recommendation
 from capsid.config import Kinds, fingerprint
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
-from capsid.data.sources import load_dataset
+from capsid.data.sources import as_dataset
 from capsid.data.split import Split, leave_one_out
 from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.errors import DataError, NotFittedError
 from capsid.evaluate.evaluator import Evaluation, evaluate
+from capsid.evaluate.metrics import check_k
 from capsid.progress import Progress, silent
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
@@ -58,8 +59,10 @@ class Recommender:
 
     def fit(
         self,
-        data: Dataset | str,
+        data: Dataset | str | Path | Any = None,
         *,
+        interactions: Any = None,
+        items: Any = None,
         split: Split | None = None,
         work: Path | None = None,
         progress: Progress = silent,
@@ -68,12 +71,15 @@ class Recommender:
     ) -> Recommender:
         """Learn from a dataset (default split: leave one out). With `work`, a killed fit goes on when called again.
 
+        `data` is a dataset, a name or a folder. Instead, `interactions` (user, item, timestamp) and `items` may be
+        frames of pandas, polars or Arrow, or mappings of columns.
+
         `tokenizer_from` is asked for a fitted tokenizer of the same parts, data and seed, instead of fitting one here.
         """
         # Late, so that serving a fitted recommender never loads training code.
         from capsid.fitting import fit_recipe
 
-        dataset = load_dataset(data, progress=progress) if isinstance(data, str) else data
+        dataset = as_dataset(data, interactions=interactions, items=items, progress=progress)
         split = split or leave_one_out(dataset)
         table = ItemTable.from_training(dataset, split.train)
         if work is not None:
@@ -126,8 +132,6 @@ class Recommender:
         unknown: Literal["raise", "drop"] = "raise",
     ) -> Recommendation:
         """The k best next items after a history of item ids, oldest first; see `recommend_many`."""
-        if isinstance(history, str):
-            raise DataError(f"a history is a list of item ids, got the text {history!r}", hint="pass [id, id, ...]")
         many = self.recommend_many([history], k, filter_history=filter_history, allow=allow, deny=deny, unknown=unknown)
         return many[0]
 
@@ -147,11 +151,11 @@ class Recommender:
         """
         queries = [
             Query(
-                tuple(str(i) for i in history),
+                _item_ids(history, "a history"),
                 k,
                 filter_history,
-                None if allow is None else tuple(allow),
-                () if deny is None else tuple(deny),
+                None if allow is None else _item_ids(allow, "allow"),
+                () if deny is None else _item_ids(deny, "deny"),
                 unknown,
             )
             for history in histories
@@ -184,6 +188,7 @@ class Recommender:
         self, split: str = "test", k: int = 50, *, filter_history: bool = False, progress: Progress = silent
     ) -> Iterator[tuple[str, list[str], list[float]]]:
         """User, ranked items and scores for every case of a split."""
+        check_k(k)
         retriever, catalogue = self.retriever, self.catalogue_
         cases = catalogue.split.cases(split)
         for start in range(0, len(cases), BATCH):
@@ -253,3 +258,10 @@ class Recommender:
         self = cls(stored.recipe, seed=stored.seed)
         self.fitted_, self.catalogue_ = stored.fitted, stored.catalogue
         return self
+
+
+def _item_ids(ids: Any, what: str) -> tuple[str, ...]:
+    """A user's own ids as texts; numbers are taken as the texts that they are in a file."""
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise DataError(f"{what} is a list of item ids, got {ids!r:.80}", hint="pass [id, id, ...]")
+    return tuple(str(i) for i in ids)

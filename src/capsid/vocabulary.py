@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
-from capsid.errors import DataError, UnknownIdError, nearest
+from capsid.errors import DataError, UnknownIdError
 
 
 class Vocabulary(Sequence[str]):
@@ -48,8 +49,15 @@ class Vocabulary(Sequence[str]):
         try:
             return self._numbers[id_]
         except KeyError:
-            sample = nearest(id_, self._ids[:2000]).split(" allowed:")[0] if len(self._ids) <= 2000 else None
-            raise UnknownIdError(f"unknown id {id_!r}", hint=sample) from None
+            raise UnknownIdError(f"unknown id {id_!r:.100}", hint=self._near(id_)) from None
+
+    def _near(self, id_: Any) -> str:
+        """A few known ids that look like this one, else the first few."""
+        # Comparing takes time for every id: of a large catalogue only a part is looked at.
+        close = difflib.get_close_matches(str(id_), self._ids[:20_000], n=3, cutoff=0.6)
+        if close:
+            return f"did you mean {' or '.join(map(repr, close))}?"
+        return f"known ids look like {', '.join(map(repr, self._ids[:3]))}" if self._ids else "there are no ids"
 
     def numbers(self, ids: Iterable[str], *, missing: str = "raise") -> np.ndarray:
         """Numbers of many ids. `missing`: "raise", or "drop" the unknown ones, or "negative" (-1)."""

@@ -131,11 +131,13 @@ def test_evaluate_and_predict(run: Path, tmp_path: Path) -> None:
     capsid("evaluate", run)
     before = contents(run)
     for k in ("0", "-1", "ten", "5,,10", "", "1.5"):
-        refused(capsid("evaluate", run, "-k", k), 2, "-k is", "hint: ")
+        refused(capsid("evaluate", run, "-k", k), 2, "-k must be", "hint: ")
     refused(capsid("evaluate", run, "--split", "tset"), 1, "there is no split 'tset'", "hint: allowed: valid, test")
     old = tmp_path / "old.jsonl"
     old.write_text("earlier\n")
-    refused(capsid("predict", run, "-k", 0, "--out", old), 2, "-k is 0", "hint: ")
+    refused(
+        capsid("predict", run, "-k", 0, "--out", old), 2, "-k must be a whole number from 1 to 100,000, got 0", "hint: "
+    )
     refused(capsid("predict", run, "--split", "train", "--out", old, "--force"), 1, "there is no split 'train'")
     refused(capsid("predict", run, "--out", tmp_path), 1, "is a folder", "hint: ")
     refused(capsid("predict", run, "--out", old / "under"), 1, "could not write", "hint: ")
@@ -150,7 +152,7 @@ def test_recommend(fitted: Path) -> None:
     refused(capsid(*command, "i1,amber 0 birch 0 cedar 1 item 2"), 1, "did you mean 'i6' (amber")
     refused(capsid(*command, "i1", "--deny", "zzz"), 1, "there is no item 'zzz'", "hint: use the item ids of your data")
     refused(capsid(*command, "i1", "--allow", "i2", "--deny", "i2"), 1, "leave no item", "hint: ")
-    refused(capsid(*command, "i1", "-k", 0), 2, "-k is 0", "hint: ")
+    refused(capsid(*command, "i1", "-k", 0), 2, "-k must be a whole number from 1 to 100,000, got 0", "hint: ")
 
 
 def test_tokenizer(fitted: Path, tmp_path: Path) -> None:

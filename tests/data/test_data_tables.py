@@ -105,7 +105,7 @@ BROKEN = {
     "no item": (["user,time", "u,1"], None, "no column for the item"),
     "empty": ([], None, "is empty"),
     "header only": (["user,item,time"], None, "no interactions"),
-    "bad time": (["user,item,time", "u,a,1", "u,b,soon"], None, "row 2: timestamp is missing or cannot be read"),
+    "bad time": (["user,item,time", "u,a,1", "u,b,soon"], None, "row 2: timestamp 'soon' cannot be read"),
     "missing id": (["user,item,time", "u,,1"], None, "row 1: item is missing"),
     "unknown item": (
         ["user,item,time", "u,a,1", "u,x,2"],

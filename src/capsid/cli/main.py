@@ -119,6 +119,11 @@ def _run(arguments: Sequence[str], interrupts: _Interrupts) -> int:
     except CapsidError as error:
         _tell(error.message, error.hint)
         return error.exit_code
+    except OSError as error:
+        # A name that is too long, a folder that is not ours: the user's to mend, whoever asked the system for it.
+        named = f": {str(error.filename)[:80]!r}" if error.filename else ""
+        _tell(f"{error.strerror or error}{named}", "check the path, and whether it may be read and written")
+        return 1
     except Exception as error:
         # An import that is interrupted may fail in any way.
         if interrupts.came:

@@ -50,23 +50,29 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 def parse_ks(text: str) -> tuple[int, ...]:
     """`5,10` as increasing whole numbers."""
+    from capsid.evaluate.metrics import check_k
+
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) >= 1 for part in parts):
-        raise ConfigError(f"-k is {text!r}", hint="give whole numbers of at least 1, such as -k 5,10")
-    return tuple(sorted({int(part) for part in parts}))
+    # Not isdigit alone: ² is a digit, and no number.
+    if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+        raise ConfigError(f"-k must be whole numbers of at least 1, got {text[:40]!r}", hint="such as -k 5,10")
+    return tuple(sorted({check_k(int(part), "-k") for part in parts}))
 
 
 def parse_k(k: int) -> int:
     """How many items are asked for."""
-    if k < 1:
-        raise ConfigError(f"-k is {k}", hint="ask for at least one item, such as -k 10")
-    return k
+    from capsid.evaluate.metrics import check_k
+
+    return check_k(k, "-k")
 
 
 def parse_ids(text: str) -> list[str]:
-    """`ID,ID,...`; an id with a comma in it stands in quotation marks."""
-    parts = next(csv.reader([text], skipinitialspace=True), [])
-    return [part.strip() for part in parts if part.strip()]
+    """`ID,ID,...`, on one line or several; an id with a comma in it stands in quotation marks."""
+    try:
+        parts = [part.strip() for row in csv.reader(text.splitlines(), skipinitialspace=True) for part in row]
+    except csv.Error as error:
+        raise DataError(f"the list of item ids cannot be read: {error}", hint="write ID,ID,...") from None
+    return [part for part in parts if part]
 
 
 def check_items(wanted: Sequence[str], items: Sequence[str], title: Callable[[int], str]) -> None:
@@ -77,7 +83,8 @@ def check_items(wanted: Sequence[str], items: Sequence[str], title: Callable[[in
             hint = (
                 f"did you mean {' or '.join(near)}?" if near else "use the item ids of your data, separated by commas"
             )
-            raise DataError(f"there is no item {id_!r} among the {len(items):,} items", hint=hint)
+            shown = repr(id_ if len(id_) <= 80 else f"{id_[:80]}...")
+            raise DataError(f"there is no item {shown} among the {len(items):,} items", hint=hint)
 
 
 def _near(id_: str, items: Sequence[str], title: Callable[[int], str]) -> list[str]:

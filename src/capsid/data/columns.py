@@ -5,15 +5,21 @@ Knows tables, not datasets.
 
 from __future__ import annotations
 
+import codecs
 import csv
+import gzip
+import io
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import polars as pl
 
 from capsid.data.attributes import FIXED, price_number
 from capsid.data.findings import Findings
+from capsid.data.lines import numbered_lines
 from capsid.errors import DataError
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -23,30 +29,91 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "rating": ("rating", "stars", "score", "overall"),
 }
 LIST_SEPARATOR = "|"
+# A comma first: where two cut the first line equally well, it is the comma.
+SEPARATORS = (",", ";", "\t", "|")
+CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S%.f")
 
 
 def read_table(path: Path, findings: Findings) -> pl.DataFrame:
-    """A Parquet or CSV file; the columns of a CSV come as text, so that an id such as 007 stays what it is."""
+    """A Parquet, CSV or JSON-lines file, packed with gzip or not.
+
+    The columns of a CSV come as text, so that an id such as 007 stays what it is. Its separator and whether it is
+    UTF-8 or UTF-16 are found out from its beginning.
+    """
+    name = path.name.removesuffix(".gz")
     try:
-        if path.suffix == ".parquet":
+        if name.endswith(".parquet"):
             return pl.read_parquet(path)
-        return pl.read_csv(path, infer_schema=False)
+        if name.endswith(".jsonl"):
+            return _read_json_lines(path, findings)
+        form = csv_form(path)
+        if form.encoding == "utf-8":
+            return pl.read_csv(path, infer_schema=False, separator=form.separator)
+        return _read_csv_by_line(path, findings, form)
+    except DataError:
+        raise
     except pl.exceptions.NoDataError:
         raise DataError(f"{path.name} is empty", hint="its first line must name the columns") from None
     except (Exception, pl.exceptions.PanicException) as error:  # Its Rust side may panic on a damaged file.
-        if path.suffix == ".csv" and path.stat().st_size:
-            return _read_csv_by_line(path, findings)
+        if name.endswith((".csv", ".tsv")) and path.stat().st_size:
+            return _read_csv_by_line(path, findings, csv_form(path))
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(
             f"{path.name} cannot be read: {reason}", hint="the file may be cut off: write it again"
         ) from None
 
 
-def _read_csv_by_line(path: Path, findings: Findings) -> pl.DataFrame:
+@dataclass(frozen=True)
+class CsvForm:
+    """How a CSV is written."""
+
+    separator: str
+    encoding: str
+
+
+def csv_form(path: Path) -> CsvForm:
+    """The encoding, and the separator that cuts the first line into most names we know, then into most columns."""
+    with _opened(path) as file:
+        start = file.read(1 << 16)
+    encoding = "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8"
+    lines = start.decode(encoding, errors="replace").removeprefix("\ufeff").splitlines()
+    known = {name for names in ALIASES.values() for name in names}
+
+    def fits(separator: str) -> tuple[int, int]:
+        names = next(csv.reader(lines[:1], delimiter=separator), [])
+        return sum(name.strip().lower() in known for name in names), len(names)
+
+    return CsvForm(max(SEPARATORS, key=fits), encoding)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
+
+
+def _read_json_lines(path: Path, findings: Findings) -> pl.DataFrame:
+    """A record per line; a line that is none is noted."""
+    records: list[dict[str, Any]] = []
+    for number, line in numbered_lines(path, findings):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            findings.error("broken-line", f"{path.name}:{number}", f"broken JSON: {error}", "a line is one object")
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+        else:
+            message = f"expected a JSON object, found {line[:60].decode(errors='replace')!r}"
+            findings.error("broken-line", f"{path.name}:{number}", message, "a line is one object")
+    names = list(dict.fromkeys(name for record in records for name in record))
+    return pl.DataFrame({n: pl.Series([r.get(n) for r in records], strict=False) for n in names})
+
+
+def _read_csv_by_line(path: Path, findings: Findings, form: CsvForm) -> pl.DataFrame:
     """The rows of a CSV that are whole, slowly; the others are noted with their lines."""
     rows: list[list[str]] = []
-    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.reader(file)
+    encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
+    with io.TextIOWrapper(_opened(path), encoding=encoding, errors="surrogateescape", newline="") as file:
+        reader = csv.reader(file, delimiter=form.separator)
         header = next(reader, [])
         if len(set(header)) != len(header):
             raise DataError(f"{path.name} names a column twice: {', '.join(header)}")
@@ -54,7 +121,10 @@ def _read_csv_by_line(path: Path, findings: Findings) -> pl.DataFrame:
             for row in reader:
                 where = f"{path.name}:{reader.line_num}"
                 if any("\udc80" <= c <= "\udcff" for field in row for c in field):
-                    findings.error("not-utf8", where, "the line is not valid UTF-8 text", "save the file as UTF-8")
+                    value = next(f for f in row if any("\udc80" <= c <= "\udcff" for c in f))
+                    shown = value.encode("utf-8", "surrogateescape")[:60]
+                    message = f"the line is not valid UTF-8 text: {shown!r}"
+                    findings.error("not-utf8", where, message, "save the file as UTF-8 (Latin-1 is not guessed)")
                 elif len(row) > len(header):
                     message = f"the line has {len(row)} fields, the first one {len(header)}"
                     findings.error("broken-line", where, message, 'put text with commas in "quotation marks"')
@@ -146,8 +216,26 @@ def _times_from_text(series: pl.Series) -> pl.Series:
     plain = [
         text.str.to_datetime(f, strict=False, time_unit="us") for f in ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f")
     ]
-    days = text.str.to_date("%Y-%m-%d", strict=False).cast(pl.Datetime("us"))
-    return pl.select(pl.coalesce(zoned, *plain, days)).to_series().rename(series.name)
+    days = ["%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", *_slashed(text)]
+    others = [_moment(text, day, clock) for day in days for clock in CLOCKS]
+    return pl.select(pl.coalesce(zoned, *plain, *others)).to_series().rename(series.name)
+
+
+def _moment(text: pl.Series, day: str, clock: str) -> pl.Series:
+    if clock:
+        return text.str.to_datetime(day + clock, strict=False, time_unit="us")
+    return text.str.to_date(day, strict=False).cast(pl.Datetime("us"))
+
+
+def _slashed(text: pl.Series) -> list[str]:
+    """Whether 03/04/2024 is March or April: whichever reads every date of the column, else nobody can tell."""
+    parts = text.drop_nulls().str.extract_groups(r"^(\d{1,2})/(\d{1,2})/\d{4}")
+    first, second = (parts.struct.field(str(n)).cast(pl.Int64, strict=False).max() for n in (1, 2))
+    if first is None or second is None:
+        return []
+    if int(first) > 12 >= int(second):  # type: ignore[arg-type]
+        return ["%d/%m/%Y"]
+    return ["%m/%d/%Y"] if int(second) > 12 >= int(first) else []  # type: ignore[arg-type]
 
 
 def _attribute(series: pl.Series, file: str, findings: Findings) -> pl.Series:

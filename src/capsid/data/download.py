@@ -30,6 +30,8 @@ def fetch(
 ) -> Path:
     """`path`, downloaded unless it is there already and unchanged. `sha256`: what the publisher says, where known."""
     path = Path(path)
+    if not url.startswith(("http://", "https://", "file://")):
+        raise DataError(f"{url} is not an address that can be downloaded", hint="it must begin with https://")
     path.parent.mkdir(parents=True, exist_ok=True)
     # Two processes must not fill the same part.
     with held(path.with_name(path.name + ".lock")):

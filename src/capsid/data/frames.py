@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,6 +18,8 @@ from capsid.data.findings import Findings
 from capsid.errors import DataError
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
+
+TIMES_HINT = "use seconds since 1970, 2024-05-31 18:00:00, 31.05.2024, or one order of days and months throughout"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,18 +89,34 @@ def _events(
         }
     )
     if min_rating is not None:
-        rating = frame[find_column(frame, "rating", file, columns)].cast(pl.Float64, strict=False)
+        given = frame[find_column(frame, "rating", file, columns)]
+        rating = given.cast(pl.Float64, strict=False)
+        for row in (rating.is_null() & given.is_not_null() & (given.cast(pl.String) != "")).arg_true().to_list():
+            where = f"{file} row {row + 1}"
+            findings.error("mixed-types", where, f"the rating {given[row]!r} is not a number", "write ratings as 4.5")
         events = events.filter((rating >= min_rating).fill_null(False))
         if frame.height and not events.height:
             raise DataError(f"{file}: no rating is {min_rating} or more", hint="choose a smaller --min-rating")
     gaps = events.select(gap=pl.any_horizontal(pl.all().is_null()))["gap"]
     for row in events.filter(gaps).iter_rows(named=True):
-        missing = ", ".join(name for name, value in row.items() if value is None)
-        findings.error("missing-value", f"{file} row {row['row']}", f"{missing} is missing or cannot be read")
+        _note_gap(row, {"user": frame[user], "item": frame[item], "timestamp": frame[time]}, file, findings)
     events = events.filter(~gaps)
     if not events.height and not findings.errors:
         findings.error("no-interactions", file, "the table holds no interactions")
     return events
+
+
+def _note_gap(row: Mapping[str, Any], given: Mapping[str, pl.Series], file: str, findings: Findings) -> None:
+    """Say what stands in a row where something is missing or cannot be read."""
+    told, hint = [], None
+    for what, column in given.items():
+        value = column[row["row"] - 1]
+        if row[what] is not None:
+            continue
+        told.append(f"{what} is missing" if value in (None, "") else f"{what} {value!r:.60} cannot be read")
+        if what == "timestamp":
+            hint = TIMES_HINT
+    findings.error("missing-value", f"{file} row {row['row']}", ", ".join(told), hint)
 
 
 def _catalogue(
@@ -115,8 +134,10 @@ def _catalogue(
             findings.error("missing-value", where, "the item's id is missing")
         else:
             findings.error("duplicate-id", where, f"item {ids[row]!r} occurs twice", "keep one row for every item")
-    attributes = item_attributes(frame.drop(column), file, findings).filter(first)
-    if not attributes.width:
+    rest = frame.drop(column)
+    if rest.width:
+        attributes = item_attributes(rest, file, findings).filter(first)
+    else:  # a frame without columns has no rows either
         attributes = pl.DataFrame({"title": pl.Series([None] * int(first.sum()), dtype=pl.String)})
     return ids.filter(first).to_list(), attributes
 

@@ -31,7 +31,10 @@ TIMES = ("times.txt.gz", "times.txt")
 
 def is_prepared(folder: Path) -> bool:
     """Whether the folder holds one of the two files of this form."""
-    return find_file(folder, *SEQUENCES, *ITEMS) is not None
+    if find_file(folder, *SEQUENCES) is not None:
+        return True
+    # Items as JSON lines also stand beside a table of interactions.
+    return find_file(folder, *ITEMS) is not None and not any(folder.glob("interactions.*"))
 
 
 def read_prepared(folder: Path, findings: Findings) -> Dataset:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from capsid.data.amazon import CATEGORIES, is_amazon, load_benchmark, read_amazon
 from capsid.data.dataset import Dataset
@@ -51,7 +52,7 @@ SOURCES: Mapping[str, Source] = {
 }
 
 FORMS = (
-    "sequences.txt.gz with items.jsonl.gz, interactions.parquet or interactions.csv (and items.*), "
+    "sequences.txt.gz with items.jsonl.gz, interactions.parquet, .csv, .tsv or .jsonl (and items.*), "
     "or reviews_X_5.json.gz with meta_X.json.gz"
 )
 
@@ -66,6 +67,26 @@ def load_dataset(name_or_path: str | Path, *, min_rating: float | None = None, p
     findings.raise_first(str(name_or_path))
     findings.tell(progress)
     return dataset
+
+
+def as_dataset(
+    data: Dataset | str | Path | Any = None,
+    *,
+    interactions: Any = None,
+    items: Any = None,
+    progress: Progress = silent,
+) -> Dataset:
+    """A dataset from whatever names or holds one: a dataset, a name, a folder, or frames of pandas, polars or Arrow."""
+    if (data is None) == (interactions is None):
+        raise DataError(
+            "no data were given" if data is None else "both data and interactions were given",
+            hint="pass a dataset, a name, a folder, or interactions=frame and, where there is one, items=frame",
+        )
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, str | Path):
+        return load_dataset(data, progress=progress)
+    return Dataset.from_frames(data if interactions is None else interactions, items)
 
 
 def read_folder(

@@ -1,4 +1,4 @@
-"""A folder of tables as a dataset: `interactions` and optionally `items`, as Parquet or CSV."""
+"""A folder of tables as a dataset: `interactions` and optionally `items`, as Parquet, CSV or JSON lines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from capsid.data.frames import join_tables
 from capsid.data.lines import find_file
 from capsid.errors import DataError
 
-INTERACTIONS = ("interactions.parquet", "interactions.csv")
-ITEMS = ("items.parquet", "items.csv")
+ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
+INTERACTIONS = tuple(f"interactions{ending}" for ending in ENDINGS)
+ITEMS = tuple(f"items{ending}" for ending in ENDINGS)
 
 
 def is_tables(folder: Path) -> bool:

@@ -18,7 +18,7 @@ from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.decode.watch import Edges
 from capsid.errors import DataError
-from capsid.evaluate.metrics import TargetRanks, of_lists, per_user
+from capsid.evaluate.metrics import TargetRanks, check_ks, of_lists, per_user
 from capsid.ids.trie import ROOT, Trie
 from capsid.popularity import TIERS, popularity_tiers
 from capsid.progress import Progress, duration, silent
@@ -64,6 +64,7 @@ def evaluate(
     """Rank the whole catalogue for every case. Cases are read longest last, results keep the cases' order."""
     if not len(cases):
         raise DataError(f"there are no cases to evaluate in {split!r}", hint="users with three items give cases")
+    ks = check_ks(ks)
     began = time.monotonic()
     parts, shown = [], np.full((len(cases), max(ks)), -1, dtype=np.int64)
     code_ranks = np.zeros(len(cases), dtype=np.int64)

@@ -9,13 +9,34 @@ and `optimistic` (an id match is a hit; never a headline).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from capsid.errors import ConfigError
 from capsid.popularity import TIERS, popularity_tiers
+
+# A longer list is a mistake of the caller, and would take memory for every user.
+MOST_K = 100_000
+
+
+def check_k(k: Any, what: str = "k") -> int:
+    """How many items are asked for, if that can be."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= MOST_K:
+        raise ConfigError(
+            f"{what} must be a whole number from 1 to {MOST_K:,}, got {str(k)[:40]}", hint=f"such as {what} 10"
+        )
+    return int(k)
+
+
+def check_ks(ks: Any) -> tuple[int, ...]:
+    """Lengths of lists, increasing."""
+    numbers = (ks,) if isinstance(ks, int | np.integer) else ks
+    if isinstance(numbers, str | bytes) or not isinstance(numbers, Iterable) or not tuple(numbers):
+        raise ConfigError(f"ks must be whole numbers such as (5, 10), got {ks!r}", hint="pass ks=(5, 10)")
+    return tuple(sorted({check_k(k) for k in numbers}))
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds, from_dict, to_dict
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
+from capsid.data.sources import as_dataset
 from capsid.data.split import leave_one_out
 from capsid.encode.base import ItemEncoder, fresh
 from capsid.encode.cache import encode_blocks
@@ -74,7 +75,7 @@ class ItemTokenizer:
 
     def fit(
         self,
-        data: Dataset | ItemTable,
+        data: Dataset | ItemTable | str | Path | Any,
         *,
         seed: int = 0,
         progress: Progress = silent,
@@ -82,10 +83,16 @@ class ItemTokenizer:
     ) -> ItemTokenizer:
         """Learn from a dataset's training part (leave-one-out), or from an item table made of any other split.
 
+        A dataset may also be given by its name, its folder or a frame of interactions.
+
         With a checkpoint file, training that was killed goes on from there.
         """
         self._check_parts()
-        table = data if isinstance(data, ItemTable) else ItemTable.from_training(data, leave_one_out(data).train)
+        if isinstance(data, ItemTable):
+            table = data
+        else:
+            dataset = as_dataset(data, progress=progress)
+            table = ItemTable.from_training(dataset, leave_one_out(dataset).train)
         self.text_fields_ = table.text_fields
         self.encoder_: Any | None = None
         if self.encoder is not None:
