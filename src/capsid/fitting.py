@@ -98,7 +98,7 @@ def tokenizer_parts(recipe: Recipe) -> ItemTokenizer:
 
 
 def bucket_priority(table: ItemTable) -> np.ndarray:
-    """Order inside a bucket: training popularity, then item id (protocol)."""
+    """Order inside a bucket: training popularity, then item id (docs/protocol.md)."""
     return popularity_ranks(table.counts, table.items)
 
 

@@ -23,6 +23,7 @@ TEXT = {".py", ".md", ".toml", ".txt", ".cff", ".svg", ".html", ".css", ".js", "
 FORBIDDEN = {
     "a path of one machine": r"(?<![\w.:/-])/(?:root|home|work|opt|Users|tmp/dev)/\w",
     "the host of a package registry": r"pypi\.org|pythonhosted\.org|registry\.npmjs",
+    "a document that is not here": r"\bmethods \d|\((?:the )?protocol\)|\((?:the )?paper,|\bmethods\.md|\bpaper\.tex",
     "unfinished work": r"\b(?:TO[D]O|FIX[M]E|XX[X])\b",
 }
 
@@ -113,7 +114,16 @@ def test_no_file_names_a_machine_a_registry_or_unfinished_work() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["see /ro" + "ot/x", "'/wo" + "rk/main'", "https://pypi" + ".org/simple", "# TO" + "DO later"]
+    "text",
+    [
+        "(meth" + "ods 6.2, T1)",
+        "then item id (proto" + "col)",
+        "(pa" + "per, Eq. 3)",
+        "see /ro" + "ot/x",
+        "'/wo" + "rk/main'",
+        "https://pypi" + ".org/simple",
+        "# TO" + "DO later",
+    ],
 )
 def test_forbidden_text_is_found(text: str) -> None:
     assert len(forbidden_in(text)) == 1

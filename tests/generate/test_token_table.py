@@ -1,4 +1,4 @@
-"""Merged tokens made of their parts, and scores by cosine: against loops, and every way to run against plain rows."""
+"""Merged tokens made of their members, and scores by cosine: against loops, and every way to run against plain rows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_table_is_own_rows_and_those_of_the_parts(kind: type[TransformerGene
 
 @KINDS
 def test_everything_runs_as_with_these_rows_for_embeddings(kind: type[TransformerGenerator]) -> None:
-    """Twin: a network that knows of no parts and has the finished table for its embeddings."""
+    """Twin: a network that knows of no members and has the finished table for its embeddings."""
     composed, twin = random_generator(IDS, 2, kind=kind), random_generator(IDS, 2, kind=kind, compose=False)
     state = composed.state()
     state["token.weight"] = composed.network.token.vectors().enter_VD.detach()

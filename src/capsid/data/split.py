@@ -49,9 +49,9 @@ class Split:
 
 
 def leave_one_out(dataset: Dataset) -> Split:
-    """Last item is test, the one before is validation, the rest trains (TIGER, section 4; the protocol).
+    """The last item is test, the one before is validation, the rest trains (TIGER, arXiv 2305.05065, section 4).
 
-    Users with fewer than three items only train: they have nothing that could be held out and still leave a history.
+    Users with fewer than three items are only trained on: two held-out items would leave them no history.
     """
     sequences, lengths = dataset.sequences, dataset.sequences.lengths
     held = np.flatnonzero(lengths >= 3)

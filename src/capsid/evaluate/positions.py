@@ -1,4 +1,4 @@
-"""How often the right code stands first, or among the first five, position by position (paper, per-position accuracy).
+"""How often the right code is ranked first or among the first five, by position (CapsID, 2605.05096, appendix B.1).
 
 A code's probability is that of all items that continue the target's first codes with it: read from scores of whole
 items, so ids of any tokens, merged ones too, are measured on the same codes. Exact scoring is slow: use a sample.

@@ -122,7 +122,7 @@ def _of_routing(routing: RoutingQuality | None) -> dict[str, Any]:
 def intra_code_similarity(vectors_ND: np.ndarray, codes_N: np.ndarray) -> float | None:
     """Mean cosine over all pairs of items with the same code, pair-weighted; None if no two items share one.
 
-    Exact without listing pairs (methods 6.10): in a group of n unit vectors the cosines of the ordered pairs sum to
+    Exact without listing pairs: in a group of n unit vectors the cosines of the ordered pairs sum to
     ||sum x||^2 - n. Items whose vector is all zeros have no direction and are left out.
     """
     exact_ND = np.asarray(vectors_ND, dtype=np.float64)

@@ -64,11 +64,11 @@ class Trainable(Generator, Protocol):
 
 @dataclass(kw_only=True)
 class TransformerGenerator:
-    """The paper's causal Transformer (4 layers, 4 heads, 128, feed-forward 512, 50 items of history).
+    """The causal Transformer of CapsID, appendix A.3 (4 layers, 4 heads, 128, feed-forward 512, 50 items of history).
 
-    With `compose`, a merged token's embedding is that of its parts plus its own, so that what is learnt of a part is
-    learnt of all subwords with it. With a `cosine_temperature` above 0, tokens are scored by cosines, so that a popular
-    token cannot win by a long vector; at 0 by inner products.
+    With `compose`, a merged token's embedding is the sum of its members' embeddings and its own, so that all merged
+    tokens with a member share what is learnt about it. With a `cosine_temperature` above 0, tokens are scored by
+    cosine, so that a popular token cannot win by a long vector; at 0 by inner product.
     """
 
     kind: ClassVar[str] = "transformer"
@@ -82,7 +82,7 @@ class TransformerGenerator:
     hidden_dropout: float = setting(0.0, "Dropout inside the feed-forward layers.", least=0, most=0.99)
     history: int = setting(50, "How many of a user's latest items are read.", least=1)
     warm_start: bool = setting(True, "Whether token embeddings start from the tokenizer's centres.")
-    compose: bool = setting(True, "Whether a merged token's embedding is the sum of its parts' and its own.")
+    compose: bool = setting(True, "Whether a merged token's embedding is the sum of its members' and its own.")
     cosine_temperature: float = setting(
         0.0, "Tokens are scored by cosines divided by this; 0: by inner products.", least=0
     )
@@ -113,7 +113,7 @@ class TransformerGenerator:
         self.network_ = self._network(ids.layout)
         self.network_.reset(torch.Generator().manual_seed(child_seed(seed, "weights")))
         if self.warm_start and vectors is not None:
-            plain = len(vectors) if self._parts(ids.layout) is None else ids.layout.merges.first
+            plain = len(vectors) if self._members(ids.layout) is None else ids.layout.merges.first
             _start_tokens(self.network_.token, vectors[:plain], seed)
         self.network_.eval()
         return self
@@ -144,9 +144,9 @@ class TransformerGenerator:
         return self
 
     def _network(self, layout: TokenLayout) -> GeneratorNetwork:
-        return CausalTransformer(self._shape(layout), self._parts(layout))
+        return CausalTransformer(self._shape(layout), self._members(layout))
 
-    def _parts(self, layout: TokenLayout) -> Ragged | None:
+    def _members(self, layout: TokenLayout) -> Ragged | None:
         return layout.merges.members if self.compose and len(layout.merges) else None
 
     def check_together(self) -> None:
@@ -216,7 +216,7 @@ class TimelineGenerator(TransformerGenerator):
 
     def _network(self, layout: TokenLayout) -> TimelineTransformer:
         return TimelineTransformer(
-            self._shape(layout), self.depth_layers, self.reads, self.repeats, self._parts(layout)
+            self._shape(layout), self.depth_layers, self.reads, self.repeats, self._members(layout)
         )
 
 

@@ -1,6 +1,6 @@
 """The causal Transformer over flattened item tokens, and its two ways to run: whole sequences and cached steps.
 
-Pre-LayerNorm, GELU, tied token embeddings (paper, appendix on the generator; SASRec-style). A position is the sum of
+Pre-LayerNorm, GELU, tied token embeddings (CapsID, arXiv 2605.05096, appendix A.3). A position is the sum of
 its token, its item's place in the history and its depth in the item, so ids of any length fit. Knows tokens only: no
 items, no trie, no optimiser. Shapes as in `capsid.blocks.layers`; V tokens of the vocabulary.
 """
@@ -117,10 +117,10 @@ class GeneratorNetwork(nn.Module):
 class TokenNetwork(GeneratorNetwork):
     """What networks over tokens have in common: token and depth embeddings, a last LayerNorm, tied scores."""
 
-    def __init__(self, shape: NetworkShape, parts: Ragged | None = None) -> None:
+    def __init__(self, shape: NetworkShape, members: Ragged | None = None) -> None:
         super().__init__()
         self.shape = shape
-        self.token = token_table(shape, parts)
+        self.token = token_table(shape, members)
         self.depth = nn.Embedding(shape.depths + 1, shape.width)
         self.norm = LastNorm(shape.width, ones=shape.token_bias)
 
@@ -146,8 +146,8 @@ class TokenNetwork(GeneratorNetwork):
 class CausalTransformer(TokenNetwork):
     """Blocks over all tokens of all items."""
 
-    def __init__(self, shape: NetworkShape, parts: Ragged | None = None) -> None:
-        super().__init__(shape, parts)
+    def __init__(self, shape: NetworkShape, members: Ragged | None = None) -> None:
+        super().__init__(shape, members)
         self.place = nn.Embedding(shape.history + 1, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
 
@@ -207,12 +207,12 @@ class CausalTransformer(TokenNetwork):
         return dropout(x, self.shape.embedding_dropout, self.training)
 
 
-def token_table(shape: NetworkShape, parts: Ragged | None = None) -> TokenTable:
+def token_table(shape: NetworkShape, members: Ragged | None = None) -> TokenTable:
     """The embeddings that a shape asks for."""
     return TokenTable(
         shape.vocabulary,
         shape.width,
-        parts,
+        members,
         temperature=shape.cosine_temperature,
         length=shape.score_length,
         bias=shape.token_bias,

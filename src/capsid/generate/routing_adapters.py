@@ -141,16 +141,16 @@ class _Gate(nn.Module):
         self._weight = weight
 
     def inputs(self, token_VD: Tensor, tokens: Ragged, layout: TokenLayout) -> Tensor:
-        """At a merged token, the way from its parts to itself times the gate's slope. Shape: (tokens, D)."""
+        """Embedding of a merged token minus its members', times the gate's slope; 0 elsewhere. Shape: (tokens, D)."""
         merges = layout.merges
         number_R = torch.from_numpy(tokens.values.astype(np.int64) - merges.first)
-        place_R = (number_R >= 0).nonzero()[:, 0]
-        number_R = number_R[place_R]
+        merged_R = (number_R >= 0).nonzero()[:, 0]
+        number_R = number_R[merged_R]
         left, right = (torch.tensor(c)[number_R] for c in (merges.left, merges.right))
-        way_RD = token_VD[merges.first + number_R] - token_VD[left] - token_VD[right]
+        change_RD = token_VD[merges.first + number_R] - token_VD[left] - token_VD[right]
         open_R = torch.sigmoid(self._logit_M[number_R] + self.bias)
         zero_R = open_R - open_R.detach()
-        return torch.zeros(len(tokens.values), token_VD.shape[1]).index_add(0, place_R, zero_R[:, None] * way_RD)
+        return torch.zeros(len(tokens.values), token_VD.shape[1]).index_add(0, merged_R, zero_R[:, None] * change_RD)
 
     def loss(self) -> Tensor:
         """How far the shifted gate is from what the merge scores ask for."""

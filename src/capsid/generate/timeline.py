@@ -38,9 +38,9 @@ class TimelineTransformer(TokenNetwork):
     """
 
     def __init__(
-        self, shape: NetworkShape, depth_layers: int, reads: str, repeats: bool, parts: Ragged | None = None
+        self, shape: NetworkShape, depth_layers: int, reads: str, repeats: bool, members: Ragged | None = None
     ) -> None:
-        super().__init__(shape, parts)
+        super().__init__(shape, members)
         self.place = nn.Embedding(shape.history + 1, shape.width) if reads == "places" else None
         self.blocks = nn.ModuleList(READINGS[reads](shape) for _ in range(shape.layers))
         self.depth_blocks = nn.ModuleList(Block(shape) for _ in range(depth_layers))

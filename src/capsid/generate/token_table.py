@@ -1,7 +1,7 @@
-"""The embeddings of tokens: what each enters a network as, and what it is scored by.
+"""Token embeddings: the vectors that a network reads, and those that tokens are scored with.
 
-Merged tokens may be made of their parts. Scores are inner products, cosines, or between the two, with a bias per token
-if asked for. Knows tokens only; which tokens are merged is given.
+Embeddings of merged tokens may be composed of their members'. Scores are inner products, cosines, or something between
+the two, optionally with a bias per token. Knows tokens only; which tokens are merged is given.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from capsid.ragged import Ragged
 
 @dataclass(frozen=True, eq=False)
 class TokenVectors:
-    """Of every token of the vocabulary. Shapes: (V, D), (V, S), where S is D, or D + 1 with a bias per token.
+    """Vectors of all tokens. Shapes: (V, D), (V, S), where S is D, or D + 1 with a bias per token.
 
-    A score is the product of `score` and a hidden row that went through the last norm (see `LastNorm`).
+    A score is the inner product of `score` and a hidden row after the last norm (see `LastNorm`).
     """
 
     enter_VD: Tensor
@@ -30,7 +30,7 @@ class TokenVectors:
 
 
 class LastNorm(nn.LayerNorm):
-    """LayerNorm of the rows that tokens are predicted from; with `ones` a 1 follows, which meets the tokens' biases."""
+    """LayerNorm of the rows that tokens are predicted from; with `ones`, a 1 is appended for the tokens' biases."""
 
     def __init__(self, width: int, *, ones: bool = False) -> None:
         super().__init__(width)
@@ -43,19 +43,19 @@ class LastNorm(nn.LayerNorm):
 
 
 class TokenTable(nn.Embedding):
-    """One row per token, tied: the same vectors enter and score.
+    """One row per token, tied: the same vectors are read and scored with.
 
-    With `parts`, the last tokens are merged ones, each made of the given earlier tokens: their vectors are those of
-    their parts plus their own row, which starts at 0. In training a share `own_dropout` of these rows is left out at
-    every step, so that the parts learn to explain a token and its own row to correct them.
+    With `members`, the last tokens are merged ones, each made of the given earlier tokens: a vector is the scaled sum
+    of its members' plus the token's own row, which starts at 0. In training a share `own_dropout` of the own rows is
+    dropped at every step, so that the members learn to explain a token and its own row to correct them.
 
     With a temperature above 0, a score is the cosine over it, for hidden rows of length sqrt(D), as LayerNorm makes
     them; otherwise it is the inner product. With `length`, the cosine is multiplied by a learnt power of the vector's
-    length, at first the 0th: a frequent token may become long. With `bias`, each token has a number added to its
-    scores, at first 0.
+    length, initially 0, so that a frequent token may become long. With `bias`, a learnt number per token, initially 0,
+    is added to its scores.
     """
 
-    parts_P: Tensor
+    members_P: Tensor
     starts_M: Tensor
     scales_M1: Tensor
 
@@ -63,7 +63,7 @@ class TokenTable(nn.Embedding):
         self,
         vocabulary: int,
         width: int,
-        parts: Ragged | None = None,
+        members: Ragged | None = None,
         *,
         temperature: float = 0.0,
         length: bool = False,
@@ -75,16 +75,16 @@ class TokenTable(nn.Embedding):
         self.own_dropout = own_dropout
         self.power = nn.Parameter(torch.zeros(())) if length else None
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
-        self.merged = 0 if parts is None else len(parts)
-        if parts is not None:
-            # The sum over the root of their number, as merged tokens are warm-started.
-            roots = np.sqrt(parts.lengths.astype(np.float32))
-            arrays = {"parts_P": parts.values, "starts_M": parts.offsets[:-1], "scales_M1": 1 / roots[:, None]}
+        self.merged = 0 if members is None else len(members)
+        if members is not None:
+            # The sum of n members over sqrt(n), as in the warm start of merged tokens.
+            roots = np.sqrt(members.lengths.astype(np.float32))
+            arrays = {"members_P": members.values, "starts_M": members.offsets[:-1], "scales_M1": 1 / roots[:, None]}
             for name, array in arrays.items():
                 self.register_buffer(name, torch.from_numpy(np.array(array)), persistent=False)
 
     def start(self) -> None:
-        """Merged tokens become their parts and nothing else; power and biases are 0."""
+        """Own rows of merged tokens, power and biases become 0."""
         with torch.no_grad():
             self.weight[len(self.weight) - self.merged :] = 0.0
             for parameter in (self.power, self.bias):
@@ -92,7 +92,7 @@ class TokenTable(nn.Embedding):
                     parameter.zero_()
 
     def vectors(self) -> TokenVectors:
-        """As the weights are now, with gradients; made once for all that a step does."""
+        """From the current weights, with gradients; computed once per step."""
         enter_VD = self._composed()
         score_VS = self._scoring(enter_VD)
         if self.bias is not None:
@@ -106,7 +106,7 @@ class TokenTable(nn.Embedding):
         directions_VD = F.normalize(enter_VD, dim=1) * scale
         if self.power is None:
             return directions_VD
-        # Padding may have no length at all, and a power of 0 has no slope.
+        # The clamp is for padding: at length 0 the power has no gradient.
         lengths_V1 = enter_VD.square().sum(1, keepdim=True).clamp_min(1e-12).sqrt()
         return directions_VD * lengths_V1.pow(self.power)
 
@@ -116,5 +116,5 @@ class TokenTable(nn.Embedding):
         plain_WD, own_MD = self.weight[: -self.merged], self.weight[-self.merged :]
         if self.own_dropout:
             own_MD = own_MD * dropout(own_MD.new_ones(self.merged, 1), self.own_dropout, self.training)
-        sums_MD = F.embedding_bag(self.parts_P, plain_WD, self.starts_M, mode="sum")
+        sums_MD = F.embedding_bag(self.members_P, plain_WD, self.starts_M, mode="sum")
         return torch.cat([plain_WD, torch.addcmul(own_MD, sums_MD, self.scales_M1)])

@@ -44,15 +44,15 @@ class MergeTable:
         order = [(n, -s) for n, s in zip(self.number, self.strength)]
         if order != sorted(order) or (order and order[0][0] < 1):
             raise DataError("a table of merges is ordered by pass (from 1), then by falling strength")
-        for own, parts in zip(self.number, zip(self.left, self.right)):
-            for part in parts:
-                made = part - self.first
-                if part < 0 or made >= len(self) or (made >= 0 and self.number[made] >= own):
-                    raise DataError(f"a merge of pass {own} names the token {part}, which no earlier pass made")
+        for own, pair in zip(self.number, zip(self.left, self.right)):
+            for member in pair:
+                made = member - self.first
+                if member < 0 or made >= len(self) or (made >= 0 and self.number[made] >= own):
+                    raise DataError(f"a merge of pass {own} names the token {member}, which no earlier pass made")
         # Merges of merges double: their lengths are known before they are written out.
         lengths: list[int] = []
-        for parts in zip(self.left, self.right):
-            lengths.append(sum(1 if part < self.first else lengths[part - self.first] for part in parts))
+        for pair in zip(self.left, self.right):
+            lengths.append(sum(1 if m < self.first else lengths[m - self.first] for m in pair))
             if lengths[-1] > LONGEST:
                 raise DataError(f"a merge joins {lengths[-1]:,} tokens, more than an id has")
 
@@ -94,7 +94,7 @@ class MergeTable:
 
     def apply(self, tokens: Ragged) -> Ragged:
         """Rows with their neighbours merged. In a row the strongest merge is taken first, of equal ones the leftmost;
-        what touches a taken pair waits for the next pass (paper, appendix on SemanticBPE: greedy, no overlap)."""
+        a pair that overlaps a merged one waits for the next pass (CapsID, appendix A.2: greedy, no overlap)."""
         for number in range(1, self.passes + 1):
             tokens = self._one_pass(tokens, number)
         return tokens
@@ -114,7 +114,7 @@ class MergeTable:
         return out
 
     def truncated(self, size: int) -> MergeTable:
-        """The first `size` merges; parts stand before what is made of them, so none is left without its parts."""
+        """The first `size` merges; members come before the tokens made of them, so no merge loses its members."""
         kept = max(size, 0)
         return replace(self, **{name: getattr(self, name)[:kept] for name in _ARRAYS})
 

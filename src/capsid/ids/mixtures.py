@@ -66,17 +66,17 @@ class Mixtures:
     def corrections(self, layout: TokenLayout, items_M: np.ndarray, own: Ragged) -> Corrections:
         """What turns the tokens of items (one row per item) into mixtures.
 
-        Of a merged token only the parts are mixed, each in the share that it has in the token's vector; its own vector
-        stays. A code that a collision policy put in the place of the strongest one stays as it is.
+        Of a merged token only the members are mixed, each with the weight that it has in the token's vector; the own
+        vector stays. A code that a collision policy substituted for the strongest one stays hard.
         """
-        parts = _parts(layout).take(own.values)
-        token_P, row_P = parts.values.astype(np.int64), parts.row_numbers
+        members = _members(layout).take(own.values)
+        token_P, row_P = members.values.astype(np.int64), members.row_numbers
         depth_P = layout.depth_of[token_P]
         item_P = items_M[own.row_numbers[row_P]]
         mixed_PK = self.codes_NLK[item_P, depth_P] + layout.bases[depth_P][:, None]
         weights_PK = self.weights_NLK[item_P, depth_P]
         soft_P = (mixed_PK[:, 0] == token_P) & (weights_PK[:, 0] < 1)
-        share_P = (1 / np.sqrt(parts.lengths[row_P])).astype(np.float32)
+        share_P = (1 / np.sqrt(members.lengths[row_P])).astype(np.float32)
         # The code itself goes out, the mixture comes in: K + 1 entries for every code that is softened.
         tokens_PJ = np.concatenate([token_P[:, None], mixed_PK], 1)[soft_P]
         weights_PJ = np.concatenate([np.full((len(token_P), 1), -1, np.float32), weights_PK], 1)[soft_P]
@@ -96,7 +96,7 @@ class Mixtures:
         return cls(state["codes"], state["weights"], float(state["sharpness"]))
 
 
-def _parts(layout: TokenLayout) -> Ragged:
+def _members(layout: TokenLayout) -> Ragged:
     """The codes that every token of the vocabulary stands for, as tokens; none for suffixes and specials."""
     merged = layout.merges.members
     plain = np.arange(layout.vocabulary - len(layout.merges))

@@ -1,7 +1,7 @@
-"""Ids from nothing but how often items were taken in training (methods 2.12, variant A).
+"""Ids from training counts alone: the baseline "Frequency" of the CapsID paper, which does not define it further.
 
-The first code is a bucket of counts that grow by a factor, the others are the digits of the item's rank inside its
-bucket: easy to foretell, and without any meaning. Looks at no vector. Sorting the codes sorts by popularity.
+The first code is a bucket of counts whose bounds grow by a factor, the others are the digits of the item's rank inside
+its bucket: easy to predict and without meaning. Reads no vectors. Sorting the codes sorts by popularity.
 """
 
 from __future__ import annotations

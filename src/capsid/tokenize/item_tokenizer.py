@@ -214,9 +214,9 @@ class ItemTokenizer:
         return self.ids.lookup(tokens)
 
     def token_vectors(self) -> np.ndarray | None:
-        """A vector a token where the tokenizer has centres, NaN elsewhere. Shape: (vocabulary, d).
+        """One vector per token where the tokenizer has centres, NaN elsewhere. Shape: (vocabulary, d).
 
-        A merged token has the sum of its members over the root of their number (methods 6.7, B11).
+        A merged token gets the sum of its n members over sqrt(n), which keeps the norm of independent vectors.
         """
         layout = self.ids.layout
         centres = self.tokenizer_.centres()

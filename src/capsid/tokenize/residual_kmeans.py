@@ -1,6 +1,6 @@
-"""Residual k-means: quantize, subtract the centre, quantize what is left (QARM; OneRec; methods 3).
+"""Residual k-means: quantize, subtract the centre, quantize the residual (QARM, arXiv 2411.11739; OneRec, 2502.18965).
 
-k-means and nearest centres are faiss'. Codes of an item do not depend on which other items are encoded with it.
+Uses k-means and nearest centres of faiss. An item's codes do not depend on the other items of its batch.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def output(u_C: np.ndarray, k: int, capsules: Capsules, gain: float) -> np.ndarr
 
 
 def squash(z: np.ndarray) -> np.ndarray:
-    """|z|^2 / (0.5 + |z|^2) along z (paper, section 3.1)."""
+    """|z|^2 / (0.5 + |z|^2) along z (CapsID, section 3.1)."""
     square = z @ z
     return square / (0.5 + square) * unit(z)
 

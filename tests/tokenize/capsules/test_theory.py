@@ -42,7 +42,7 @@ DepthBound = Callable[[float, float, float], float]  # of delta, C and the winne
 
 
 def bound(delta: float, size: float, mass: float) -> float:
-    """One depth's share of the bound (paper, Eq. 11), with this depth's own delta and C."""
+    """One depth's share of the bound (CapsID, Eq. 11), with this depth's own delta and C."""
     return delta + 2 * size * (1 - mass)
 
 
@@ -171,7 +171,7 @@ LengthBound = Callable[[Fraction, int], Fraction]
 
 
 def length_bound(g: Fraction, cap: int) -> Fraction:
-    """1 + sum over l from 2 to the cap of (1 - g)^(l - 2) (paper, Eq. 12)."""
+    """1 + sum over l from 2 to the cap of (1 - g)^(l - 2) (CapsID, Eq. 12)."""
     return 1 + sum(((1 - g) ** (depth - 2) for depth in range(2, cap + 1)), Fraction(0))
 
 
@@ -258,7 +258,7 @@ def test_ids_that_stop_too_late_are_caught() -> None:
     assert not holds_for_lengths(surely, np.zeros_like(surely), ends=a_depth_late)
 
 
-# --- the condition for a shrinking residual (paper, Eq. 15) ---
+# --- the condition for a shrinking residual (CapsID, Eq. 15) ---
 
 Condition = Callable[[Fraction, Fraction], bool]  # of <r, z> and |z|^2
 

@@ -1,1 +1,1 @@
-"""CapsID: capsule routing as the quantizer (paper, sections 3.1 to 3.5)."""
+"""CapsID: capsule routing as the quantizer (arXiv 2605.05096, sections 3.1 to 3.5)."""

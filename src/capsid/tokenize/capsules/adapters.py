@@ -1,7 +1,8 @@
-"""Low-rank changes of the routing that stage 2 may learn (paper, section on the training objective; methods 6.6, G2).
+"""Low-rank adapters of the routing, trained in stage 2 (CapsID, arXiv 2605.05096, section 3.4).
 
-Every depth gets W_k + A B with one A B for all its capsules, zero at the start; centres, outputs and temperatures stay
-as stage 1 left them. What was learnt is folded into the poses afterwards, so a stored tokenizer never knows of it.
+Every depth gets W_k + A B with one A B for all its capsules, zero at the start: the paper leaves the placement of the
+adapters open. Centres, outputs and temperatures keep their stage-1 values. The trained adapters are folded into the
+poses afterwards, so a stored tokenizer does not contain them.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _of(depths: list[Depth], rows: int, strongest: int) -> Trace:
         "mass": [d.mass_B for d in depths],
         "soft": before[1:],
         "hard": [d.hard_BD.norm(dim=1) for d in depths],
-        # The paper's condition for a shrinking residual, read from the norms (appendix on the tokenizer).
+        # The paper's condition for a shrinking residual, read from the norms (CapsID, appendix A.1).
         "grew": [after > last * (1 + 1e-6) for last, after in itertools.pairwise(before)],
         "strongest": [t.indices.to(torch.int32) for t in top],
         "strongest_weight": [t.values for t in top],

@@ -1,7 +1,8 @@
-"""A start from the data, depth by depth (methods 6.2, T2 and T3), and the fits that have a closed form.
+"""Initial capsules from the data, depth by depth, and the fits that have a closed form.
 
-The projection is the principal axes of the residuals, a capsule's bias a centre of spherical k-means among them, the
-temperature is set by bisection to a target winner mass, and outputs are the least-squares fit of residuals on weights.
+The paper leaves initialisation open; with random poses nearly all routing weights stay near 1/K. The projection is
+the principal axes of the residuals and a capsule's bias is a centre of spherical k-means; the temperature is set by
+bisection to a target winner mass, and outputs are the least-squares fit of residuals on routing weights.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The terms of stage 1 (paper, section 3.4; methods 6.3 to 6.5): reconstruction, spread, length, tie, balance.
+"""The loss terms of stage 1: reconstruction, spread and length (CapsID, arXiv 2605.05096, Eq. 10), tie and balance.
 
-Depths of a batch in, scalars out; knows no schedule but the margin that it is given.
+Tie and balance are ours: without them outputs may differ from the centres that tokens stand for, and few capsules win
+all items. Takes the depths of a batch and returns scalars; the margin's schedule is set elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from capsid.tokenize.capsules.network import Depth
 
-# Widths of the soft stop tests (methods 6.4, L1).
+# Widths of the sigmoids that replace the stop tests of Eq. 8: the length itself has no gradient.
 SURE_WIDTH, SMALL_WIDTH = 0.05, 0.02
 
 
@@ -48,26 +49,28 @@ def reconstruction(residuals: list[Tensor], weight_BL: Tensor) -> Tensor:
 
 
 def spread(weights_BK: Tensor, margin: float, rivals: str) -> Tensor:
-    """max(0, margin - (c_winner - c_rival))^2, for the strongest rival, or the mean or sum over all (methods 6.5)."""
+    """max(0, margin - (c_winner - c_rival))^2, for the strongest rival, or the mean or sum over all.
+
+    The margin follows the spread loss of matrix capsules (Hinton et al., 2018), with the winner as the label."""
     if weights_BK.shape[1] == 1:
         return weights_BK.new_zeros(())
-    top_B2, place_B2 = weights_BK.topk(2, dim=1)
+    top_B2, capsule_B2 = weights_BK.topk(2, dim=1)
     if rivals == "strongest":
         return (margin - (top_B2[:, 0] - top_B2[:, 1])).clamp_min(0).square().mean()
     gaps_BK = (margin - (top_B2[:, :1] - weights_BK)).clamp_min(0).square()
-    gaps_BK = gaps_BK.scatter(1, place_B2[:, :1], 0.0)
+    gaps_BK = gaps_BK.scatter(1, capsule_B2[:, :1], 0.0)
     total = gaps_BK.sum(1).mean()
     return total if rivals == "sum" else total / (weights_BK.shape[1] - 1)
 
 
 def balance(weights_BK: Tensor) -> Tensor:
-    """KL of the batch's mean routing to uniform."""
+    """KL divergence of the batch's mean routing weights from uniform."""
     mean_K = weights_BK.mean(0)
     return math.log(len(mean_K)) + (mean_K * mean_K.clamp_min(1e-12).log()).sum()
 
 
 def tie(depth: Depth, centres_KD: Tensor) -> Tensor:
-    """Winner's output near its token's centre (methods 6.3, I1): the assumption of Proposition 1."""
+    """Keeps the winner's output near its token's centre, as Proposition 1 of CapsID assumes."""
     gap_BD = depth.winner_BD - centres_KD[depth.code_B].detach()
     return (depth.mass_B.detach() * gap_BD.square().sum(1)).mean()
 
@@ -82,9 +85,9 @@ def terms(
     residual: float,
     alone: bool,
 ) -> Terms:
-    """All terms of a batch. Prefixes are weighted by survival where the smooth rules `alone` decide the length;
+    """All terms of a batch. Prefixes are weighted by survival where the smooth rules `alone` decide the length.
 
-    where prefix counts have a say, or nothing ends an id early, every prefix counts alike.
+    Where prefix counts matter too, or nothing ends an id early, all prefixes weigh the same.
     """
     alive_BL = survival(depths, confidence, residual)
     weight_BL = alive_BL.detach() if alone else torch.ones_like(alive_BL)

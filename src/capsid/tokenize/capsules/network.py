@@ -50,14 +50,15 @@ class CapsuleLayer(nn.Module):
         self.adapter: LowRank | None = None
         self.outputs = nn.Parameter(torch.zeros(capsules, width))
         self.centres = nn.Parameter(torch.zeros(capsules, width))
-        # The lift from capsule space back to item space (methods 6.1, S1); nothing to lift where they are one.
+        # The lift from capsule space back to item space (Eq. 7 subtracts capsule outputs from item residuals,
+        # which differ in width); not needed where the widths agree.
         leaks = max(settings.leak) > 0 and settings.dim not in (0, width)
         self.lift = nn.Parameter(torch.eye(width, settings.dim)) if leaks else None
         for name, value in (("kappa", 1.0), ("step", 1.0), ("leak", settings.leak[0])):
             self.register_buffer(name, torch.tensor(value))
 
     def votes(self, r_BD: Tensor) -> Votes:
-        """Votes for residuals, or for their directions (methods 6.1, S6)."""
+        """Votes for residuals, or for their directions: these keep confidences comparable while residuals shrink."""
         seen_BD = r_BD / norm(r_BD)[:, None] if self.on_direction else r_BD
         return self.poses(seen_BD) if self.adapter is None else self.poses(seen_BD, self.adapter(seen_BD))
 
@@ -90,7 +91,7 @@ class CapsuleLayer(nn.Module):
         return norm(r_BD) if self.on_direction else torch.ones(len(r_BD))
 
     def _mixture(self, votes: Votes, weights_BK: Tensor, own_B: Tensor) -> Tensor:
-        """z = sum_k c_k o_k (paper, Eq. 7), o_k a fixed vector, the capsule's squashed vote, or between the two."""
+        """z = sum_k c_k o_k (CapsID, Eq. 7), o_k a fixed vector, the capsule's squashed vote, or between the two."""
         fixed_BD = self.step * (weights_BK @ self.outputs)
         if not float(self.leak):
             return fixed_BD
@@ -176,6 +177,6 @@ class CapsuleNetwork(nn.Module):
 
 
 def _straight_through(weights_BK: Tensor, code_B: Tensor) -> Tensor:
-    """One-hot winners that hand the gradient to the weights (methods 6.3, I1)."""
+    """One-hot winners whose gradient goes to the routing weights (straight-through estimator)."""
     hard_BK = torch.zeros_like(weights_BK).scatter_(1, code_B[:, None], 1.0)
     return hard_BK + weights_BK - weights_BK.detach()

@@ -1,4 +1,4 @@
-"""Routing by agreement at one depth: T rounds that make the capsules' votes agree (paper, Eqs. 2 to 5; Algorithm 1).
+"""Routing by agreement at one depth: T rounds that make the capsules' votes agree (CapsID, Eqs. 2 to 5).
 
 Works on any `Votes`; knows no parameters and no residuals.
 """
@@ -17,8 +17,9 @@ from capsid.tokenize.capsules.votes import TINY, Votes, norm, squash
 class Rounds:
     """How to route. `pre` reads the weights of round T, made from T - 1 agreements: Algorithm 1 to the letter.
 
-    `post` reads one round more, so that all T agreements count (methods 6.2, T1). Agreement is the votes' product with
-    the consensus (`dot`) or their cosine (`cosine`), times the depth's temperature.
+    `post` applies the softmax once more, so that all T agreements count; with `pre`, T = 1 gives uniform weights.
+    Agreement is the votes' product with the consensus (`dot`) or their cosine (`cosine`), times the depth's
+    temperature.
     """
 
     rounds: int = 3

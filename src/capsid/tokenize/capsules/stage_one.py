@@ -26,7 +26,7 @@ from capsid.tokenize.stopping import SharedPrefixes
 from capsid.tokenize.trace import Trace
 from capsid.tokenize.training import VectorTraining, draw_sample, unused_codes, weight_source, worst_first
 
-# Above this share of growing residuals a depth's step is made smaller (paper, appendix A.1), down to a floor.
+# Above this share of growing residuals a depth's step is made smaller (CapsID, appendix A.1), down to a floor.
 GROWTH, STEP_FACTOR, STEP_FLOOR = 0.01, 0.8, 0.1
 NAME = "capsules"
 
@@ -64,7 +64,7 @@ def fit_stage_one(
 def routing_loss(
     settings: CapsuleSettings, network: CapsuleNetwork, x_BI: Tensor, share: float
 ) -> tuple[Tensor, list[Depth]]:
-    """All tokenizer-side terms of a batch with their weights (paper, final objective without the generator's part),
+    """All tokenizer-side terms of a batch with their weights (CapsID, Eq. 10 without the generator's loss),
     `share` of the way through the schedule of the margin; and the depths they were read from."""
     s = settings
     unit_BD = network.enter(x_BI)

@@ -1,4 +1,7 @@
-"""The end of stage 2's adapting: bound the churn, fold the adapters, count prefixes anew (methods 6.6, G4)."""
+"""The end of stage 2: limit how many ids change, fold the adapters into the poses, recount the prefixes.
+
+The generator was trained on the old ids, so too many changes would undo what it learnt.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The CapsID tokenizer: item vectors to ids of varying length by capsule routing (paper, Algorithm 1).
+"""The CapsID tokenizer: item vectors to ids of varying length by capsule routing (CapsID, arXiv 2605.05096,
+Algorithm 1).
 
 Every variant of the paper is a setting here: literal equations, a hard winner, other numbers of rounds, fixed length.
 The network itself, and torch with it, is loaded when it is needed.

@@ -1,6 +1,6 @@
 """Votes of the capsules of one depth, and the few sums over them that routing needs.
 
-u_k = W_k r + b_k (paper, Eq. 1). Poses come as full matrices, or as W_k = P + A_k B_k with P shared by the depth; the
+u_k = W_k r + b_k (CapsID, Eq. 1). Poses come as full matrices, or as W_k = P + A_k B_k with P shared by the depth; the
 votes of factorised poses are never materialised, which is why everything here is a method of `Votes` and not a tensor
 [B, K, C]. Knows nothing of rounds, tokens or depths.
 """
@@ -33,7 +33,7 @@ class Votes(Protocol):
 
 
 def squash_scale(norm: Tensor) -> Tensor:
-    """squash(z) = squash_scale(|z|) z (paper, section 3.1, with the constant 0.5); safe at zero."""
+    """squash(z) = squash_scale(|z|) z (CapsID, section 3.1, with the constant 0.5); safe at zero."""
     return norm / (0.5 + norm.square())
 
 
@@ -110,7 +110,7 @@ class FactorisedVotes:
 
 
 class FullPoses(nn.Module):
-    """One matrix a capsule: K C d numbers (paper, Eq. 1, to the letter)."""
+    """One matrix per capsule, K C d parameters: exactly Eq. 1 of CapsID."""
 
     def __init__(self, capsules: int, dim: int, width: int, rng: torch.Generator) -> None:
         super().__init__()

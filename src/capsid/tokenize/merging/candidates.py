@@ -47,7 +47,7 @@ class Candidates:
         return Candidates(*(np.concatenate([getattr(self, n), getattr(other, n)]) for n in names))
 
     def score(self, alpha: float) -> np.ndarray:
-        """m = alpha freq + (1 - alpha) cos (paper, the equation of section "SemanticBPE composition")."""
+        """m = alpha freq + (1 - alpha) cos (CapsID, Eq. 9)."""
         return alpha * self.frequency + (1.0 - alpha) * self.cosine
 
     def decided(self, logit: np.ndarray, target: np.ndarray, merge: np.ndarray) -> Candidates:
@@ -90,9 +90,9 @@ def find_candidates(
 
 
 def item_profiles(tokens: Ragged, vocabulary: int, vectors_ND: np.ndarray) -> np.ndarray:
-    """Mean unit vector of the items that carry a token, normalised; zeros for a token of no item (methods 6.7, B1).
+    """e_s of CapsID, Eq. 9: the normalised mean unit vector of the items that carry token s; zeros if none does.
 
-    Vectors are read by block, so that a mapped file larger than memory will do. Shape: (vocabulary, d).
+    Vectors are read in blocks, so that a memory-mapped file may be larger than memory. Shape: (vocabulary, d).
     """
     sums_VD = np.zeros((vocabulary, vectors_ND.shape[1]), dtype=np.float64)
     for start in range(0, len(tokens), BLOCK):

@@ -1,6 +1,7 @@
-"""The merge gate: a small network that learns to tell which pairs to merge from the score of every pair.
+"""The merge gate: a small network that learns from the scores of pairs which of them to merge.
 
-Trained alone, on pairs (methods 6.7, B5 and B8); no sequence model is needed. Knows no items.
+It is trained alone, on pairs, and needs no sequence model: CapsID freezes it before the generator trains (section 3.4).
+Knows no items.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from capsid.train.options import Training
 
 
 class Gate(nn.Module):
-    """Two layers on (e_s, e_s', freq, cos), two logits (paper, appendix on SemanticBPE, the merge gate)."""
+    """Two layers on (e_s, e_s', freq, cos), two logits (CapsID, appendix A.2)."""
 
     def __init__(self, inputs: int, hidden: int, source: torch.Generator) -> None:
         super().__init__()

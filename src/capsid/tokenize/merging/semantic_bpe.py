@@ -1,4 +1,5 @@
-"""SemanticBPE: learn which neighbouring tokens of an id are written as one (paper, section on SemanticBPE composition).
+"""SemanticBPE: learn which neighbouring tokens of an id are written as one (CapsID,
+arXiv 2605.05096, section 3.3).
 
 Learnt once, on final ids; applied to any id, also of items that come later. Variants are settings: frequency only
 (`alpha=1,1`), meaning only (`alpha=0,0`), counted by users. The gate, and torch with it, is loaded when it is needed.
@@ -89,7 +90,7 @@ class SemanticBPE:
 
     @property
     def frequency_only(self) -> bool:
-        """Whether meaning has no say; then theta has none either (methods 6.7, B10)."""
+        """Whether pairs are chosen by frequency alone; then the threshold theta on the cosine is not used either."""
         return self.alpha == (1.0, 1.0)
 
     @property
@@ -232,14 +233,14 @@ class _Pass:
         return item_profiles(self.ids.tokens, self.ids.layout.vocabulary, self.table.vectors())
 
     def _eligible(self, pairs: Candidates, share: float) -> np.ndarray:
-        """Pairs whose cosine is above theta, `share` of the way (paper, appendix on SemanticBPE, merge candidates)."""
+        """Pairs whose cosine is above theta, `share` of the way (CapsID, appendix A.2)."""
         if self.settings.frequency_only:
             return np.ones(len(pairs), dtype=bool)
         first, last = self.settings.theta
         return pairs.cosine > first + (last - first) * share
 
     def _wanted(self, pairs: Candidates, share: float) -> np.ndarray:
-        """The best pairs by score that are eligible: what the gate is to learn (methods 6.7, B5)."""
+        """The eligible pairs with the best scores: the targets that the gate learns."""
         first, last = self.settings.alpha
         score = np.where(self._eligible(pairs, share), pairs.score(first + (last - first) * share), -np.inf)
         best = np.argsort(-score, kind="stable")[: self.room]
