@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -168,3 +169,10 @@ def test_make_offers_what_the_readme_promises() -> None:
 def test_licence_and_type_marker_are_shipped() -> None:
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert (SOURCE / "py.typed").is_file()
+
+
+def test_the_picture_shows_the_rooms_as_they_are() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "draw_architecture.py"), "--print"]
+    drawn = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shown = (ROOT / "docs" / "images" / "architecture.svg").read_text(encoding="utf-8")
+    assert shown == drawn, "rooms changed: describe them in tools/draw_architecture.py and run it"
