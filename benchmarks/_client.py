@@ -1,0 +1,174 @@
+"""What `serve.py` loads a service with: the command in a process, a light HTTP client, closed and open loops.
+
+The client speaks just enough HTTP/1.1 over a kept connection; it shares the machine with the service and must cost
+little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 120.0
+Ask = Callable[[int], tuple[str, str, Any]]
+
+
+class Service:
+    """`capsid serve` as a process of its own."""
+
+    def __init__(self, run: Path, state: Path, *options: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        command = [sys.executable, "-m", "capsid", "serve", str(run), "--state", str(state), "--port", str(self.port)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        log = open(state.with_name(f"{state.name}.log"), "a")  # noqa: SIM115
+        self.process = subprocess.Popen([*command, *options], env=environment, stderr=log, start_new_session=True)
+        log.close()
+
+    async def ready(self) -> Service:
+        """Wait until it answers queries."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end and self.process.poll() is None:
+            with contextlib.suppress(OSError, EOFError, asyncio.IncompleteReadError):
+                async with connected(self.port) as client:
+                    if (await client.ask("GET", "/health/ready"))[0] == 200:
+                        return self
+            await asyncio.sleep(0.05)
+        raise SystemExit("the service did not become ready; see its log")
+
+    def processor_seconds(self) -> float:
+        """Processor time of the service so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self) -> int:
+        """Bytes of the service that stand in memory."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+    async def end(self, number: int = signal.SIGTERM) -> int:
+        """Signal it and wait for its end."""
+        if self.process.poll() is None:
+            self.process.send_signal(number) if number == signal.SIGTERM else os.killpg(self.process.pid, number)
+        return await asyncio.to_thread(self.process.wait, PATIENCE)
+
+
+class Client:
+    """One kept connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body; a connection that ends in between raises."""
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n"
+        kind = "content-type: application/json\r\n" if data else ""
+        self.writer.write(f"{head}{kind}\r\n".encode() + data)
+        lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
+        answer = await self.reader.readexactly(int(headers.get("content-length", 0)))
+        return int(lines[0].split()[1]), headers, answer
+
+
+@contextlib.asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Client]:
+    """A client for as long as the block lasts."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()
+
+
+@dataclass
+class Outcome:
+    """What a load met: answers by status, seconds of those that were served, and requests whose answer never came."""
+
+    codes: Counter[int] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    lost: int = 0
+    elapsed: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Served requests per second."""
+        return self.codes[200] / self.elapsed if self.elapsed else 0.0
+
+    def quantile(self, share: float) -> float:
+        """Seconds that this share of the served requests took at most."""
+        ordered = sorted(self.seconds)
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else float("nan")
+
+    def summary(self) -> dict[str, Any]:
+        """As it stands in a result file."""
+        return {
+            "served_per_second": round(self.rate, 2),
+            "codes": {str(code): count for code, count in sorted(self.codes.items())},
+            "lost": self.lost,
+            "p50_ms": round(1e3 * self.quantile(0.5), 2),
+            "p99_ms": round(1e3 * self.quantile(0.99), 2),
+        }
+
+
+async def closed_loop(
+    port: int, ask: Ask, *, clients: int, seconds: float, check: Callable[[bytes], None] | None = None
+) -> Outcome:
+    """Clients that each ask again as soon as they are answered."""
+    out, start = Outcome(), time.monotonic()
+    number = iter(range(10**9))
+
+    async def run() -> None:
+        async with connected(port) as client:
+            while time.monotonic() - start < seconds:
+                await _one(client, ask(next(number)), out, time.perf_counter(), check)
+
+    await asyncio.gather(*(run() for _ in range(clients)))
+    out.elapsed = time.monotonic() - start
+    return out
+
+
+async def open_loop(port: int, ask: Ask, *, rate: float, seconds: float, connections: int = 256) -> Outcome:
+    """Requests at a constant rate, whether or not earlier ones were answered; time counts from when each was due."""
+    out, start = Outcome(), time.perf_counter()
+    due: asyncio.Queue[tuple[int, float] | None] = asyncio.Queue()
+
+    async def run() -> None:
+        async with connected(port) as client:
+            while (job := await due.get()) is not None:
+                await _one(client, ask(job[0]), out, job[1], None)
+
+    workers = [asyncio.create_task(run()) for _ in range(connections)]
+    for number in range(int(rate * seconds)):
+        at = start + number / rate
+        await asyncio.sleep(max(at - time.perf_counter(), 0.0))
+        due.put_nowait((number, at))
+    for _ in workers:
+        due.put_nowait(None)
+    await asyncio.gather(*workers)
+    out.elapsed = time.perf_counter() - start
+    return out
+
+
+async def _one(
+    client: Client, request: tuple[str, str, Any], out: Outcome, since: float, check: Callable[[bytes], None] | None
+) -> None:
+    code, _, body = await client.ask(*request)
+    out.codes[code] += 1
+    if code == 200:
+        out.seconds.append(time.perf_counter() - since)
+        if check is not None:
+            check(body)
