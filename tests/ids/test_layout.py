@@ -50,10 +50,10 @@ def test_a_token_has_one_meaning() -> None:
     [
         ([[0, 7]], None, "code 7 is outside"),
         ([[-2]], None, "code -2 is outside"),
-        ([[0, 0, 0]], None, "more than 2 depths"),
+        ([[0, 0, 0]], None, "at most 2 codes"),
         ([[0, 0]], np.array([2]), "3 items share one code, but there are only 2"),
-        ([[0, 0], [0, 1]], np.array([0]), "needs a suffix for every item"),
-        ([[0, 0]], None, "needs a suffix for every item"),
+        ([[0, 0], [0, 1]], np.array([0]), "needs one suffix per item"),
+        ([[0, 0]], None, "needs one suffix per item"),
     ],
 )
 def test_codes_that_do_not_fit(codes: list[list[int]], suffixes: np.ndarray | None, message: str) -> None:

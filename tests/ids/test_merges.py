@@ -131,7 +131,7 @@ def test_pairs_lie_inside_one_row() -> None:
     ("columns", "message"),
     [
         (((2,), (4,), (0.9, 0.8), (1,)), "different lengths"),
-        (((2, 2), (4, 4), (0.9, 0.8), (1, 1)), "one pair twice"),
+        (((2, 2), (4, 4), (0.9, 0.8), (1, 1)), "same pair twice"),
         (((2, 3), (4, 4), (0.8, 0.9), (1, 1)), "ordered by pass"),
         (((2, 3), (4, 4), (0.9, 0.9), (2, 1)), "ordered by pass"),
         (((2,), (4,), (0.9,), (0,)), "ordered by pass"),

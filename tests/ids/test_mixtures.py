@@ -139,5 +139,5 @@ def test_histories_segmented_in_context_are_not_read_softly() -> None:
     ids = dataclasses.replace(some_ids(4), reading=Other())
     assert ids.with_mixtures(mixtures(ids, 2)).mixtures is not None
     contextual = dataclasses.replace(ids, reading=object())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="segmented in context"):
+    with pytest.raises(ConfigError, match="read item by item"):
         contextual.with_mixtures(mixtures(ids, 2))

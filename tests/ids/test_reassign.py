@@ -157,9 +157,9 @@ def test_what_it_cannot_do() -> None:
     twins = Ragged.from_rows([[0], [0]])
     with pytest.raises(ConfigError, match="needs a tokenizer that gives the costs of last codes"):
         Reassign().settle(twins, SIZES)
-    with pytest.raises(DataError, match=r"finite costs of shape \(2, 3\)"):
+    with pytest.raises(DataError, match=r"must be finite and of shape \(2, 3\)"):
         Reassign().settle(twins, SIZES, costs=lambda rows: np.zeros((len(rows), 2)))
-    with pytest.raises(DataError, match="finite costs"):
+    with pytest.raises(DataError, match="must be finite"):
         Reassign().settle(twins, SIZES, costs=lambda rows: np.full((len(rows), SIZE), np.inf))
     with pytest.raises(ConfigError, match="how must be one of cheapest, sinkhorn, got 'dearest'"):
         Reassign(how="dearest")  # type: ignore[arg-type]
@@ -234,5 +234,5 @@ def test_the_policy_balances_a_catalogue_and_takes_the_cheapest_for_whoever_come
     assert tuples(later.codes) == [(1, 1)], "the cheapest code that nobody has"
     with pytest.raises(ConfigError, match="needs a tokenizer that gives the costs"):
         SINKHORN.settle(twins, SIZES)
-    with pytest.raises(DataError, match=r"finite costs of shape \(2, 3\)"):
+    with pytest.raises(DataError, match=r"must be finite and of shape \(2, 3\)"):
         SINKHORN.settle(twins, SIZES, costs=lambda rows: np.zeros((len(rows), 2)))

@@ -1,4 +1,4 @@
-"""The assignment problem: rows to columns, each column at most once, at least total cost. Exact, NumPy only.
+"""The assignment problem: rows to columns, each column at most once, with minimal total cost. Exact, NumPy only.
 
 Shortest augmenting paths with potentials (Kuhn 1955; Jonker and Volgenant 1987). Knows no items and no codes.
 """
@@ -11,11 +11,11 @@ NOBODY = -1
 
 
 def cheapest_columns(costs_NK: np.ndarray) -> np.ndarray:
-    """The column of every row; where there are more rows than columns, the rows left over get -1. Shape: (rows,)."""
+    """The column of every row; rows in excess of the columns get -1. Shape: (rows,)."""
     rows, columns = costs_NK.shape
     owners = _owners(costs_NK if rows <= columns else costs_NK.T)
     if rows > columns:
-        # The roles were exchanged: the owner of a row is its column.
+        # Solved transposed, because rows must not outnumber columns: the owner of a row is its column.
         return owners
     out_N = np.full(rows, NOBODY, dtype=np.int64)
     taken = np.flatnonzero(owners != NOBODY)
@@ -31,14 +31,14 @@ def _owners(costs_NK: np.ndarray) -> np.ndarray:
     owner_K = np.full(columns, NOBODY, dtype=np.int64)
     for row in range(rows):
         column, far_K, before_K, done_K = _nearest_free(costs_NK, price_N, price_K, owner_K, row)
-        # Prices rise by what each visited column lies nearer than the free one: reduced costs stay at least 0.
+        # Raise prices by how much nearer each visited column is than the free one: reduced costs stay non-negative.
         visited = np.flatnonzero(done_K)
         gain = far_K[column] - far_K[visited]
         held = owner_K[visited] != NOBODY
         price_N[owner_K[visited[held]]] += gain[held]
         price_N[row] += far_K[column]
         price_K[visited] -= gain
-        # Every row on the path moves one column on, which leaves the first column to the new row.
+        # Augment: every row on the path moves to the next column, which frees the first column for the new row.
         while column != NOBODY:
             before = before_K[column]
             owner_K[column] = row if before == NOBODY else owner_K[before]

@@ -1,9 +1,9 @@
 """What to do when several items get the same codes. Each policy is a value; a recipe names one.
 
-`suffix` is TIGER's answer (Rajput et al. 2023, section 3.1): one more token that counts inside the group. `bucket` lets
-items share an id; the ranking expands the bucket. `reassign` gives colliding items other last codes, as LC-Rec does
-(Zheng et al. 2023, arXiv 2311.09049). A policy is asked once for a catalogue and again for items that are added; ids
-that are settled do not change. Looks at no vector: costs of last codes are handed in.
+`suffix` is TIGER's policy (arXiv 2305.05065, section 3.1): one more token that numbers the items of a group. `bucket`
+lets items share an id, and the ranking expands the bucket. `reassign` gives colliding items other last codes, as
+LC-Rec does (arXiv 2311.09049). A policy is applied once to a catalogue and again to items that are added later;
+settled ids never change. It does not see vectors: the costs of last codes are passed in.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from capsid.settings import check_settings, setting
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """Codes as a policy leaves them, each row as long as it came, and the suffix of every row if it gives one."""
+    """Codes after a policy, each row as long as before, and the suffix of every row if the policy adds one."""
 
     codes: Ragged
     suffixes: np.ndarray | None = None
@@ -38,7 +38,7 @@ class CollisionPolicy(Protocol):
     def settle(
         self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
     ) -> Settled:
-        """What becomes of these rows. `old` rows stand before them and stay as they are.
+        """Settle these rows. `old` rows come before them and stay as they are.
 
         `sizes` are the codebook sizes. `costs` gives the costs of every last code for rows of `codes`; None where the
         tokenizer has none.
@@ -50,12 +50,12 @@ class CollisionPolicy(Protocol):
 
 @dataclass(kw_only=True, frozen=True)
 class Suffix:
-    """A last token that counts inside the group of items with equal codes; 0 for an item alone."""
+    """A last token that numbers the items with equal codes; 0 for an item whose codes are unique."""
 
     kind: ClassVar[str] = "suffix"
     needs_costs: ClassVar[bool] = False
     capacity: int = setting(
-        0, "Number of suffix tokens; 0 takes twice what the catalogue needs, so that new items find room.", least=0
+        0, "Number of suffix tokens; 0: twice what the catalogue needs, which leaves room for new items.", least=0
     )
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Suffix:
     def settle(
         self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
     ) -> Settled:
-        """The codes as they are, and the running number of every row inside its group, in row order."""
+        """Unchanged codes, and the number of every row within its group, in row order."""
         every = codes if old is None else old.codes.append(codes)
         return Settled(codes, running_number(group_numbers(every))[len(every) - len(codes) :])
 
@@ -86,7 +86,7 @@ class Bucket:
     def settle(
         self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
     ) -> Settled:
-        """The codes as they are."""
+        """Unchanged codes."""
         return Settled(codes)
 
     def width(self, suffixes: np.ndarray | None) -> int:
@@ -96,19 +96,20 @@ class Bucket:
 
 @dataclass(kw_only=True, frozen=True)
 class Reassign:
-    """Colliding items get other last codes; what cannot be told apart shares a bucket.
+    """Colliding items get other last codes; items that still collide share a bucket.
 
     `cheapest` solves the assignment exactly under every prefix, so one round suffices and ids are unique wherever a
-    prefix has at most as many items as codes. `sinkhorn` is LC-Rec's way: each group of colliding items is balanced by
-    itself, for some rounds. Items that are added later have nobody to be balanced with and get the cheapest free code.
+    prefix has at most as many items as codes. `sinkhorn` is LC-Rec's method: each group of colliding items is
+    balanced on its own, for several rounds. Items that are added later get the cheapest free code.
     """
 
     kind: ClassVar[str] = "reassign"
     needs_costs: ClassVar[bool] = True
     how: Literal["cheapest", "sinkhorn"] = setting(
-        "cheapest", "How last codes are chosen: at least total cost under a prefix, or balanced in each group."
+        "cheapest",
+        "How last codes are chosen: with minimal total cost under each prefix, or balanced within each group.",
     )
-    rounds: int = setting(20, "Rounds of sinkhorn at most; cheapest needs one.", least=1)
+    rounds: int = setting(20, "Maximal rounds of sinkhorn; cheapest needs one.", least=1)
     epsilon: float = setting(0.003, "Smoothness of sinkhorn's plan, for costs that span an interval of 2.", above=0)
     iterations: int = setting(50, "Iterations of sinkhorn within a group.", least=1)
 
@@ -121,7 +122,7 @@ class Reassign:
         """Other last codes for rows that collide with each other or with an old row."""
         if costs is None:
             raise ConfigError(
-                "the collision policy 'reassign' needs a tokenizer that gives the costs of last codes",
+                "the collision policy 'reassign' needs a tokenizer with costs of last codes",
                 hint="use collisions=suffix or collisions=bucket, or a tokenizer with last_costs",
             )
         if old is None and self.how == "sinkhorn":

@@ -1,4 +1,4 @@
-"""Which global token stands for which code at which depth. A token knows its depth; a position does not.
+"""Which global token means which code at which depth; every token belongs to one depth.
 
 Tokens 0 and 1 are padding and end-of-item; then one block of tokens per depth; then the suffix block that TIGER's
 collision policy uses; then one token for every merge of neighbours. The position of a code in its row is its depth;
@@ -58,12 +58,12 @@ class TokenLayout:
 
     @property
     def depths(self) -> int:
-        """Longest possible id in tokens, without the end token: one of which nothing is merged."""
+        """Largest number of tokens in an id, without the end token: that of an id without merges."""
         return len(self.sizes) + (1 if self.suffix else 0)
 
     @property
     def plain(self) -> TokenLayout:
-        """The same without merges."""
+        """This layout without merges."""
         return replace(self, merges=MergeTable()) if len(self.merges) else self
 
     @cached_property
@@ -102,7 +102,7 @@ class TokenLayout:
     def _separate(self, codes: Ragged, suffixes: np.ndarray | None) -> Ragged:
         depth = codes.positions
         if len(codes.values) and int(depth.max()) >= len(self.sizes):
-            raise DataError(f"a code has more than {len(self.sizes)} depths")
+            raise DataError(f"an id may have at most {len(self.sizes)} codes")
         sizes = np.asarray(self.sizes, dtype=np.int64)
         wrong = (codes.values < ABSENT) | (codes.values >= sizes[depth])
         if wrong.any():
@@ -114,7 +114,7 @@ class TokenLayout:
         if not self.suffix:
             return rows
         if suffixes is None or len(suffixes) != len(codes):
-            raise DataError("this layout needs a suffix for every item")
+            raise DataError("this layout needs one suffix per item")
         if len(suffixes) and int(suffixes.max()) >= self.suffix:
             raise DataError(
                 f"{int(suffixes.max()) + 1} items share one code, but there are only {self.suffix} suffix tokens",
@@ -123,7 +123,7 @@ class TokenLayout:
         return rows.push((suffixes + self.bases[-1]).astype(np.int32))
 
     def codes(self, tokens: Ragged) -> Ragged:
-        """The codes again: merges undone, suffix and end tokens dropped, -1 at depths without a token."""
+        """Tokens back to codes: merges undone, suffix and end tokens dropped, -1 at depths without a token."""
         tokens = self.merges.undo(tokens)
         depth = self.depth_of[tokens.values]
         keep = (depth >= 0) & (depth < len(self.sizes))
@@ -136,17 +136,17 @@ class TokenLayout:
         lengths = np.zeros(len(tokens), dtype=np.int64)
         np.maximum.at(lengths, found.row_numbers, depth + 1)
         out = Ragged.from_lengths(np.full(int(lengths.sum()), ABSENT, dtype=np.int32), lengths)
-        # A code's place is the beginning of its row plus its depth, whatever lies between.
+        # A code's index is the start of its row plus its depth, also where depths before it are absent.
         out.values[out.offsets[found.row_numbers] + depth] = found.values
         return out
 
     def codes_of(self, token: int) -> tuple[int, ...]:
-        """The codes that one token stands for, at `depth_of` and the depths after it; none for a suffix or special."""
+        """The codes that one token means, from its depth on; none for suffix and special tokens."""
         return tuple(int(c) for c in self.codes(Ragged.from_rows([[token]]))[0] if c != ABSENT)
 
 
 def ending_present(codes: Ragged) -> Ragged:
-    """Rows without absent codes at their ends, so that an id is written in one way only."""
+    """Rows without trailing absent codes, so that every id has one representation."""
     present = codes.values != ABSENT
     if present.all():
         return codes

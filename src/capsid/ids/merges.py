@@ -1,7 +1,7 @@
-"""Which neighbouring tokens of an item are written as one: a table of merges, applied to any id and undone again.
+"""The merge table: which neighbouring tokens of an item become one token. It can be applied to any id and undone.
 
-A merge may name tokens that earlier passes made. Numbers only: how merges were found and what a token stands for is not
-known here. Undoing what was applied gives the tokens back, so merging keeps every collision and makes none.
+A merge may use tokens that earlier passes made. Applying and undoing returns the same tokens, so merging neither adds
+nor removes collisions. Knows numbers only: not how merges were found or what a token means.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LONGEST = 1_000
 
 @dataclass(frozen=True)
 class MergeTable:
-    """Merge i writes the neighbours `left[i]`, `right[i]` as the token `first + i`.
+    """Merge i replaces the neighbours `left[i]`, `right[i]` by the token `first + i`.
 
-    Ordered by pass (`number`, from 1), then by falling `strength`, so the first merges of a table are a table. Merges
-    of a strength below `least` rest: they keep their token, but nothing is written with it.
+    Ordered by pass (`number`, from 1), then by falling `strength`, so the first n merges are a table themselves.
+    Merges with a strength below `least` are inactive: they keep their token, but it is not used.
     """
 
     first: int = 0
@@ -38,18 +38,18 @@ class MergeTable:
         if len({len(getattr(self, name)) for name in _ARRAYS}) > 1:
             raise DataError("a table of merges has columns of different lengths")
         if len(set(zip(self.left, self.right))) < len(self):
-            raise DataError("a table of merges names one pair twice")
+            raise DataError("a table of merges has the same pair twice")
         if self.passes > len(self):
             raise DataError(f"a table of {len(self)} merges cannot take {self.passes} passes")
         order = [(n, -s) for n, s in zip(self.number, self.strength)]
         if order != sorted(order) or (order and order[0][0] < 1):
-            raise DataError("a table of merges is ordered by pass (from 1), then by falling strength")
+            raise DataError("a table of merges must be ordered by pass (from 1), then by falling strength")
         for own, pair in zip(self.number, zip(self.left, self.right)):
             for member in pair:
                 made = member - self.first
                 if member < 0 or made >= len(self) or (made >= 0 and self.number[made] >= own):
-                    raise DataError(f"a merge of pass {own} names the token {member}, which no earlier pass made")
-        # Merges of merges double: their lengths are known before they are written out.
+                    raise DataError(f"a merge of pass {own} uses the token {member}, which no earlier pass made")
+        # Merges of merges can double in length each time, so lengths are checked before members are expanded.
         lengths: list[int] = []
         for pair in zip(self.left, self.right):
             lengths.append(sum(1 if m < self.first else lengths[m - self.first] for m in pair))
@@ -65,7 +65,7 @@ class MergeTable:
         strength: Sequence[float] | np.ndarray,
         number: Sequence[int] | np.ndarray,
     ) -> MergeTable:
-        """From any columns of numbers."""
+        """From columns of any sequence type."""
         return cls(
             int(first),
             tuple(int(t) for t in left),
@@ -79,7 +79,7 @@ class MergeTable:
 
     @property
     def passes(self) -> int:
-        """How many times an id is gone through."""
+        """Number of passes over an id."""
         return max(self.number, default=0)
 
     @cached_property
@@ -93,14 +93,14 @@ class MergeTable:
         return Ragged.from_rows(rows)
 
     def apply(self, tokens: Ragged) -> Ragged:
-        """Rows with their neighbours merged. In a row the strongest merge is taken first, of equal ones the leftmost;
+        """Rows with neighbours merged. In a row the strongest merge goes first, among equals the leftmost;
         a pair that overlaps a merged one waits for the next pass (CapsID, appendix A.2: greedy, no overlap)."""
         for number in range(1, self.passes + 1):
             tokens = self._one_pass(tokens, number)
         return tokens
 
     def undo(self, tokens: Ragged) -> Ragged:
-        """Rows with every merged token written out."""
+        """Rows with every merged token replaced by its members."""
         if not len(self):
             return tokens
         merged = tokens.values >= self.first
@@ -126,12 +126,12 @@ class MergeTable:
 
     @classmethod
     def from_state(cls, state: Mapping[str, np.ndarray]) -> MergeTable:
-        """What `state` gave."""
+        """The inverse of `state`."""
         table = cls.of(int(state["first"]), *(state[name] for name in _ARRAYS))
         return replace(table, least=float(state["least"]))
 
     def with_strength(self, strength: np.ndarray, least: float) -> MergeTable:
-        """The same merges, of other strengths in the same order."""
+        """The same merges with other strengths in the same order."""
         return replace(self, strength=tuple(float(s) for s in strength), least=least)
 
     def _one_pass(self, tokens: Ragged, number: int) -> Ragged:
@@ -139,7 +139,8 @@ class MergeTable:
         place = np.flatnonzero(which >= 0)
         rank = rank[place]
         taken = np.zeros(len(tokens.values), dtype=bool)
-        # A pair that beats both its neighbours is what a walk by strength would take: all rows at once, a few rounds.
+        # A pair that beats both neighbours is chosen by a greedy walk too, so all such pairs of all rows are merged at
+        # once, for a few rounds.
         while len(place):
             beside = place[1:] == place[:-1] + 1
             won = np.ones(len(place), dtype=bool)
@@ -167,7 +168,7 @@ class MergeTable:
         if not len(own) or not len(which):
             return which, rank
         left, right = np.array(self.left)[own], np.array(self.right)[own]
-        # Most neighbours can be dismissed by their left token alone.
+        # Most pairs can be ruled out by their left token alone.
         begins = np.zeros(max(self.first + len(self), int(values.max()) + 1), dtype=bool)
         begins[left] = True
         inside = begins[values[:-1]]

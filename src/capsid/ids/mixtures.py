@@ -1,8 +1,8 @@
-"""Items that are read softly: the codes that an item is close to, by depth, and what they change of its tokens.
+"""Soft input: the strongest codes of each item by depth, and how they change the embeddings of its tokens.
 
-A tokenizer that weighs several codes gives each item its strongest ones. Where a history is read, the code of an id is
-replaced by the weighted mean of these; what is predicted stays hard. Knows codes and tokens, no vectors: a network adds
-up the embeddings of the tokens named here. NumPy only. Shapes: N items, L depths, K codes, M items read, R tokens, P
+In a history the embedding of a code is replaced by the weighted mean over the item's strongest codes; predicted items
+keep hard codes. Knows codes and tokens, no vectors: a network adds up the embeddings of the tokens named here. NumPy
+only. Shapes: N items, L depths, K codes, M items read, R tokens, P
 codes of these tokens, E entries.
 """
 
@@ -19,7 +19,7 @@ from capsid.ragged import Ragged
 
 @dataclass(frozen=True, eq=False)
 class Corrections:
-    """For every token that is read, in turn: which tokens' vectors to add to its own, and how much of each."""
+    """For every token read, in order: which tokens' vectors to add to its own, and with which weights."""
 
     tokens: Ragged
     weights_E: np.ndarray
@@ -27,7 +27,7 @@ class Corrections:
 
 @dataclass(frozen=True, eq=False)
 class Mixtures:
-    """The strongest codes of every item at every depth, strongest first, and their shares, which add up to 1.
+    """The strongest codes of every item at every depth, strongest first, and their shares, which sum to 1.
 
     `sharpness` is the power that the tokenizer's weights were raised to: above 1 the strongest counts for more.
     """
@@ -38,10 +38,10 @@ class Mixtures:
 
     @classmethod
     def of(cls, codes_NLK: np.ndarray, weights_NLK: np.ndarray, sharpness: float = 1.0) -> Mixtures:
-        """From a tokenizer's weights, which need not add up to anything."""
+        """From a tokenizer's weights, which need not sum to 1."""
         if codes_NLK.shape[2] < 1:
             raise ConfigError("a mixture needs at least one code")
-        # Relative to the strongest, so that no power makes all of them vanish.
+        # Relative to the strongest, so that a high power cannot underflow all of them.
         raised = (weights_NLK / weights_NLK[:, :, :1]).astype(np.float64) ** sharpness
         shares = (raised / raised.sum(2, keepdims=True)).astype(np.float32)
         return cls(codes_NLK.astype(np.int32), shares, sharpness)
@@ -55,7 +55,7 @@ class Mixtures:
         return int(self.codes_NLK.shape[2])
 
     def append(self, more: Mixtures) -> Mixtures:
-        """Those of more items behind these."""
+        """These mixtures followed by those of more items."""
         if self.codes_NLK.shape[1:] != more.codes_NLK.shape[1:] or self.sharpness != more.sharpness:
             raise DataError("mixtures of other codebooks or another sharpness cannot be joined")
         codes, weights = (
@@ -64,7 +64,7 @@ class Mixtures:
         return Mixtures(codes, weights, self.sharpness)
 
     def corrections(self, layout: TokenLayout, items_M: np.ndarray, own: Ragged) -> Corrections:
-        """What turns the tokens of items (one row per item) into mixtures.
+        """The corrections that turn the tokens of items (one row per item) into mixtures.
 
         Of a merged token only the members are mixed, each with the weight that it has in the token's vector; the own
         vector stays. A code that a collision policy substituted for the strongest one stays hard.
@@ -77,7 +77,7 @@ class Mixtures:
         weights_PK = self.weights_NLK[item_P, depth_P]
         soft_P = (mixed_PK[:, 0] == token_P) & (weights_PK[:, 0] < 1)
         share_P = (1 / np.sqrt(members.lengths[row_P])).astype(np.float32)
-        # The code itself goes out, the mixture comes in: K + 1 entries for every code that is softened.
+        # Subtract the code itself (weight -1) and add its mixture: K + 1 entries per softened code.
         tokens_PJ = np.concatenate([token_P[:, None], mixed_PK], 1)[soft_P]
         weights_PJ = np.concatenate([np.full((len(token_P), 1), -1, np.float32), weights_PK], 1)[soft_P]
         weights_PJ = weights_PJ * share_P[soft_P, None]
@@ -92,12 +92,12 @@ class Mixtures:
 
     @classmethod
     def from_state(cls, state: dict[str, np.ndarray]) -> Mixtures:
-        """What `state` gave."""
+        """The inverse of `state`."""
         return cls(state["codes"], state["weights"], float(state["sharpness"]))
 
 
 def _members(layout: TokenLayout) -> Ragged:
-    """The codes that every token of the vocabulary stands for, as tokens; none for suffixes and specials."""
+    """Every token of the vocabulary as unmerged tokens of codes; none for suffix and special tokens."""
     merged = layout.merges.members
     plain = np.arange(layout.vocabulary - len(layout.merges))
     codes = Ragged.from_lengths(plain[layout.spans[plain] > 0].astype(np.int32), layout.spans[plain])

@@ -1,4 +1,4 @@
-"""Lexicographic order of ragged rows, a shorter row before its extensions. The ground of trie and collisions."""
+"""Lexicographic order of ragged rows, a shorter row before its extensions. Used by trie and collisions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from capsid.ragged import Ragged
 
 
 class Columns:
-    """The values of rows depth by depth. Lengths are looked at once, and equally long rows are not copied."""
+    """The values of rows, depth by depth. Lengths are checked once, and rows of equal length are not copied."""
 
     def __init__(self, rows: Ragged) -> None:
         lengths = rows.lengths
@@ -22,7 +22,7 @@ class Columns:
             self._lengths = np.zeros(0, dtype=np.int64)
 
     def __getitem__(self, depth: int) -> np.ndarray:
-        """The value of every row at `depth`, ABSENT where the row is shorter. May be a view: not for writing."""
+        """The value of every row at `depth`, ABSENT where the row is shorter. May be a view: do not write to it."""
         if self._matrix is not None and depth < self.width:
             return self._matrix[:, depth].astype(np.int32, copy=False)
         out = np.full(len(self._rows), ABSENT, dtype=np.int32)
@@ -50,7 +50,7 @@ def lexicographic_order(rows: Ragged, priority: np.ndarray | None = None) -> np.
 
 
 def group_numbers(rows: Ragged) -> np.ndarray:
-    """A number a row, equal for equal rows; groups are numbered in lexicographic order."""
+    """One group number per row, equal for equal rows, in lexicographic order."""
     order = lexicographic_order(rows)
     groups = np.empty(len(rows), dtype=np.int64)
     groups[order] = np.cumsum(~_same_as_previous(rows, order)) - 1
@@ -69,7 +69,7 @@ def proper_prefixes(rows: Ragged) -> np.ndarray:
         values = columns[depth][order]
         same_so_far &= (values[1:] == values[:-1]) | (values[:-1] == ABSENT)
     extended = np.zeros(len(rows), dtype=bool)
-    # In sorted order the last of several equal rows stands before the first extension.
+    # In sorted order the extensions of a row follow the last of its equals.
     follows = same_so_far & (lengths[order[1:]] > lengths[order[:-1]])
     extended[order[:-1][follows]] = True
     groups = group_numbers(rows)
@@ -77,7 +77,7 @@ def proper_prefixes(rows: Ragged) -> np.ndarray:
 
 
 def _packed_keys(rows: Ragged, width: int) -> np.ndarray | None:
-    """One unsigned 64-bit key a row whose order is the rows' order, or None where 64 bits do not suffice."""
+    """One unsigned 64-bit key per row that sorts like the rows, or None where 64 bits do not suffice."""
     keys = np.zeros(len(rows), dtype=np.uint64)
     used = 0
     columns = Columns(rows)
@@ -105,7 +105,7 @@ def _sort(keys: np.ndarray) -> np.ndarray:
         order = np.argsort(keys)
         keys[:] = keys[order]
         return order
-    # With the row number in the bits that are left a plain sort does: far quicker than argsort, and in place.
+    # With the row number in the remaining low bits a plain in-place sort suffices, which is far faster than argsort.
     keys <<= bits
     keys |= np.arange(len(keys), dtype=np.uint64)
     keys.sort()

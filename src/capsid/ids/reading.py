@@ -1,7 +1,7 @@
-"""What a network reads of histories, and what it is asked to predict: two things, made together.
+"""Batches of histories for a network to read, and lessons: batches with the items to predict.
 
 `ItemByItem` writes the tokens of one item after the other. A method that segments histories in context (ActionPiece)
-brings another `Reading`; networks see batches and lessons only. NumPy only, no scores. Shapes: B histories, L longest
+supplies another `Reading`; networks see only batches and lessons. NumPy only, no scores. Shapes: B histories, L longest
 row in tokens, M predicted items.
 """
 
@@ -21,10 +21,9 @@ from capsid.ragged import Ragged
 class TokenBatch:
     """Padded token sequences, padding at the end.
 
-    A token stands at a position of its row (item by item: the item's index in the history) and at a depth of that
-    position. `positions_B` counts the positions of a row. `items` are the numbers of the history's items and `own`
-    their tokens, one row per item in turn, however the history was segmented. `soft` says what to add to the vectors of
-    the tokens, in turn, where items are read softly.
+    A token has a position in its row (item by item: the item's index in the history) and a depth at that position.
+    `positions_B` counts the positions of a row. `items` are the numbers of the history's items and `own` their tokens,
+    one row per item, however the history was segmented. `soft` holds what soft input adds to the tokens' vectors.
     """
 
     tokens_BL: np.ndarray
@@ -45,7 +44,7 @@ class Lesson:
     """A batch and the items to predict in it, ordered by row and position.
 
     Item m of row `row_M` comes after `before_M` items of the history, which fill `position_M` positions. Its tokens
-    stand in the batch from column `column_M` on, so that a network can read each of them before it predicts the next.
+    are in the batch from column `column_M` on, so that a network can read each of them before it predicts the next.
     """
 
     batch: TokenBatch
@@ -93,7 +92,7 @@ class ItemByItem:
         batch = self.read(tokens, pieces, last=last)
         items, own = batch.items, batch.own
         row, before = items.row_numbers, items.positions
-        # Where an item's tokens begin in its row: tokens before it, less those of earlier rows.
+        # Where an item's tokens begin in its row: all tokens before it minus those of earlier rows.
         column = own.offsets[:-1] - own.offsets[items.offsets[row]]
         later = np.flatnonzero(before >= 1)
         return Lesson(

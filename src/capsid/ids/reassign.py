@@ -1,4 +1,4 @@
-"""Other last codes for rows that collide: at least total cost, or balanced by Sinkhorn. Rows and costs in, rows out.
+"""New last codes for colliding rows, with minimal total cost or balanced by Sinkhorn. Rows and costs in, rows out.
 
 NumPy only. Knows neither items nor where costs come from.
 """
@@ -18,24 +18,24 @@ from capsid.ragged import Ragged
 Costs = Callable[[np.ndarray], np.ndarray]
 """Costs of every last code for the given rows. Shape: (rows, at least the codes of their last depth)."""
 
-# Asking a network for a few rows costs nearly as much as asking for some hundreds.
+# A network call for a few rows costs nearly as much as one for hundreds.
 ROWS_AT_ONCE = 4096
-# Costs that differ by less than this share of their range are of twins: single precision knows no better.
+# Rows whose costs differ by less than this share of their range count as equal: the limit of single precision.
 ROUNDING = 1e-5
 
 
 def cheapest_last_codes(codes: Ragged, sizes: Sequence[int], costs: Costs, *, fixed: int = 0) -> Ragged:
     """Codes in which rows that collided have different last codes, as long as their prefix has free ones.
 
-    The first `fixed` rows do not move, and neither does a row that is alone. Under every prefix the colliding rows get
-    the assignment of least total cost among the codes that nobody else there uses. Rows for which no code is left keep
-    their own and share it. `costs` is asked for rows counted from `fixed`.
+    The first `fixed` rows do not move, nor do rows with unique codes. Under every prefix the colliding rows get the
+    assignment of minimal total cost among the codes that no other row there uses. Rows for which no code is left keep
+    and share theirs. `costs` numbers rows from `fixed`.
     """
     groups = group_numbers(codes)
     moves_N = np.bincount(groups)[groups] > 1
     moves_N[:fixed] = False
     values = codes.values.copy()
-    # Rows of one length compete for the codes of one depth.
+    # Rows of equal length compete for the codes of one depth.
     for length in np.unique(codes.lengths[moves_N]):
         depth = _Depth(codes, int(length) - 1, sizes[length - 1], moves_N)
         for prefixes in _portions(depth.movers.lengths):
@@ -51,7 +51,7 @@ def cheapest_last_codes(codes: Ragged, sizes: Sequence[int], costs: Costs, *, fi
 
 
 class _Depth:
-    """The rows that reach one depth, by their prefix: who moves there, and which codes are free for them."""
+    """The rows that end at one depth, grouped by prefix: which rows move, and which codes are free for them."""
 
     def __init__(self, codes: Ragged, depth: int, size: int, moves_N: np.ndarray) -> None:
         self.size = size
@@ -64,7 +64,7 @@ class _Depth:
         self.movers = Ragged.grouped(there[moves_R], prefix_R[moves_R], count)
         self._left = Ragged.grouped(code_R[moves_R], prefix_R[moves_R], count)
         self._held = Ragged.grouped(code_R[ends_R & ~moves_R], prefix_R[ends_R & ~moves_R], count)
-        # An absent slot (-1) blocks no code.
+        # An absent code (-1) blocks nothing.
         passes_R = ~ends_R & (code_R >= 0)
         self._passed = Ragged.grouped(code_R[passes_R], prefix_R[passes_R], count)
 
@@ -80,10 +80,10 @@ class _Depth:
 def balanced_last_codes(
     codes: Ragged, sizes: Sequence[int], costs: Costs, *, rounds: int, epsilon: float, iterations: int
 ) -> Ragged:
-    """Codes after at most `rounds` rounds in which every group of equal rows is balanced by itself (LC-Rec).
+    """Codes after at most `rounds` rounds in which every group of equal rows is balanced on its own (LC-Rec).
 
-    A group is assigned to the codes of its last depth by Sinkhorn, which pushes its rows apart. A moved row may then
-    collide with another one, hence the rounds. Rows with equal costs never part and share their code in the end.
+    Sinkhorn assigns a group to the codes of its last depth, which separates its rows. A moved row may then collide
+    with another one, hence the rounds. Rows with equal costs cannot be separated and share their code.
     """
     for _ in range(rounds):
         balanced = _one_round(codes, sizes, costs, epsilon, iterations)
@@ -110,10 +110,10 @@ def _one_round(codes: Ragged, sizes: Sequence[int], costs: Costs, epsilon: float
 
 
 def _with_equal_twins(costs_MK: np.ndarray) -> np.ndarray:
-    """Costs in which rows that differ by rounding alone are equal: rounding must not decide which code a twin gets."""
+    """Costs where rows that differ only by rounding are made equal: rounding must not decide which code a row gets."""
     order = np.argsort(costs_MK.sum(1), kind="stable")
     apart_M = np.abs(np.diff(costs_MK[order], axis=0)).max(1) > ROUNDING * np.ptp(costs_MK)
-    # The place of the first twin of each row, in the order of the sums: twins are neighbours there.
+    # Sorted by their sums, equal rows are neighbours: take the index of the first of each run.
     first_M = np.maximum.accumulate(np.arange(len(order)) * np.concatenate([[True], apart_M]))
     out_MK = np.empty_like(costs_MK)
     out_MK[order] = costs_MK[order[first_M]]
@@ -124,12 +124,12 @@ def _asked(costs: Costs, rows: np.ndarray, size: int) -> np.ndarray:
     """Costs of the first `size` codes for these rows. Shape: (rows, size)."""
     costs_RK = np.asarray(costs(rows), dtype=np.float64)[:, :size]
     if costs_RK.shape != (len(rows), size) or not np.isfinite(costs_RK).all():
-        raise DataError(f"last codes need finite costs of shape {(len(rows), size)}")
+        raise DataError(f"costs of last codes must be finite and of shape {(len(rows), size)}")
     return costs_RK
 
 
 def _portions(lengths_G: np.ndarray) -> Iterator[list[int]]:
-    """Groups that have rows, so many at a time that costs are asked for a few thousand rows."""
+    """Non-empty groups in chunks, so that costs are asked for a few thousand rows at a time."""
     portion: list[int] = []
     rows = 0
     for group in np.flatnonzero(lengths_G).tolist():

@@ -1,8 +1,7 @@
 """Semantic IDs as data: item to tokens and back, ragged, NumPy only.
 
-Holds the codes as a collision policy settled them, the suffix that it added, and the token layout. Settled codes are
-state: an item's id is read here and never computed again. Does not know how codes were found nor what is done with
-the tokens.
+Holds the codes that a collision policy settled, the suffix that it added, and the token layout. Settled codes are
+state: an item's id is read from here and never recomputed. Does not know how codes were found or how tokens are used.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class SemanticIds:
 
     `reading` says how histories of these items are segmented.
     `unsettled` holds the codes as the tokenizer gave them, where the policy changed any; None: it changed none.
-    With `mixtures` the items of a history are read softly; what is predicted stays hard.
+    With `mixtures` the items of a history are soft input; predicted items keep their codes.
     """
 
     items: Vocabulary
@@ -77,8 +76,8 @@ class SemanticIds:
     ) -> SemanticIds:
         """Ids from codes under a collision policy (default: shared bucket).
 
-        A code of -1 says that the item has no token at that depth. `costs` are those of last codes, for policies that
-        change them.
+        A code of -1 means that the item has no token at that depth. `costs` are the costs of last codes, for policies
+        that change them.
         """
         if len(codes) != len(items):
             raise DataError(f"{len(codes)} codes for {len(items)} items")
@@ -130,11 +129,11 @@ class SemanticIds:
         return self.tokens.push(END, open_rows)
 
     def read(self, histories: Ragged, *, last: int, rng: np.random.Generator | None = None) -> TokenBatch:
-        """What a network reads of the last `last` items of every history (rows of item numbers)."""
+        """Network input for the last `last` items of every history (rows of item numbers)."""
         return self._softened(self.reading.read(self.prefix_free, histories, last=last, rng=rng))
 
     def lesson(self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
-        """What a network reads of pieces of training sequences, and the items it is to predict in them."""
+        """Network input for pieces of training sequences, and the items to predict in them."""
         lesson = self.reading.lesson(self.prefix_free, pieces, last=last, rng=rng)
         return lesson if self.mixtures is None else replace(lesson, batch=self._softened(lesson.batch))
 
@@ -151,7 +150,7 @@ class SemanticIds:
         return out
 
     def lookup(self, tokens: Sequence[int]) -> list[str]:
-        """The items that own these tokens (end token optional); empty if nobody does."""
+        """The items that own these tokens (end token optional); empty if none does."""
         key = tuple(int(t) for t in tokens if int(t) != END)
         return self.items.ids(self._buckets.get(key, []))
 
@@ -165,8 +164,8 @@ class SemanticIds:
     ) -> SemanticIds:
         """More items; the tokens of the old ones do not change, and neither does the vocabulary.
 
-        The policy is asked again, for the new rows only (default: a suffix where the old ids have one, else a shared
-        bucket). `mixtures` are those of the new items, needed where the old ones have some.
+        The policy is applied to the new rows only (default: a suffix where the old ids have one, else a shared
+        bucket). `mixtures` are those of the new items, needed if the old ones have any.
         """
         codes = _checked(codes)
         policy = collisions or (Bucket() if self.suffixes is None else Suffix())
@@ -180,19 +179,19 @@ class SemanticIds:
         grown = replace(self, items=names, codes=every, suffixes=suffixes, unsettled=unsettled, mixtures=None)
         if self.mixtures is not None:
             if mixtures is None:
-                raise DataError("items that are read softly need mixtures", hint="pass those of the new items")
+                raise DataError("ids with soft input need mixtures for new items", hint="pass mixtures=")
             grown = grown.with_mixtures(self.mixtures.append(mixtures))
         grown.tokens  # noqa: B018  (raises now if a code or suffix is out of range)
         return grown
 
     def with_merges(self, merges: MergeTable) -> SemanticIds:
-        """The same codes, written with these merges (an empty table: with none)."""
+        """The same codes with these merges (an empty table: no merges)."""
         return replace(self, layout=replace(self.layout, merges=merges))
 
     def with_mixtures(self, mixtures: Mixtures | None) -> SemanticIds:
-        """The same ids, read as these mixtures of codes (None: as their codes alone)."""
+        """The same ids, with these mixtures as soft input (None: hard codes)."""
         if mixtures is not None and not isinstance(self.reading, ItemByItem):
-            raise ConfigError("histories that are segmented in context cannot be read softly")
+            raise ConfigError("soft input needs histories that are read item by item")
         if mixtures is not None and len(mixtures) != len(self):
             raise DataError(f"{len(mixtures)} mixtures for {len(self)} items")
         return replace(self, mixtures=mixtures)
@@ -263,20 +262,20 @@ class SemanticIds:
 
 
 def _layout(about: dict[str, Any], arrays: Mapping[str, np.ndarray], items: int) -> TokenLayout:
-    """The layout that a file describes; tables as long as the vocabulary are made of it, so its size is bounded."""
+    """The layout in a file. Its size is bounded, because tables of vocabulary length are made from it."""
     most = 4 * items + (1 << 22)
     sizes = [untrusted.whole(s, "ids.json: a codebook's size", least=1, most=most) for s in about["sizes"]]
     suffix = untrusted.whole(about["suffix"], "ids.json: suffix", least=0, most=most)
     untrusted.whole(len(sizes), "ids.json: number of codebooks", least=1, most=1_000)
     untrusted.whole(sum(sizes) + suffix, "ids.json: number of tokens", least=1, most=most)
-    # Folders from before there were merges have none.
+    # Folders of versions without merges have no merge table.
     stored = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("merges/")}
     merges = MergeTable.from_state(untrusted.finite(stored, "ids.npz: merges")) if stored else MergeTable()
     return TokenLayout(tuple(sizes), suffix, merges)
 
 
 def _mixtures(arrays: Mapping[str, np.ndarray], layout: TokenLayout, items: int) -> Mixtures | None:
-    """The mixtures that a file holds, if any; every code must be one of its depth's."""
+    """The mixtures in a file, if any; every code must be in the codebook of its depth."""
     soft = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("mixtures/")}
     if not soft:
         return None
@@ -284,7 +283,7 @@ def _mixtures(arrays: Mapping[str, np.ndarray], layout: TokenLayout, items: int)
     codes, sizes = mixtures.codes_NLK, np.array(layout.sizes)
     fits = codes.ndim == 3 and codes.shape[:2] == (items, len(sizes)) and codes.shape == mixtures.weights_NLK.shape
     if not fits or codes.dtype.kind not in "iu" or not ((codes >= 0) & (codes < sizes[:, None])).all():
-        raise untrusted.refuse("ids.npz: the mixtures are not of these codebooks")
+        raise untrusted.refuse("ids.npz: the mixtures belong to other codebooks")
     return mixtures
 
 
@@ -296,20 +295,20 @@ def _checked(codes: Ragged) -> Ragged:
 
 
 def _if_other(before: Ragged, after: Ragged) -> Ragged | None:
-    """The first, if the policy changed any of it."""
+    """The tokenizer's codes if the policy changed any of them, else None."""
     if not np.array_equal(before.offsets, after.offsets):
-        raise DataError("a collision policy changed the length of an id", hint="it may change last codes only")
+        raise DataError("a collision policy changed the length of an id", hint="it may only change last codes")
     return None if before == after else before
 
 
 def churn(old: SemanticIds, new: SemanticIds) -> str:
-    """How many items have other codes than before, in words."""
+    """A sentence: how many items have other codes than before."""
     changed = sum(not np.array_equal(a, b) for a, b in zip(old.codes, new.codes))
     return f"new codes for {changed:,} of {len(old):,} items"
 
 
 def gini(counts: np.ndarray) -> float:
-    """Gini coefficient of how often codes are used: 0 all alike, towards 1 all on one."""
+    """Gini coefficient of code usage: 0 if all codes are used equally, near 1 if one code has all items."""
     total = counts.sum()
     if total == 0:
         return 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-# exp(-LARGEST) is still a normal number. An epsilon of 0.003 keeps to it: 2 / 0.003 = 667.
+# exp(-LARGEST) is still a normal number; with an epsilon of 0.003 the largest exponent is 2 / 0.003 = 667.
 LARGEST = 700.0
 
 
@@ -43,7 +43,7 @@ def _scaled(costs_NK: np.ndarray) -> np.ndarray:
 
 
 def _by_factors(scaled_NK: np.ndarray, iterations: int) -> np.ndarray:
-    """One factor for each row and column instead of a matrix that is scaled again and again.
+    """One factor per row and column instead of rescaling the whole matrix in every iteration.
 
     Not finite where a factor leaves the number range.
     """

@@ -1,10 +1,10 @@
 """A trie of ids in four flat arrays, for constrained decoding over real items.
 
 Nodes are numbered level by level in lexicographic order, so the children of node n are the nodes
-`first_child[n] .. first_child[n + 1]` and no target array is needed (to sort once and let a node begin where a row
-first differs from the one before is STATIC's idea: youtube/static-constraint-decoding). Every node covers a range
-`low .. high` of the items in lexicographic order, so filters become differences of running counts. Accept states are
-the leaves: an id that is a prefix of another has an end token (`SemanticIds.prefix_free`). Knows no scores.
+`first_child[n] .. first_child[n + 1]` and no target array is needed (sorting once and starting a node where a row
+first differs from the previous one follows STATIC: youtube/static-constraint-decoding). Every node covers a range of
+slots `low .. high` (a slot is an item's index in lexicographic order), so filters become differences of running counts.
+Ids end at leaves: an id that is a prefix of another has an end token (`SemanticIds.prefix_free`). Knows no scores.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from capsid.ids.order import Columns, lexicographic_order
 from capsid.ragged import Ragged
 
 ROOT = 0
-# What the probability of a token is normalised over: all tokens, or the children of its node.
+# A token's probability is normalised over all tokens, or over the children of its node.
 Over = Literal["vocabulary", "children"]
 _ARRAYS = ("first_child", "token", "low", "high", "items")
 # Old folders hold the slots under this name.
@@ -74,7 +74,7 @@ class Trie:
             values = columns[depth][order]
             changed[1:] |= values[1:] != values[:-1]
             low = np.flatnonzero(changed).astype(index)
-            # A node ends where the next group begins, also if that group's rows have already ended.
+            # A node ends where the next group begins, even if the rows of that group have no token at this depth.
             high = np.append(low[1:], index(n))
             here = values[low] != ABSENT
             if not here.all():
@@ -88,7 +88,7 @@ class Trie:
         return cls(_joined(starts), _joined(tokens), _joined(lows), _joined(highs), order)._checked()
 
     def _checked(self) -> Trie:
-        """Every item must stand below a leaf; where an id is open, some do not."""
+        """Every item must be below a leaf; that fails if an id is a prefix of another."""
         ends = self.first_child[1:] == self.first_child[:-1]
         if len(self) and int((self.high - self.low).sum(where=ends, dtype=np.int64)) != len(self):
             raise DataError("an id is a prefix of another", hint="build the trie from SemanticIds.prefix_free")
@@ -112,7 +112,7 @@ class Trie:
         """Leaf nodes in lexicographic order of their ids."""
         leaves = np.flatnonzero(self.first_child[1:] == self.first_child[:-1])
         starts = self.low[leaves]
-        # Where all ids are equally long the leaves are one level, already in order.
+        # If all ids have the same length, the leaves are one level and already in order.
         return leaves if (starts[1:] > starts[:-1]).all() else leaves[np.argsort(starts)]
 
     @cached_property
@@ -144,7 +144,7 @@ class Trie:
         return Children(edges.row_numbers, self.token[edges.values].astype(np.int64), edges.values)
 
     def walk(self, nodes: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """The child of every node over its token, or -1."""
+        """The child of every node along its token, or -1."""
         child = self.before(nodes, tokens)
         found = (child < self.first_child[nodes + 1]) & (self.token[np.minimum(child, self.nodes - 1)] == tokens)
         return np.where(found, child, -1)
@@ -152,7 +152,7 @@ class Trie:
     def before(self, nodes: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """The first child of every node whose token is not smaller, or where the next node's children begin.
 
-        Binary search, all at once.
+        A vectorised binary search over all nodes.
         """
         low = self.first_child[nodes].astype(np.int64)
         high = self.first_child[nodes + 1].astype(np.int64)
@@ -191,7 +191,7 @@ class Trie:
     def extend(self, new: Ragged) -> Trie:
         """A trie with more items: row i of `new` is item `len(self) + i`, behind the old items of its bucket.
 
-        An old id that a new one goes on from gets its end token. Only the new rows are sorted; the rest is copied.
+        An old id that is a prefix of a new one gets an end token. Only the new rows are sorted; the rest is copied.
         """
         if not len(self):
             return Trie.build(new)
@@ -211,7 +211,7 @@ class Trie:
 
     @classmethod
     def load(cls, folder: Path, *, memory_map: bool = False) -> Trie:
-        """Read what `save` wrote; mapped arrays are paged in as the search touches them, and processes share them."""
+        """Read what `save` wrote; mapped arrays are loaded page by page on use, and processes share them."""
         trie = cls(*(load_array(folder / f"{name}.npy", memory_map=memory_map) for name in _ARRAYS))
         # The oldest folders have no slots file; `slots` is then computed on first use.
         if (folder / f"{_SLOTS_FILE}.npy").exists():
@@ -229,7 +229,7 @@ class Trie:
         check("high", count=nodes, below=n + 1)
         check("items", below=n)
         ordered = (np.diff(self.first_child.astype(np.int64)) >= 0).all() and (self.low <= self.high).all()
-        # Children stand after their parent, or a walk might never end.
+        # Children come after their parent, or a walk might never end.
         below = (self.first_child[:-1] > np.arange(nodes)).all()
         whole = nodes and self.first_child[0] == 1 and self.first_child[-1] == nodes and self.high[0] == n
         if not (ordered and below and whole and self.low[0] == 0):
@@ -243,7 +243,7 @@ class Trie:
 
 
 def _joined(levels: list[np.ndarray]) -> np.ndarray:
-    """The levels end to end; the list is emptied, because at the size of a catalogue both would not fit."""
+    """The concatenated levels. The list is emptied, because a large catalogue would not fit into memory twice."""
     out = np.concatenate(levels)
     levels.clear()
     return out
@@ -268,10 +268,11 @@ class _Growth:
 
 
 def _growth(trie: Trie, new: Ragged, order: np.ndarray) -> _Growth:
-    """Walk all new rows through the trie at once, depth by depth; rows with one prefix are a group and act together."""
+    """Walk all new rows through the trie at once, depth by depth; rows with equal prefixes form a group."""
     rows = len(order)
     slots_M, starts = np.full(rows, -1, dtype=np.int64), np.arange(rows)
-    # Where each row is: an old node, or (once fresh) the old node before which its added node goes.
+    # The node of each row: an old node or, once the row has left the old trie (fresh), the old node before which its
+    # added node goes.
     node_M, fresh_M, parent_M = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=bool), np.full(rows, -1)
     changed = starts == 0
     added: list[np.ndarray] = []
@@ -294,10 +295,10 @@ def _growth(trie: Trie, new: Ragged, order: np.ndarray) -> _Growth:
         inside = ~fresh & (spot < trie.first_child[node + 1])
         spot_low = trie.low[np.minimum(spot, trie.nodes - 1)]
         old = inside & (trie.token[np.minimum(spot, trie.nodes - 1)] == token)
-        # A row that leaves the old trie goes before the next sibling's items, or behind all items of its last node.
+        # A row that leaves the old trie goes before the items of the next sibling, or after all items of its last node.
         slot = np.where(fresh, slots_M[first], np.where(inside, spot_low, trie.high[node]))
         low, high = slot + first, slot + end
-        # Items of an old leaf that is gone on from move into an end node, with the new rows that end there.
+        # If a new row extends an old leaf, the leaf's items move into an end node, with the new rows that end there.
         opened = leaf & np.append(True, node[1:] != node[:-1])
         ending = opened & (token == END)
         low, high = np.where(ending, trie.low[node] + first, low), np.where(ending, trie.high[node] + end, high)
@@ -309,6 +310,7 @@ def _growth(trie: Trie, new: Ragged, order: np.ndarray) -> _Growth:
             blank = np.zeros(len(p), dtype=np.int64)
             nodes.append(np.stack([spot[moved], blank + END, p, blank, trie.low[p] + at, trie.high[p] + at, at * 2], 1))
         level = np.concatenate(nodes)
+        # The last column sorts by row: an end node (2 * row) comes before the node of the row itself (2 * row + 1).
         by_row = np.argsort(level[:, -1], kind="stable")
         number = np.full(len(first), -1)
         number[~old] = count + np.argsort(by_row)[: int((~old).sum())]
@@ -326,7 +328,7 @@ def _growth(trie: Trie, new: Ragged, order: np.ndarray) -> _Growth:
 
 
 def _grown(trie: Trie, order: np.ndarray, growth: _Growth) -> Trie:
-    """The five arrays with the growth put in."""
+    """The trie's five arrays with the new rows and nodes inserted."""
     total = len(trie) + len(order)
     index = np.int32 if total < 2**30 else np.int64
     items = np.insert(trie.items.astype(index, copy=False), growth.slots_M, (len(trie) + order).astype(index))
@@ -341,7 +343,7 @@ def _grown(trie: Trie, order: np.ndarray, growth: _Growth) -> Trie:
     small = np.int32 if wide else np.uint16
     token = np.insert(trie.token.astype(small, copy=False), growth.before_A, growth.tokens_A.astype(small))
     counts = np.insert(np.diff(trie.first_child), growth.before_A, 0)
-    # Old node n has number n + (nodes added before it); added node j stands where it was put, behind j others.
+    # New numbers: old node n becomes n + (nodes added before it); added node j becomes before_A[j] + j.
     olds = growth.parents_A + np.searchsorted(growth.before_A, growth.parents_A, side="right")
     news = growth.before_A[np.where(growth.fresh_A, growth.parents_A, 0)] + growth.parents_A
     np.add.at(counts, np.where(growth.fresh_A, news, olds), 1)
