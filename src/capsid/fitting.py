@@ -68,7 +68,7 @@ def fit_recipe(
         tokenizer = tokenizer.softened(table, generator.soft_input, generator.soft_sharpness)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
     trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(table))
-    log = []
+    log, dense, before = [], None, None
     for number, stretch in enumerate(stretch for phase in recipe.schedule for stretch in phase.stretches()):
         phase = stretch.phase
         if not isinstance(generator, Trainable):
@@ -77,17 +77,21 @@ def fit_recipe(
             tokenizer = stages.tokenizer(f"tokenizer-{number}", _Revision(tokenizer, generator, table, progress))
             trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(table))
         terms = phase.terms or recipe.objective
-        context = TermContext(tokenizer.ids, trie, recipe.over, tokenizer, seed + number)
+        width = generator.network.token.embedding_dim
+        context = TermContext(tokenizer.ids, trie, recipe.over, tokenizer, width, seed + number)
         objective = Objective(terms if phase.adapt is None else (phase.adapt, *terms), context)
+        objective.carry(before)
         reader = Reader(generator, tokenizer.ids, trie, generator.history, recipe.over)
-        validate = _validation(Retriever(reader, recipe.decoder), split.valid, table.counts, phase.training, seed)
+        now = _Now(Retriever(reader, recipe.decoder), objective)
+        validate = _validation(now, split.valid, table.counts, phase.training, seed)
         job = _Stretch(stretch, generator, tokenizer.ids, table, objective, validate, seed + number)
         log.append(stages.train(number, job, progress))
+        dense, before = objective.dense() or dense, objective
         if phase.adapt is not None:
             settled = _Settled(objective, table, progress)
             tokenizer = stages.tokenizer(f"tokenizer-{number}-adapted", settled)
             trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(table))
-    return Fitted(tokenizer, trie, generator, tuple(log))
+    return Fitted(tokenizer, trie, generator, tuple(log), dense)
 
 
 def tokenizer_parts(recipe: Recipe) -> ItemTokenizer:
@@ -208,6 +212,18 @@ class _Stretch:
         }
 
 
+@dataclass(frozen=True, eq=False)
+class _Now:
+    """The search with the weights of the moment: item vectors are made anew whenever it is asked for."""
+
+    retriever: Retriever
+    objective: Objective
+
+    def __call__(self) -> Retriever:
+        reader = dataclasses.replace(self.retriever.reader, dense=self.objective.dense())
+        return dataclasses.replace(self.retriever, reader=reader)
+
+
 def _tell_ids(ids: SemanticIds, progress: Progress) -> None:
     about = ids.statistics()
     merges = len(ids.layout.merges)
@@ -264,7 +280,7 @@ def _open_stage(folder: Path) -> Path:
 
 
 def _validation(
-    retriever: Retriever, cases: Cases, counts: np.ndarray, training: Training, seed: int
+    retriever: Callable[[], Retriever], cases: Cases, counts: np.ndarray, training: Training, seed: int
 ) -> Callable[[], float] | None:
     """The chosen measure of a fixed sample of users, the same for every method and step; None without cases."""
     if not len(cases):
@@ -273,7 +289,7 @@ def _validation(
     sample, filtered = cases.take(rows), training.select_filtered
 
     def measured() -> float:
-        found = evaluate(retriever, sample, counts, split="valid", ks=(10,), filter_history=filtered)
+        found = evaluate(retriever(), sample, counts, split="valid", ks=(10,), filter_history=filtered)
         return found.metrics[training.select]
 
     return measured

@@ -13,12 +13,14 @@ from typing import Any, ClassVar
 from capsid.config import Kinds, from_dict, override, to_dict
 from capsid.data.augment import Augment
 from capsid.decode.beam import BeamSearch
+from capsid.decode.fusion import BeamFusion
 from capsid.decode.kinds import RANKERS
 from capsid.decode.ranked import Ranker
 from capsid.encode.base import ItemEncoder
 from capsid.encode.kinds import ENCODERS
 from capsid.errors import ConfigError
-from capsid.generate.generator import Generator
+from capsid.generate.dense_match import DenseMatch
+from capsid.generate.generator import Generator, TimelineGenerator
 from capsid.generate.kinds import GENERATORS, JOINT_TERMS, TERMS
 from capsid.generate.terms import JointTerm, Term
 from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
@@ -97,6 +99,23 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    @property
+    def dense(self) -> DenseMatch | None:
+        """The term that makes item vectors beside the ids, if there is one."""
+        found = [t for terms in (self.objective, *(p.terms for p in self.schedule)) for t in terms]
+        return next((t for t in found if isinstance(t, DenseMatch)), None)
+
+    def check_together(self) -> None:
+        """Item vectors and what reads them: see `capsid.settings.check_together`."""
+        if isinstance(self.decoder, BeamFusion) and self.dense is None:
+            raise ConfigError("decoder=fusion needs a term 'dense' in the objective", hint="set decoder=beam")
+        if self.dense is not None and not isinstance(self.generator, TimelineGenerator):
+            raise ConfigError(
+                f"the term 'dense' cannot stand with generator={self.generator.kind}: the row after an id's last token "
+                "would have read the vector that it is to predict",
+                hint="set generator=timeline",
+            )
 
     def with_settings(self, settings: Iterable[str]) -> Recipe:
         """A copy with `part.field=value` settings applied."""

@@ -110,7 +110,8 @@ class Recommender:
         """The search over this recommender's items."""
         f = self.fitted
         return Retriever(
-            Reader(f.generator, f.tokenizer.ids, f.trie, f.generator.history, self.recipe.over), self.recipe.decoder
+            Reader(f.generator, f.tokenizer.ids, f.trie, f.generator.history, self.recipe.over, f.dense),
+            self.recipe.decoder,
         )
 
     @property
@@ -230,12 +231,11 @@ class Recommender:
         frame = items if isinstance(items, pl.DataFrame) else pl.DataFrame(dict(items))
         fitted, old = self.fitted, len(self.catalogue_.items)
         tokenizer = fitted.tokenizer.with_items(frame)
-        ids = tokenizer.ids
-        trie = fitted.trie.extend(ids.prefix_free.take(np.arange(old, len(ids))))
-        catalogue = self.catalogue_.with_items(ids.items, frame.drop("item_id"))
-        self.fitted_ = dataclasses.replace(fitted, tokenizer=tokenizer, trie=trie)
-        self.catalogue_ = catalogue
-        return list(ids.items)[old:]
+        items_now = tokenizer.ids.items
+        grown = fitted.with_items(tokenizer, None if self.recipe.dense is None else self.recipe.dense.block)
+        self.catalogue_ = self.catalogue_.with_items(items_now, frame.drop("item_id"))
+        self.fitted_ = grown
+        return list(items_now)[old:]
 
     def retire(self, items: Iterable[str]) -> None:
         """Never recommend these items again, until `restore`. Histories may still hold them."""

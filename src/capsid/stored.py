@@ -1,6 +1,7 @@
 """A fitted recommender as a folder: JSON, safetensors, npz, npy and Parquet under one manifest of hashes.
 
 recipe.json  about.json  log.json  users.json  items.parquet  split.npz  tokenizer/  trie/  generator.safetensors
+dense.safetensors (where the method has item vectors beside ids)
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from capsid.config import Kinds
 from capsid.data.dataset import item_titles
 from capsid.data.split import Cases, Split
 from capsid.encode.base import fresh
+from capsid.errors import DataError
+from capsid.generate.dense_items import DenseItems
 from capsid.ids.trie import Trie
 from capsid.recipe import Recipe
 from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -36,12 +39,24 @@ KIND = "run"
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """All that was learnt. `log` has an entry for every phase."""
+    """All that was learnt. `log` has an entry for every phase; `dense` are item vectors beside ids, where there are."""
 
     tokenizer: ItemTokenizer
     trie: Trie
     generator: Any
     log: tuple[dict[str, Any], ...]
+    dense: DenseItems | None = None
+
+    def with_items(self, tokenizer: ItemTokenizer, block: str | None) -> Fitted:
+        """The same with the items that this tokenizer knows besides; `block` names what dense vectors are made from."""
+        old, ids = len(self.trie), tokenizer.ids
+        trie = self.trie.extend(ids.prefix_free.take(np.arange(old, len(ids))))
+        dense = self.dense
+        if dense is not None:
+            if block not in tokenizer.blocks_:
+                raise DataError(f"there are no vectors {block!r} of the new items", hint="fit again with vectors kept")
+            dense = dense.extended(tokenizer.blocks_[block][old:])
+        return dataclasses.replace(self, tokenizer=tokenizer, trie=trie, dense=dense)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +131,8 @@ def save_run(path: Path, run: Stored) -> None:
         fitted.tokenizer.save(folder / "tokenizer")
         fitted.trie.save(folder / "trie")
         (folder / "generator.safetensors").write_bytes(tensor_bytes(fitted.generator.state()))
+        if fitted.dense is not None:
+            (folder / "dense.safetensors").write_bytes(tensor_bytes(fitted.dense.state()))
 
 
 def load_run(path: Path, kinds: Kinds) -> Stored:
@@ -134,7 +151,17 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
         if len(trie) != len(tokenizer.ids) or int(trie.token.max()) >= tokenizer.ids.layout.vocabulary:
             raise untrusted.refuse("the tree of ids and the ids are of different catalogues")
         seed = untrusted.whole(about["seed"], "about.json: seed", least=-(2**63), most=2**64)
-        return Stored(recipe, seed, Fitted(tokenizer, trie, generator, log), catalogue)
+        dense = _load_dense(folder, recipe, generator, len(trie))
+        return Stored(recipe, seed, Fitted(tokenizer, trie, generator, log, dense), catalogue)
+
+
+def _load_dense(folder: Path, recipe: Recipe, generator: Any, items: int) -> DenseItems | None:
+    if recipe.dense is None:
+        return None
+    state = load_file(folder / "dense.safetensors")
+    inputs = state["network.mean_I"].numel()
+    network = recipe.dense.network(inputs, generator.network.token.embedding_dim)
+    return DenseItems.load(network, state, items)
 
 
 def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> Catalogue:

@@ -87,7 +87,7 @@ class _Search:
     @torch.inference_mode()
     def run(self, histories: Ragged) -> RankedLeaves:
         users, model, finished = len(histories), self.reader.model, self.finished
-        state, rows = model.start(self.reader.read(histories))
+        state, rows = self.reader.start(histories)
         ways = self._ways(np.full((users, 1), ROOT, dtype=np.int64))
         steps, scores = 1, torch.zeros(users, 1)
         while True:

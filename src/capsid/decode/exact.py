@@ -63,7 +63,7 @@ class ExactScoring:
 @torch.inference_mode()
 def exact_scores(reader: Reader, histories: Ragged, *, chunk: int = 512) -> Tensor:
     """Log-probability of every item's id after every history. Shape: (users, items)."""
-    state, rows_U1D = reader.model.start(reader.read(histories))
+    state, rows_U1D = reader.start(histories)
     rows = reader.ids.prefix_free
     # Short ids together: a chunk takes as many steps as its longest id needs.
     order_N = np.argsort(rows.lengths, kind="stable")

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import ExactScoring
+from capsid.decode.fusion import BeamFusion
 
-RANKERS: dict[str, type] = {r.kind: r for r in (BeamSearch, ExactScoring)}
+RANKERS: dict[str, type] = {r.kind: r for r in (BeamSearch, ExactScoring, BeamFusion)}

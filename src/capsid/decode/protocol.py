@@ -1,4 +1,7 @@
-"""What rankers need of a model: read histories once, step all beams at once, score the tokens asked about."""
+"""What rankers need of a model: read histories once, step all beams at once, score the tokens asked about.
+
+And what they need of item vectors, where a method has them beside ids.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,11 @@ class Decodable(Protocol):
     Rows are what a model predicts from, one per user and beam; only the model knows what they hold.
     """
 
-    def start(self, histories: TokenBatch) -> tuple[Any, Tensor]:
-        """State, and the rows that predict the first token. Shape: (U, 1, D)."""
+    def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[Any, Tensor]:
+        """State, and the rows that predict the first token. Shape: (U, 1, D).
+
+        `inputs_RD` is added to what is read, one row for each real token of the batch in turn.
+        """
 
     def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
         """State and rows (U, W, D) after every beam took a token; beam w of user u continues beam parents[u, w]."""
@@ -26,3 +32,17 @@ class Decodable(Protocol):
 
     def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
         """Scores of token `token_E[e]` after row `row_E[e]`, rows counted user by user. Shape: (E,)."""
+
+
+class Dense(Protocol):
+    """Vectors of all items beside their ids. They and what is expected have length 1. Shape of vectors: (N, C)."""
+
+    @property
+    def vectors_NC(self) -> Tensor:
+        """One vector per item of the catalogue."""
+
+    def inputs(self, histories: TokenBatch) -> Tensor | None:
+        """What is added to what a model reads of histories, one row for each real token in turn."""
+
+    def expected(self, rows: Tensor) -> Tensor:
+        """The vector that is expected after each row behind an id's last token. Shape: (..., C)."""

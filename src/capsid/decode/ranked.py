@@ -79,14 +79,7 @@ class RanksLeaves(Protocol):
 def expand(trie: Trie, ranked: RankedLeaves, k: int, allowed: Filter | None) -> Buckets:
     """Buckets in order of score, items of a bucket in its order, without what the filter forbids."""
     users, width = ranked.leaves_UF.shape
-    there = ranked.leaves_UF >= 0
-    nodes = np.where(there, ranked.leaves_UF, 0)
-    low = trie.low[nodes].astype(np.int64)
-    counts = np.where(there, trie.high[nodes] - low, 0).astype(np.int64).ravel()
-    slots = Ragged.ranges(low.ravel(), counts)
-    if allowed is not None:
-        slots = slots.keep(allowed.permits(slots.row_numbers // width, slots.values))
-    # A cell is one leaf of one user; cells are numbered user by user.
+    slots = leaf_places(trie, ranked.leaves_UF, allowed)
     cell, slot = slots.row_numbers, slots.values
     sizes_UF = slots.lengths.reshape(users, width)
     before_UF = np.cumsum(sizes_UF, axis=1) - sizes_UF
@@ -98,3 +91,18 @@ def expand(trie: Trie, ranked: RankedLeaves, k: int, allowed: Filter | None) -> 
     items[user[kept], rank[kept]] = trie.items[slot[kept]]
     scores[user[kept], rank[kept]] = ranked.scores_UF.ravel()[cell[kept]]
     return Buckets(RankedItems(items, scores, ranked.seen_U), before_UF, sizes_UF)
+
+
+def leaf_places(trie: Trie, leaves_UF: np.ndarray, allowed: Filter | None) -> Ragged:
+    """Places in the trie's order of the items that leaves hold, without what the filter forbids.
+
+    One row per leaf of each user, counted user by user; empty where there is no leaf.
+    """
+    there = leaves_UF >= 0
+    nodes = np.where(there, leaves_UF, 0)
+    low = trie.low[nodes].astype(np.int64)
+    counts = np.where(there, trie.high[nodes] - low, 0).astype(np.int64).ravel()
+    places = Ragged.ranges(low.ravel(), counts)
+    if allowed is None:
+        return places
+    return places.keep(allowed.permits(places.row_numbers // leaves_UF.shape[1], places.values))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from capsid.decode.likelihood import edge_log_probabilities
-from capsid.decode.protocol import Decodable
+from capsid.decode.protocol import Decodable, Dense
 from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import ROOT, Over, Trie
@@ -17,22 +19,31 @@ from capsid.ragged import Ragged
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """`history` is how many items of a history are read; `over` is what a token's probability is normalised over."""
+    """`history` is how many items of a history are read; `over` is what a token's probability is normalised over.
+
+    `dense` are vectors beside the ids, where the method has them.
+    """
 
     model: Decodable
     ids: SemanticIds
     trie: Trie
     history: int
     over: Over = "vocabulary"
+    dense: Dense | None = None
 
     def read(self, histories: Ragged) -> TokenBatch:
         """What the model reads of histories (rows of item numbers)."""
         return self.ids.read(histories, last=self.history)
 
+    def start(self, histories: Ragged) -> tuple[Any, Tensor]:
+        """The model's state after histories, and the rows that predict the first token."""
+        batch = self.read(histories)
+        return self.model.start(batch) if self.dense is None else self.model.start(batch, self.dense.inputs(batch))
+
     @torch.inference_mode()
     def root_scores(self, histories: Ragged) -> np.ndarray:
         """Log-probabilities of the root's children after every history, in trie order. Shape: (U, children)."""
-        state, rows_U1D = self.model.start(self.read(histories))
+        state, rows_U1D = self.start(histories)
         children = self.trie.children(np.full(len(histories), ROOT))
         scores = edge_log_probabilities(self.model, state, rows_U1D, children.parent, children.token, self.over)
         return scores.numpy().reshape(len(histories), -1)

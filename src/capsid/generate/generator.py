@@ -34,7 +34,7 @@ class Generator(Protocol):
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Make the weights for these ids; `vectors` may start the token embeddings. Returns self."""
 
-    def start(self, histories: TokenBatch) -> tuple[Any, Tensor]:
+    def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[Any, Tensor]:
         """See `capsid.decode.protocol`."""
 
     def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
@@ -118,9 +118,9 @@ class TransformerGenerator:
         self.network_.eval()
         return self
 
-    def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
+    def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read histories once."""
-        return self.network.start(histories)
+        return self.network.start(histories, inputs_RD)
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """One token more for every beam."""
@@ -279,7 +279,7 @@ class PopularityGenerator:
         self.logits_ = torch.from_numpy(logits)
         return self
 
-    def start(self, histories: TokenBatch) -> tuple[None, Tensor]:
+    def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[None, Tensor]:
         """One empty row per history: all have the same scores."""
         return None, torch.zeros(len(histories), 1, 0)
 

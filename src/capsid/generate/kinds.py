@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from capsid.generate.dense_match import DenseMatch
 from capsid.generate.generator import MaskedGenerator, PopularityGenerator, TimelineGenerator, TransformerGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.routing_adapters import RoutingAdapters
@@ -9,6 +10,6 @@ from capsid.generate.routing_adapters import RoutingAdapters
 GENERATORS: dict[str, type] = {
     g.kind: g for g in (TransformerGenerator, TimelineGenerator, MaskedGenerator, PopularityGenerator)
 }
-TERMS: dict[str, type] = {t.kind: t for t in (NextToken,)}
+TERMS: dict[str, type] = {t.kind: t for t in (NextToken, DenseMatch)}
 # Terms that learn beside the generator for a part of a phase.
 JOINT_TERMS: dict[str, type] = {t.kind: t for t in (RoutingAdapters,)}

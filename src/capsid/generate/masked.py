@@ -13,7 +13,16 @@ from torch.nn import functional as F
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, reset
 from capsid.errors import ConfigError
-from capsid.generate.network import GeneratorNetwork, NetworkShape, Predictions, State, counted, padded, token_table
+from capsid.generate.network import (
+    GeneratorNetwork,
+    NetworkShape,
+    Predictions,
+    State,
+    counted,
+    padded,
+    refuse_closing,
+    token_table,
+)
 from capsid.generate.token_table import LastNorm
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
@@ -38,8 +47,9 @@ class MaskedTransformer(GeneratorNetwork):
         reset(self, self.shape.layers, generator)
         self.token.start()
 
-    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
+    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None, *, closing: bool = False) -> Predictions:
         """Hidden rows of masked items, and the items (section 3.6, Eq. 8). Outside training the last one is masked."""
+        refuse_closing(closing)
         batch = lesson.batch
         tokens_BL, lengths_B = torch.from_numpy(batch.tokens_BL), torch.from_numpy(batch.lengths_B)
         masked_BL = self._choose(tokens_BL != PAD, lengths_B)
@@ -48,13 +58,15 @@ class MaskedTransformer(GeneratorNetwork):
         targets = Ragged.from_dense(tokens_BL[masked_BL].numpy()[:, None])
         return Predictions(x_BLD[masked_BL], targets, self.token.vectors())
 
-    def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
+    def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read every history with a mask after it; the row behind the mask."""
         users, lengths_U = torch.arange(len(histories)), torch.from_numpy(histories.lengths_B)
         tokens_UL = F.pad(torch.from_numpy(histories.tokens_BL), (0, 1), value=PAD)
         masked_UL = torch.zeros_like(tokens_UL, dtype=torch.bool)
         masked_UL[users, lengths_U] = True
-        x_ULD = self._read(tokens_UL, masked_UL, lengths_U + 1)
+        # The mask's column has no input of its own.
+        extra_ULD = None if inputs_RD is None else F.pad(padded(histories, inputs_RD), (0, 0, 0, 1))
+        x_ULD = self._read(tokens_UL, masked_UL, lengths_U + 1, extra_ULD)
         return State((), masked_UL, lengths_U, self.token.vectors()), x_ULD[users, lengths_U][:, None]
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:

@@ -8,6 +8,7 @@ items, no trie, no optimiser. Shapes as in `capsid.blocks.layers`; V tokens of t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from capsid.blocks.cross_entropy import Added
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, BlockShape, Cache, Layer, reset
 from capsid.blocks.pairs import pair_products
+from capsid.errors import ConfigError
 from capsid.generate.repeats import HistoryItems
 from capsid.generate.token_table import LastNorm, TokenTable, TokenVectors
 from capsid.ids.layout import PAD
@@ -57,13 +59,15 @@ class State:
 class Predictions:
     """Hidden rows from which tokens are predicted, one for each token of `targets` (one row per item) in turn.
 
-    `vectors` are those of all tokens; `added` is what scores have besides the product of row and vector.
+    `vectors` are those of all tokens; `added` is what scores have besides the product of row and vector. `ends_MD` are
+    the rows after each item's last token, where they were asked for.
     """
 
     hidden_ND: Tensor
     targets: Ragged
     vectors: TokenVectors
     added: Added | None = None
+    ends_MD: Tensor | None = None
 
     @property
     def targets_N(self) -> Tensor:
@@ -72,23 +76,29 @@ class Predictions:
 
 
 class GeneratorNetwork(nn.Module):
-    """What training and decoding need of a network. All score tokens alike: a tied token table and a last LayerNorm."""
+    """What training and decoding need of a network. All score tokens alike: a tied token table and a last LayerNorm.
+
+    `closes` says whether `predict` can give the rows after the last tokens of items. What is read at an item's position
+    must not reach that row.
+    """
 
     token: TokenTable
     norm: LastNorm
+    closes: ClassVar[bool] = False
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
         raise NotImplementedError
 
-    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
+    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None, *, closing: bool = False) -> Predictions:
         """Read whole sequences; the rows that predict the tokens of the lesson's items, in order.
 
-        `inputs_RD` is added to what the network reads, one row for each real token in turn.
+        `inputs_RD` is added to what the network reads, one row for each real token in turn. With `closing` the rows
+        after the items' last tokens are given too.
         """
         raise NotImplementedError
 
-    def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
+    def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """See `capsid.decode.protocol`."""
         raise NotImplementedError
 
@@ -151,8 +161,9 @@ class CausalTransformer(TokenNetwork):
         self.place = nn.Embedding(shape.history + 1, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
 
-    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
+    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None, *, closing: bool = False) -> Predictions:
         """Hidden rows of the tokens before those that are predicted."""
+        refuse_closing(closing)
         batch = lesson.batch
         arrays = (batch.tokens_BL, batch.positions_BL, batch.depths_BL)
         tokens, positions, depths = (torch.from_numpy(a) for a in arrays)
@@ -180,13 +191,14 @@ class CausalTransformer(TokenNetwork):
             x, _ = block(x)
         return x
 
-    def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
+    def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read histories once; the state for beams, and the rows that predict the next item's first token."""
         arrays = (histories.tokens_BL, histories.positions_BL, histories.depths_BL, histories.lengths_B)
         tokens_UL, positions_UL, depths_UL, lengths_U = (torch.from_numpy(a) for a in arrays)
         vectors = self.token.vectors()
         positions_UL = counted(positions_UL, histories.positions_B, self.shape)
         x = self._embed(vectors, tokens_UL, positions_UL, depths_UL)
+        x = x if inputs_RD is None else x + padded(histories, inputs_RD)
         caches = []
         for block in self.blocks:
             x, cache = block(x)
@@ -205,6 +217,12 @@ class CausalTransformer(TokenNetwork):
     def _embed(self, vectors: TokenVectors, tokens: Tensor, positions: Tensor, depths: Tensor) -> Tensor:
         x = self._entering(F.embedding(tokens, vectors.enter_VD)) + self.place(positions) + self.depth(depths)
         return dropout(x, self.shape.embedding_dropout, self.training)
+
+
+def refuse_closing(closing: bool) -> None:
+    """For networks in which the row after an item's last token has read what stands at that item's position."""
+    if closing:
+        raise ConfigError("the generator gives no row after an item's last token", hint="set generator=timeline")
 
 
 def token_table(shape: NetworkShape, members: Ragged | None = None) -> TokenTable:

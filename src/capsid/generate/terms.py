@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from capsid.data.item_table import ItemTable
+from capsid.generate.dense_items import DenseItems
 from capsid.generate.network import GeneratorNetwork, Predictions
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
@@ -24,12 +25,16 @@ from capsid.tokenize.item_tokenizer import ItemTokenizer
 
 @dataclass(frozen=True, eq=False)
 class TermContext:
-    """What a term may look at while it is bound. Ids and trie stay as they are for the whole stretch."""
+    """What a term may look at while it is bound. Ids and trie stay as they are for the whole stretch.
+
+    `width` is that of the network's hidden rows.
+    """
 
     ids: SemanticIds
     trie: Trie
     over: Over = "vocabulary"
     tokenizer: ItemTokenizer | None = None
+    width: int = 0
     seed: int = 0
 
 
@@ -58,14 +63,21 @@ NOTHING = Prepared()
 class BoundTerm(nn.Module):
     """A term at work. Its parameters, if it has any, learn with the generator and are clipped by themselves.
 
-    `rate` multiplies the learning rate of its parameters.
+    `rate` multiplies the learning rate of its parameters. A term that `carries` goes on in the next stretch with what
+    it has learnt; others begin anew.
     """
 
     rate: float = 1.0
+    carries: ClassVar[bool] = False
 
     def __init__(self, weight: float) -> None:
         super().__init__()
         self.weight = weight
+
+    @property
+    def closes(self) -> bool:
+        """Whether the rows after the last tokens of items are asked for."""
+        return False
 
     def prepare(self, lesson: Lesson, network: GeneratorNetwork) -> Prepared:
         """What is ready before the network reads; by default nothing is."""
@@ -77,6 +89,10 @@ class BoundTerm(nn.Module):
 
     def settle(self, table: ItemTable, progress: Progress) -> ItemTokenizer | None:
         """New codes after a stretch of joint training; None: ids stay as they are."""
+        return None
+
+    def dense(self) -> DenseItems | None:
+        """Item vectors beside the ids, as the weights are now; None: the term has none."""
         return None
 
 
@@ -135,9 +151,20 @@ class Objective(nn.Module):
         """The weighted sum of all terms for one batch."""
         prepared = [term.prepare(lesson, network) for term in self]
         inputs = [p.inputs_RD for p in prepared if p.inputs_RD is not None]
-        predictions = network.predict(lesson, sum(inputs[1:], inputs[0]) if inputs else None)
+        closing = any(term.closes for term in self)
+        predictions = network.predict(lesson, sum(inputs[1:], inputs[0]) if inputs else None, closing=closing)
         step = Step(lesson, network, predictions)
         return sum((term.weight * term.loss(step, ready) for term, ready in zip(self, prepared)), torch.zeros(()))
+
+    def carry(self, before: Objective | None) -> None:
+        """Let terms that carry go on with what they have learnt in the stretch before."""
+        for name, term in zip(self.terms, self):
+            if before is not None and name in before.terms and term.carries:
+                term.load_state_dict(before.terms[name].state_dict())
+
+    def dense(self) -> DenseItems | None:
+        """Item vectors beside the ids, as the weights are now, if a term has some."""
+        return next((found for term in self if (found := term.dense()) is not None), None)
 
     def settle(self, table: ItemTable, progress: Progress) -> ItemTokenizer | None:
         """The tokenizer with new codes, if a term has some."""

@@ -10,6 +10,7 @@ T tokens of an item, otherwise as there.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -37,6 +38,8 @@ class TimelineTransformer(TokenNetwork):
     `repeats` it learns how likely users are to return to an item.
     """
 
+    closes: ClassVar[bool] = True
+
     def __init__(
         self, shape: NetworkShape, depth_layers: int, reads: str, repeats: bool, members: Ragged | None = None
     ) -> None:
@@ -53,19 +56,23 @@ class TimelineTransformer(TokenNetwork):
             if isinstance(module, Distances | Repeats):
                 module.start()
 
-    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
+    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None, *, closing: bool = False) -> Predictions:
         """Hidden rows for every token of every item of the lesson."""
         vectors = self.token.vectors()
         read_BPD = self._read(vectors, lesson.batch, lesson.batch.positions_B - 1, inputs_RD)[:, :-1]
-        depth_R = lesson.tokens.positions
-        tokens_R = torch.from_numpy(lesson.tokens.values.astype(np.int64))
+        lengths_M = lesson.tokens.lengths
+        # A row for each token of an item, and one more that has read them all.
+        rows = Ragged.ranges(0, lengths_M + 1 if closing else lengths_M)
+        depth_R = rows.values
+        # The token before a row's own, somebody else's where the row is its item's first.
+        before_R = np.maximum(np.repeat(lesson.tokens.offsets[:-1], rows.lengths) + depth_R - 1, 0)
+        tokens_R = torch.from_numpy(lesson.tokens.values[before_R].astype(np.int64))
         # An item is predicted from what the timeline made of the position before it.
         last_M = lesson.row_M * read_BPD.shape[1] + lesson.position_M - 1
         rows_RD = torch.where(
             torch.from_numpy(depth_R == 0)[:, None],
-            read_BPD.flatten(0, 1)[torch.from_numpy(np.repeat(last_M, lesson.tokens.lengths))],
-            # The token before it; unused where the row is the first of its item.
-            self._generated(vectors, tokens_R.roll(1), torch.from_numpy(np.maximum(depth_R - 1, 0))),
+            read_BPD.flatten(0, 1)[torch.from_numpy(np.repeat(last_M, rows.lengths))],
+            self._generated(vectors, tokens_R, torch.from_numpy(np.maximum(depth_R - 1, 0))),
         )
         # Items are short and unequal: weights see rows only, attention sees items padded to the longest.
         width = int(depth_R.max()) + 1
@@ -74,12 +81,15 @@ class TimelineTransformer(TokenNetwork):
             assert isinstance(block, Block)
             rows_RD = block.ragged(rows_RD, slots_R, width)
         added = None if self.repeats is None else completions(lesson, self.repeats.value())
-        return Predictions(rows_RD, lesson.tokens, vectors, added)
+        if not closing:
+            return Predictions(rows_RD, lesson.tokens, vectors, added)
+        last_R = torch.from_numpy(depth_R == np.repeat(lengths_M, rows.lengths))
+        return Predictions(rows_RD[~last_R], lesson.tokens, vectors, added, rows_RD[last_R])
 
-    def start(self, histories: TokenBatch) -> tuple[State, Tensor]:
+    def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read histories once; of each only the last position goes on."""
         vectors = self.token.vectors()
-        read_UPD = self._read(vectors, histories, histories.positions_B)
+        read_UPD = self._read(vectors, histories, histories.positions_B, inputs_RD)
         x = read_UPD[torch.arange(len(histories)), torch.from_numpy(histories.positions_B) - 1][:, None]
         caches = []
         for block in self.depth_blocks:
