@@ -57,6 +57,9 @@ def small(name: str, steps: int = 60) -> Recipe:
         recipe = recipe.with_settings(f"merges.{f}={v}" for f, v in few.items())
     if hasattr(recipe.generator, "layers"):
         recipe = recipe.with_settings(f"{path}={value}" for path, value in SMALL.items())
+    for number, term in enumerate(recipe.objective):
+        if hasattr(term, "dim"):
+            recipe = recipe.with_settings([f"objective.{number}.hidden=24", f"objective.{number}.dim=16"])
     for number in range(len(recipe.schedule)):
         wanted = {**TRAINING, "steps": str(steps), "validate_every": str(max(1, steps // 2))}
         recipe = recipe.with_settings(f"schedule.{number}.training.{f}={v}" for f, v in wanted.items())

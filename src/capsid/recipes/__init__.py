@@ -12,7 +12,9 @@ from capsid.recipe import Recipe
 from capsid.recipes.bert4rec import BERT4REC
 from capsid.recipes.capsid import CAPSID
 from capsid.recipes.capsid_bpe import CAPSID_BPE
+from capsid.recipes.capsid_dense import CAPSID_DENSE
 from capsid.recipes.capsid_literal import CAPSID_LITERAL
+from capsid.recipes.cobra import COBRA
 from capsid.recipes.frequency import FREQUENCY
 from capsid.recipes.kmeans_flat import KMEANS_FLAT
 from capsid.recipes.lc_rec import LC_REC
@@ -20,6 +22,7 @@ from capsid.recipes.popularity import POPULARITY
 from capsid.recipes.rq_kmeans import RQ_KMEANS
 from capsid.recipes.sasrec import SASREC
 from capsid.recipes.tiger import TIGER
+from capsid.recipes.tiger_dense import TIGER_DENSE
 from capsid.recipes.tiger_text import TIGER_TEXT
 
 RECIPES: dict[str, Recipe] = {
@@ -33,8 +36,11 @@ RECIPES: dict[str, Recipe] = {
         RQ_KMEANS,
         TIGER,
         TIGER_TEXT,
+        TIGER_DENSE,
         LC_REC,
+        COBRA,
         CAPSID,
+        CAPSID_DENSE,
         CAPSID_BPE,
         CAPSID_LITERAL,
     )
