@@ -156,12 +156,12 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
 
 
 def _load_dense(folder: Path, recipe: Recipe, generator: Any, items: int) -> DenseItems | None:
-    if recipe.dense is None:
+    term = recipe.dense
+    if term is None:
         return None
     state = load_file(folder / "dense.safetensors")
-    inputs = state["network.mean_I"].numel()
-    network = recipe.dense.network(inputs, generator.network.token.embedding_dim)
-    return DenseItems.load(network, state, items)
+    inputs, width = state["network.mean_I"].numel(), generator.network.token.embedding_dim
+    return DenseItems.load(lambda: term.network(inputs, width), state, items)
 
 
 def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> Catalogue:

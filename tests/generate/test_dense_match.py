@@ -70,7 +70,7 @@ def test_the_loss_is_what_its_definition_says() -> None:
         scores = {i: float(expected[m] @ vectors[i]) / 0.3 for i in sorted(batch - later)}
         total = np.logaddexp.reduce(list(scores.values()))
         wanted.append(total - scores[int(item)])
-    assert float(found) == pytest.approx(np.mean(wanted), rel=1e-4)
+    assert float(found.detach()) == pytest.approx(np.mean(wanted), rel=1e-4)
 
 
 def test_an_item_is_not_expected_from_its_own_vector() -> None:

@@ -9,6 +9,7 @@ neither losses nor searches. Shapes: I width of the encoder's vectors, C of thes
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid import untrusted
+from capsid.blocks.weights import load_weights
 from capsid.errors import ConfigError
 from capsid.ids.reading import TokenBatch
 
@@ -108,18 +110,14 @@ class DenseItems:
         return {"vectors": self.vectors_NC, **weights}
 
     @classmethod
-    def load(cls, network: DenseNetwork, state: dict[str, Tensor], items: int) -> Self:
+    def load(cls, make: Callable[[], DenseNetwork], state: Mapping[str, Tensor], items: int) -> Self:
         """What `state` gave, into a network of the same shape, for so many items."""
-        untrusted.finite({name: t.numpy() for name, t in state.items()}, "dense.safetensors:")
-        vectors = state.get("vectors")
-        if vectors is None or vectors.shape != (items, network.down.out_features):
-            raise untrusted.refuse(f"dense.safetensors does not hold a vector for each of {items:,} items")
         weights = {name.removeprefix("network."): t for name, t in state.items() if name != "vectors"}
-        try:
-            network.load_state_dict(weights)
-        except RuntimeError as error:
-            raise untrusted.refuse(f"dense.safetensors does not fit the recipe: {error}") from None
-        return cls(network.requires_grad_(False).eval(), vectors)
+        network = load_weights(make, weights).requires_grad_(False)
+        vectors = state.get("vectors")
+        if vectors is None or vectors.shape != (items, network.down.out_features) or not vectors.isfinite().all():
+            raise untrusted.refuse(f"dense.safetensors does not hold a vector for each of {items:,} items")
+        return cls(network, vectors)
 
 
 @torch.no_grad()
