@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from worlds import first_scores, make_ids, next_scores, random_codes, random_generator, random_histories
 
-from capsid.generate.generator import TimelineGenerator, TransformerGenerator
+from capsid.generate.generator import SasRecGenerator, TimelineGenerator, TransformerGenerator
 from capsid.generate.network import CausalTransformer
 from capsid.generate.token_table import TokenVectors
 from capsid.ids.reading import TokenBatch
@@ -193,6 +193,7 @@ def test_fresh_weights_follow_the_seed() -> None:
 
 KINDS: dict[str, tuple[type[TransformerGenerator], dict[str, Any]]] = {
     "transformer": (TransformerGenerator, {}),
+    "sasrec": (SasRecGenerator, {}),
     "timeline": (TimelineGenerator, {"reads": "places", "repeats": False}),
 }
 
@@ -201,15 +202,19 @@ KINDS: dict[str, tuple[type[TransformerGenerator], dict[str, Any]]] = {
 @pytest.mark.parametrize("places", ["start", "end"])
 @pytest.mark.parametrize("scale", [1.0, 3.0])
 def test_training_and_search_read_a_history_alike(kind: str, places: str, scale: float) -> None:
-    """The row that predicts the first token after a whole history scores as `start` does after that history."""
+    """The rows that predict the tokens of an item are those that a search has after the history, step by step."""
     cls, fields = KINDS[kind]
     generator = random_generator(IDS, 2, kind=cls, positions_from=places, input_scale=scale, **fields)
+    target = max(range(len(IDS)), key=lambda item: len(IDS.prefix_free[item]))
     for history in ([4], [1, 2, 3], [5, 6, 7, 8, 9, 10]):
-        _, logits = first_scores(generator, IDS.read(Ragged.from_rows([history]), last=6))
-        found = generator.network.predict(IDS.lesson(Ragged.from_rows([[*history, 0]]), last=7))
-        first = len(found.targets_N) - len(IDS.prefix_free[0])
-        trained = generator.network.logits(found.hidden_ND[first], found.vectors)
-        torch.testing.assert_close(trained, logits[0], rtol=1e-4, atol=1e-4)
+        found = generator.network.predict(IDS.lesson(Ragged.from_rows([[*history, target]]), last=7))
+        tokens = IDS.prefix_free[target].tolist()
+        # A history of another length beside it, which must not matter.
+        state, rows = generator.start(IDS.read(Ragged.from_rows([history, [11, 12]]), last=6))
+        beams = torch.zeros(2, 1, dtype=torch.long)
+        for depth, trained in enumerate(found.hidden_ND[-len(tokens) :]):
+            torch.testing.assert_close(rows[0, 0], trained, rtol=1e-4, atol=1e-4)
+            state, rows = generator.step(state, beams, torch.full((2, 1), tokens[depth]))
 
 
 @pytest.mark.parametrize("kind", KINDS)

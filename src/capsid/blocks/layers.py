@@ -80,22 +80,30 @@ class Block(Layer):
         super().__init__(shape)
         self.qkv = nn.Linear(shape.width, 3 * shape.width)
 
-    def forward(self, x_BLD: Tensor, padding_BL: Tensor | None = None) -> tuple[Tensor, Cache]:
+    def forward(
+        self, x_BLD: Tensor, padding_BL: Tensor | None = None, empty_B: Tensor | None = None
+    ) -> tuple[Tensor, Cache]:
         """Whole sequences under a causal mask, and the keys and values they leave.
 
         With `padding` (True where there is none of a sequence) every position sees all real ones, before and after it.
+        With `empty`, so many positions of zeros stand before each sequence, and all of it sees them.
         """
         q, k, v = (t.transpose(1, 2) for t in self._project(x_BLD))
         seen = None if padding_BL is None else ~padding_BL[:, None, None, :]
+        if empty_B is not None:
+            k, v = self._after_empty(k, v, empty_B)
+            seen = after_empty(torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril(), empty_B)[:, None]
         mixed = self._attend(q, k, v, seen)
         return self._finish(x_BLD, mixed.transpose(1, 2).flatten(2)), Cache(k, v)
 
     def ragged(self, x_RD: Tensor, slots_R: Tensor, width: int) -> Tensor:
         """Short sequences end to end: row r stands at `slots[r]` of sequences padded to `width`."""
-        qkv_RE = self.qkv(self.norm_attention(x_RD))
         sequences = int(slots_R[-1]) // width + 1
-        padded = qkv_RE.new_zeros(sequences * width, qkv_RE.shape[1]).index_copy(0, slots_R, qkv_RE)
-        q, k, v = (t.transpose(1, 2) for t in padded.view(sequences, width, 3, self.heads, -1).unbind(2))
+        q, k, v = (
+            t.new_zeros(sequences * width, *t.shape[1:]).index_copy(0, slots_R, t).view(sequences, width, *t.shape[1:])
+            for t in self._project(x_RD)
+        )
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         # Padding stands at the end, so a causal mask hides it from every real row.
         mixed = self._attend(q, k, v)
         return self._finish(x_RD, mixed.transpose(1, 2).flatten(2).flatten(0, 1)[slots_R])
@@ -117,6 +125,16 @@ class Block(Layer):
         mixed_UHWK += torch.einsum("uhwt,uwthk->uhwk", weights[..., length:], own_v)
         return self._finish(x_UWD, mixed_UHWK.transpose(1, 2).flatten(2)), cache
 
+    def _after_empty(self, k_BHLK: Tensor, v_BHLK: Tensor, empty_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values behind those of as many empty positions as any sequence has."""
+        _, key_1HK, value_1HK = self._project(k_BHLK.new_zeros(1, self.out.in_features))
+        sizes = (len(empty_B), -1, int(empty_B.max()), -1)
+        k, v = (
+            torch.cat([t.transpose(0, 1)[None].expand(*sizes), own], 2)
+            for t, own in ((key_1HK, k_BHLK), (value_1HK, v_BHLK))
+        )
+        return k, v
+
     def _attend(self, q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attention under a causal mask, or under `mask`: True where a position is seen, or numbers added to scores."""
         if not (self.training and self.attention_dropout):
@@ -135,10 +153,42 @@ class Block(Layer):
         return q, k, v
 
 
-def reset(network: nn.Module, layers: int, generator: torch.Generator) -> None:
-    """Small normal weights; the two projections into the residual stream are scaled down by depth (GPT-2)."""
+class SasRecBlock(Block):
+    """The block of SASRec (Kang & McAuley 2018, arXiv 1808.09781) as its authors' code has it.
+
+    Queries alone are normalised before attention, and the residual stream itself before the feed-forward net.
+    """
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        width = x.shape[-1]
+        q = F.linear(self.norm_attention(x), self.qkv.weight[:width], self.qkv.bias[:width])
+        kv = F.linear(x, self.qkv.weight[width:], self.qkv.bias[width:])
+        k, v = kv.view(*x.shape[:-1], 2, self.heads, -1).unbind(-3)
+        return q.view(k.shape), k, v
+
+    def _finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        x = self.norm_feedforward(x + self.out(mixed))
+        hidden = dropout(F.relu(self.up(x)), self.hidden_dropout, self.training)
+        return x + dropout(self.down(hidden), self.dropout, self.training)
+
+
+def after_empty(seen_BLM: Tensor, empty_B: Tensor) -> Tensor:
+    """Which positions are seen, where as many columns come first as any sequence has empty positions: those it has."""
+    columns = int(empty_B.max())
+    empty_BLP = (torch.arange(columns) < empty_B[:, None])[:, None].expand(-1, seen_BLM.shape[-2], -1)
+    return torch.cat([empty_BLP, seen_BLM.expand(len(empty_B), -1, -1)], -1)
+
+
+def reset(network: nn.Module, layers: int, generator: torch.Generator, initial: str = "small") -> None:
+    """Fresh weights, biases 0.
+
+    "small": normal with deviation 0.02, the two projections into the residual stream scaled down by depth (GPT-2).
+    "xavier": normal with a deviation that follows from a matrix's sizes (Glorot & Bengio 2010).
+    """
     for name, parameter in network.named_parameters():
-        if parameter.dim() == 2:
+        if parameter.dim() == 2 and initial == "xavier":
+            nn.init.xavier_normal_(parameter, generator=generator)
+        elif parameter.dim() == 2:
             into_stream = name.endswith(("out.weight", "down.weight"))
             std = 0.02 / math.sqrt(2 * layers) if into_stream else 0.02
             nn.init.normal_(parameter, std=std, generator=generator)

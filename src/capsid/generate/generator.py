@@ -5,7 +5,7 @@ All answer the decoder's protocol (start, step). None knows items: tokens in, sc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -94,6 +94,9 @@ class TransformerGenerator:
         0.0, "Share of merged tokens whose own vectors are left out at a training step.", least=0, most=0.99
     )
     input_scale: float = setting(1.0, "Token embeddings are multiplied by this where they enter.", above=0)
+    initial: str = setting(
+        "small", "Spread of fresh weights: 0.02, or by the sizes of a matrix.", choices=("small", "xavier")
+    )
     positions_from: str = setting(
         "start", "From which end of a history its positions are counted.", choices=("start", "end")
     )
@@ -182,7 +185,21 @@ class TransformerGenerator:
             hidden_dropout=self.hidden_dropout,
             input_scale=self.input_scale,
             positions_from=self.positions_from,
+            initial=self.initial,
         )
+
+
+@dataclass(kw_only=True)
+class SasRecGenerator(TransformerGenerator):
+    """SASRec's own network (Kang & McAuley 2018, arXiv 1808.09781, as its authors' code has it).
+
+    Its blocks, and attention that sees the empty positions of a history that is shorter than it might be.
+    """
+
+    kind: ClassVar[str] = "sasrec"
+
+    def _shape(self, layout: TokenLayout) -> NetworkShape:
+        return replace(super()._shape(layout), block="sasrec", empty_positions=True)
 
 
 @dataclass(kw_only=True)

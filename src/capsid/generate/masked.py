@@ -44,7 +44,7 @@ class MaskedTransformer(GeneratorNetwork):
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
-        reset(self, self.shape.layers, generator)
+        reset(self, self.shape.layers, generator, self.shape.initial)
         self.token.start()
 
     def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None, *, closing: bool = False) -> Predictions:

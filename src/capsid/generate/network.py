@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from capsid.blocks.cross_entropy import Added
 from capsid.blocks.dropout import dropout
-from capsid.blocks.layers import Block, BlockShape, Cache, Layer, reset
+from capsid.blocks.layers import Block, BlockShape, Cache, Layer, SasRecBlock, after_empty, reset
 from capsid.blocks.pairs import pair_products
 from capsid.errors import ConfigError
 from capsid.generate.repeats import HistoryItems
@@ -26,10 +26,13 @@ from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import Ragged
 
+BLOCKS: dict[str, type[Block]] = {"pre-norm": Block, "sasrec": SasRecBlock}
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkShape(BlockShape):
-    """A stack of blocks over tokens: how many tokens and depths there are, and how tokens enter and are scored."""
+    """A stack of blocks over tokens: how many tokens and depths there are, how tokens enter and are scored, and how
+    histories are read."""
 
     vocabulary: int
     depths: int
@@ -40,6 +43,9 @@ class NetworkShape(BlockShape):
     own_dropout: float = 0.0
     input_scale: float = 1.0
     positions_from: str = "start"
+    empty_positions: bool = False
+    initial: str = "small"
+    block: str = "pre-norm"
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,8 @@ class TokenNetwork(GeneratorNetwork):
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
-        reset(self, sum(isinstance(module, Layer) for module in self.modules()), generator)
+        layers = sum(isinstance(module, Layer) for module in self.modules())
+        reset(self, layers, generator, self.shape.initial)
         self.token.start()
 
     def _entering(self, x: Tensor) -> Tensor:
@@ -159,7 +166,7 @@ class CausalTransformer(TokenNetwork):
     def __init__(self, shape: NetworkShape, members: Ragged | None = None) -> None:
         super().__init__(shape, members)
         self.place = nn.Embedding(shape.history + 1, shape.width)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(BLOCKS[shape.block](shape) for _ in range(shape.layers))
 
     def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None, *, closing: bool = False) -> Predictions:
         """Hidden rows of the tokens before those that are predicted."""
@@ -170,7 +177,8 @@ class CausalTransformer(TokenNetwork):
         extra_BLD = None if inputs_RD is None else padded(batch, inputs_RD)[:, :-1]
         vectors = self.token.vectors()
         positions = counted(positions, batch.positions_B - 1, self.shape)
-        hidden_BLD = self.hidden(vectors, tokens[:, :-1], positions[:, :-1], depths[:, :-1], extra_BLD)
+        empty_B = self._empty(batch.positions_B - 1)
+        hidden_BLD = self.hidden(vectors, tokens[:, :-1], positions[:, :-1], depths[:, :-1], extra_BLD, empty_B)
         # The first token of item m is predicted from the column before it; the last column is never read.
         first_M = lesson.row_M * hidden_BLD.shape[1] + lesson.column_M - 1
         index_N = torch.from_numpy(np.repeat(first_M, lesson.tokens.lengths) + lesson.tokens.positions)
@@ -183,13 +191,18 @@ class CausalTransformer(TokenNetwork):
         positions_BL: Tensor,
         depths_BL: Tensor,
         extra_BLD: Tensor | None = None,
+        empty_B: Tensor | None = None,
     ) -> Tensor:
         """Last hidden rows of whole sequences, before the last norm. Padding stands at the end of a row."""
         x = self._embed(vectors, tokens_BL, positions_BL, depths_BL)
         x = x if extra_BLD is None else x + extra_BLD
         for block in self.blocks:
-            x, _ = block(x)
+            x, _ = block(x, empty_B=empty_B)
         return x
+
+    def _empty(self, read_B: np.ndarray) -> Tensor | None:
+        """How many positions of a history are not filled, where attention is to see them."""
+        return torch.from_numpy(self.shape.history - read_B) if self.shape.empty_positions else None
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read histories once; the state for beams, and the rows that predict the next item's first token."""
@@ -199,14 +212,16 @@ class CausalTransformer(TokenNetwork):
         positions_UL = counted(positions_UL, histories.positions_B, self.shape)
         x = self._embed(vectors, tokens_UL, positions_UL, depths_UL)
         x = x if inputs_RD is None else x + padded(histories, inputs_RD)
+        empty_U = self._empty(histories.positions_B)
         caches = []
         for block in self.blocks:
-            x, cache = block(x)
+            x, cache = block(x, empty_B=empty_U)
             caches.append(cache)
         users = torch.arange(len(lengths_U))
-        padding = torch.arange(tokens_UL.shape[1])[None, :] >= lengths_U[:, None]
+        seen_UL = torch.arange(tokens_UL.shape[1])[None, :] < lengths_U[:, None]
+        seen_UL = seen_UL if empty_U is None else after_empty(seen_UL[:, None], empty_U)[:, 0]
         positions = positions_UL[users, lengths_U - 1] + 1
-        return State(tuple(caches), padding, positions, vectors), x[users, lengths_U - 1][:, None]
+        return State(tuple(caches), ~seen_UL, positions, vectors), x[users, lengths_U - 1][:, None]
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """One more token for every beam: the new state, and the rows that predict what follows."""
