@@ -182,5 +182,29 @@ def test_equal_targets_weigh_a_batch_by_what_it_holds() -> None:
         generator = small().build(IDS, np.ones(len(IDS)), seed=0)
         options = Training(steps=2, batch_size=2, equal_targets=equal, validate_every=9)
         fit_generator(generator, IDS, rows, objective_of(IDS, Watched()), options, seed=0)
-    assert weights[:2] == [1.0, 1.0]
+    assert weights[:2] == [1.0, 1.0], "not asked for"
     assert sorted(weights[2:]) == pytest.approx([2 / 5.5, 9 / 5.5])
+
+
+def test_the_window_says_how_many_batches_are_sorted_together() -> None:
+    """With a window of 1 a batch is what the shuffle gave; otherwise sequences of near-equal length come together."""
+    rows = Ragged.from_rows([[0, 1], [1, 2, 3, 4, 5, 6]] * 8, np.int64)
+    seen: list[int] = []
+
+    class Watching(BoundTerm):
+        def loss(self, step: Step, prepared: Prepared) -> Tensor:
+            seen.append(len(step.predictions.targets_N))
+            return step.network.norm.weight.sum()
+
+    class Watched:
+        kind, weight = "watched", 1.0
+
+        def bind(self, context: TermContext) -> BoundTerm:
+            return Watching(1.0)
+
+    for window in (1, 32):
+        generator = small().build(IDS, np.ones(len(IDS)), seed=0)
+        options = Training(steps=4, batch_size=4, window=window, validate_every=9)
+        fit_generator(generator, IDS, rows, objective_of(IDS, Watched()), options, seed=0)
+    mixed, alike = seen[:4], seen[4:]
+    assert max(mixed) - min(mixed) < max(alike) - min(alike)

@@ -42,8 +42,10 @@ class NearBlock(Block):
         super().__init__(shape)
         self.distances = Distances(shape)
 
-    def forward(self, x_BLD: Tensor, padding_BL: Tensor | None = None) -> tuple[Tensor, Cache]:
-        """Whole sequences; padding stands at the end, where no real position sees it."""
+    def forward(
+        self, x_BLD: Tensor, padding_BL: Tensor | None = None, empty_B: Tensor | None = None
+    ) -> tuple[Tensor, Cache]:
+        """Whole sequences; padding stands at the end, where no real position sees it, and nothing is seen in front."""
         q, k, v = (t.transpose(1, 2) for t in self._project(x_BLD))
         near_BHLL = self.distances(x_BLD.shape[1]).expand(len(x_BLD), -1, -1, -1)
         mixed = self._attend(q, k, v, near_BHLL)

@@ -68,7 +68,7 @@ def learn_embeddings(
     shape = BlockShape(layers=layers, heads=1, width=dim, feedforward=4 * dim, history=history, dropout=dropout)
     network = SequenceNetwork(items, shape)
     reset(network, shape.layers, torch.Generator().manual_seed(child_seed(seed, "sasrec", "weights")))
-    plan = BatchPlan(pieces.lengths, training.batch_size, seed)
+    plan = BatchPlan(pieces.lengths, training.batch_size, seed, training.window)
 
     def loss(rows: np.ndarray, step: int) -> Loss:
         batch = pieces.take(rows)

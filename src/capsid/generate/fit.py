@@ -57,7 +57,7 @@ def fit_generator(
     lengths = pieces.sums(tokens)
     network = generator.network
     _freeze(network, learns)
-    plan = BatchPlan(lengths, training.batch_size, seed)
+    plan = BatchPlan(lengths, training.batch_size, seed, training.window)
     usual = int((pieces.lengths - 1).sum()) / len(plan)
 
     def loss(rows: np.ndarray, step: int) -> Loss:

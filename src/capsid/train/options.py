@@ -21,6 +21,11 @@ class Training:
     }
     steps: int = setting(5_000, "How many optimiser steps to train for, at most.", least=1)
     batch_size: int = setting(64, "Sequences (or vectors, or pairs) per step.", least=1)
+    window: int = setting(
+        32,
+        "How many batches of sequences are sorted by length together: more pads less, 1 mixes all lengths.",
+        least=1,
+    )
     learning_rate: float = setting(1e-3, "Highest learning rate, reached after the warm-up.", above=0)
     final_rate: float = setting(0.01, "Learning rate of the last step, as a share of the highest.", least=0, most=1)
     warmup: float = setting(0.05, "Share of the steps in which the learning rate rises from 0.", least=0, most=1)
