@@ -1,15 +1,13 @@
 """Residual k-means: quantize, subtract the centre, quantize the residual (QARM, arXiv 2411.11739; OneRec, 2502.18965).
 
-Uses k-means and nearest centres of faiss. An item's codes do not depend on the other items of its batch.
+An item's codes do not depend on the other items of its batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import faiss
 import numpy as np
 
 from capsid.data.item_table import ItemTable
@@ -18,9 +16,9 @@ from capsid.errors import NotFittedError
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.rng import child_seed
 from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
+from capsid.tokenize.kmeans import distances, kmeans, nearest
 
 
 @dataclass(kw_only=True)
@@ -53,9 +51,9 @@ class ResidualKMeans:
         for depth, size in enumerate(self.codebooks):
             if size > len(residual):
                 progress.line(f"residual k-means: {len(residual):,} items, so {size:,} codes are cut to as many")
-            centres = _kmeans(residual, min(size, len(residual)), self.iterations, self.restarts, seed + depth)
+            centres = kmeans(residual, min(size, len(residual)), self.iterations, self.restarts, seed + depth)
             learnt.append(centres)
-            residual -= centres[_nearest(residual, centres)]
+            residual -= centres[nearest(residual, centres)]
             left = float(np.linalg.norm(residual, axis=1).mean())
             progress.line(f"residual k-means: depth {depth + 1}/{len(self.codebooks)}, {left:.3f} of the norm left")
         self.centres_: tuple[np.ndarray, ...] = tuple(learnt)
@@ -66,7 +64,7 @@ class ResidualKMeans:
         residual = self._vectors(table, self._fitted()[0].shape[1])
         codes_ND = np.empty((len(residual), len(self.centres_)), dtype=np.int32)
         for depth, centres in enumerate(self.centres_):
-            codes_ND[:, depth] = _nearest(residual, centres)
+            codes_ND[:, depth] = nearest(residual, centres)
             residual -= centres[codes_ND[:, depth]]
         return Ragged.from_dense(codes_ND)
 
@@ -78,9 +76,9 @@ class ResidualKMeans:
         def costs(rows: np.ndarray) -> np.ndarray:
             residual = np.array(vectors[rows], dtype=np.float32)
             for centres in earlier:
-                residual -= centres[_nearest(residual, centres)]
+                residual -= centres[nearest(residual, centres)]
             own_R1 = (residual**2).sum(1, keepdims=True)
-            return own_R1 + np.concatenate([np.zeros((0, len(last)), np.float32), *_distances(residual, last)])
+            return own_R1 + np.concatenate([np.zeros((0, len(last)), np.float32), *distances(residual, last)])
 
         return costs
 
@@ -115,37 +113,3 @@ class ResidualKMeans:
         if not hasattr(self, "centres_"):
             raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
         return self.centres_
-
-
-def _kmeans(vectors_ND: np.ndarray, k: int, iterations: int, restarts: int, seed: int) -> np.ndarray:
-    means = faiss.Kmeans(
-        vectors_ND.shape[1],
-        k,
-        niter=iterations,
-        nredo=restarts,
-        seed=child_seed(seed, "kmeans") % (2**31),
-        min_points_per_centroid=1,
-        max_points_per_centroid=4096,
-    )
-    means.train(np.ascontiguousarray(vectors_ND, dtype=np.float32))
-    return np.asarray(means.centroids, dtype=np.float32)
-
-
-def _nearest(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> np.ndarray:
-    """Nearest centre of every vector."""
-    parts = [distances_BK.argmin(1) for distances_BK in _distances(vectors_ND, centres_KD)]
-    return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
-
-
-def _distances(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> Iterator[np.ndarray]:
-    """Squared distances to all centres less the vector's own square, block by block.
-
-    The full norm is used, in blocks of one shape, so batch and single agree.
-    """
-    norms_K = (centres_KD**2).sum(1)
-    block = 1024
-    padded = np.zeros((block, vectors_ND.shape[1]), dtype=np.float32)
-    for start in range(0, len(vectors_ND), block):
-        part = vectors_ND[start : start + block]
-        padded[: len(part)] = part
-        yield (norms_K - 2 * padded @ centres_KD.T)[: len(part)]

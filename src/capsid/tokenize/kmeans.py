@@ -1,0 +1,45 @@
+"""k-means, and distances to its centres that do not depend on a vector's company. Knows no items and no codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import faiss
+import numpy as np
+
+from capsid.rng import child_seed
+
+
+def kmeans(vectors_ND: np.ndarray, k: int, iterations: int, restarts: int, seed: int) -> np.ndarray:
+    """The centres of the best of several runs of faiss' k-means. Shape: (k, d)."""
+    means = faiss.Kmeans(
+        vectors_ND.shape[1],
+        k,
+        niter=iterations,
+        nredo=restarts,
+        seed=child_seed(seed, "kmeans") % (2**31),
+        min_points_per_centroid=1,
+        max_points_per_centroid=4096,
+    )
+    means.train(np.ascontiguousarray(vectors_ND, dtype=np.float32))
+    return np.asarray(means.centroids, dtype=np.float32)
+
+
+def nearest(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> np.ndarray:
+    """Nearest centre of every vector."""
+    parts = [found_BK.argmin(1) for found_BK in distances(vectors_ND, centres_KD)]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+
+def distances(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> Iterator[np.ndarray]:
+    """Squared distances to all centres less the vector's own square, block by block.
+
+    The full norm is used, in blocks of one shape, so batch and single agree.
+    """
+    norms_K = (centres_KD**2).sum(1)
+    block = 1024
+    padded = np.zeros((block, vectors_ND.shape[1]), dtype=np.float32)
+    for start in range(0, len(vectors_ND), block):
+        part = vectors_ND[start : start + block]
+        padded[: len(part)] = part
+        yield (norms_K - 2 * padded @ centres_KD.T)[: len(part)]
