@@ -40,6 +40,11 @@ def small(name: str, steps: int = 60) -> Recipe:
     recipe = RECIPES[name]
     if recipe.encoder is not None:
         recipe = dataclasses.replace(recipe, encoder=HashingEncoder(dim=24))
+    if hasattr(recipe.tokenizer, "inner"):
+        inner = ["codebooks=8,8,8", "restarts=1"]
+        fields = ["0.level=0", "1.level=1", "0.least=1", "1.least=1"]
+        recipe = recipe.with_settings(f"tokenizer.inner.{text}" for text in inner)
+        recipe = recipe.with_settings(f"tokenizer.fields.{text}" for text in fields)
     if hasattr(recipe.tokenizer, "codebooks"):
         flat = len(recipe.tokenizer.codebooks) == 1
         recipe = recipe.with_settings(["tokenizer.codebooks=24" if flat else "tokenizer.codebooks=8,8,8"])

@@ -99,9 +99,12 @@ def random_histories(seed: int, items: int, lengths: Sequence[int]) -> Ragged:
 
 
 def make_table(vectors: np.ndarray, *, names: list[str] | None = None) -> ItemTable:
-    """Items with a title and a vector each."""
+    """Items with a title and a vector each, and a shape that follows from the vector."""
     items = Vocabulary(names or [f"i{n}" for n in range(len(vectors))])
-    frame = pl.DataFrame({"title": [f"title {i}" for i in items]}, schema={"title": pl.String})
+    shapes = ["round" if vector[0] > 0 else "square" for vector in vectors]
+    frame = pl.DataFrame(
+        {"title": [f"title {i}" for i in items], "shape": shapes}, schema={"title": pl.String, "shape": pl.String}
+    )
     return ItemTable.new_items(items, frame, ("title",)).with_block("item", vectors.astype(np.float32))
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
+import torch
 from small_recipes import small, world
 
 from capsid.config import difference
+from capsid.errors import ConfigError
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 from capsid.recommender import Recommender
@@ -58,3 +62,25 @@ def test_lc_rec_without_balancing_has_the_bits_of_tiger() -> None:
     assert ours.fitted.tokenizer.ids == theirs.fitted.tokenizer.ids
     for name, array in theirs.fitted.tokenizer.tokenizer_.state().items():
         np.testing.assert_array_equal(ours.fitted.tokenizer.tokenizer_.state()[name], array)
+
+
+def test_unirec_coa_without_attributes_and_capacity_has_the_bits_of_rq_kmeans() -> None:
+    recipe = small("unirec-coa", steps=2).with_settings(["tokenizer.inner.capacity=none"])
+    plain = dataclasses.replace(recipe, tokenizer=dataclasses.replace(recipe.tokenizer, fields=()))
+    ours, theirs = (Recommender(r, seed=3).fit(world()) for r in (plain, small("rq-kmeans", steps=2)))
+    assert ours.fitted.tokenizer.ids == theirs.fitted.tokenizer.ids
+    wanted = theirs.fitted.generator.state()
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in ours.fitted.generator.state().items())
+
+
+def test_unirec_coa_differs_from_rq_kmeans_in_fields_and_capacity() -> None:
+    """One tokenizer lies inside the other, so the inner one is compared."""
+    ours, theirs = RECIPES["unirec-coa"], RECIPES["rq-kmeans"]
+    assert set(difference(ours.tokenizer.inner, theirs.tokenizer)) == {"capacity"}
+    assert {path.partition(".")[0] for path in settings_that_differ(ours, theirs)} == {"tokenizer"}
+
+
+def test_unirec_coa_needs_categories() -> None:
+    data = dataclasses.replace(world(), attributes=world().attributes.drop("categories"), text_fields=("title",))
+    with pytest.raises(ConfigError, match="the items have no column 'categories'"):
+        Recommender(small("unirec-coa", steps=2)).fit(data)

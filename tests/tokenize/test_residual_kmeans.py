@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 from worlds import Watcher, make_table
 
+from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
@@ -88,3 +90,63 @@ def test_more_codes_than_items_are_cut_and_said() -> None:
     table = make_table(np.random.default_rng(0).normal(size=(9, 2)))
     assert ResidualKMeans(codebooks=(4096,)).fit(table, progress=watcher).sizes == (9,)
     assert watcher.lines[0] == "residual k-means: 9 items, so 4,096 codes are cut to as many"
+
+
+# --- capacity ---
+
+
+def crowded(items: int = 200, seed: int = 0) -> ItemTable:
+    """Nine of ten items in one tight cloud, and a few items that everybody takes."""
+    rng = np.random.default_rng(seed)
+    vectors = np.where(rng.random(items)[:, None] < 0.9, 0.1, 3.0) * rng.normal(size=(items, 6))
+    counts = rng.zipf(2.0, size=items).clip(max=30)
+    return dataclasses.replace(make_table(vectors + 1), counts=counts)
+
+
+def loads(tokenizer: ResidualKMeans, table: ItemTable, depth: int) -> np.ndarray:
+    codes_N = tokenizer.encode(table).dense()[:, depth]
+    return np.bincount(codes_N, table.counts + 1, minlength=tokenizer.sizes[depth])
+
+
+@pytest.mark.parametrize("capacity", [1.05, 2.0])
+def test_loads_stay_within_capacity(capacity: float) -> None:
+    table = crowded()
+    plain = ResidualKMeans(codebooks=(8, 8), restarts=1).fit(table)
+    bounded = ResidualKMeans(codebooks=(8, 8), restarts=1, capacity=capacity).fit(table)
+    for depth in (0, 1):
+        most = capacity * (table.counts + 1).sum() / 8
+        assert loads(bounded, table, depth).max() <= most + (table.counts + 1).max()
+        assert loads(plain, table, depth).max() > loads(bounded, table, depth).max()
+
+
+def test_no_capacity_and_an_endless_one_agree() -> None:
+    table = make_table(planted_vectors(branching=(4, 3)))
+    plain = ResidualKMeans(codebooks=(4, 3)).fit(table)
+    endless = ResidualKMeans(codebooks=(4, 3), capacity=1e9).fit(table)
+    assert endless.encode(table) == plain.encode(table)
+
+
+def test_the_catalogue_reads_its_codes_and_new_items_get_the_nearest() -> None:
+    table = crowded()
+    tokenizer = ResidualKMeans(codebooks=(8, 8), restarts=1, capacity=1.05).fit(table)
+    nearest = ResidualKMeans(codebooks=(8, 8))
+    nearest.centres_ = tokenizer.centres_
+    strangers = make_table(table.vectors(), names=[f"new {i}" for i in range(len(table))])
+    assert tokenizer.encode(strangers) == nearest.encode(strangers)
+    assert tokenizer.encode(strangers) != tokenizer.encode(table)
+    loaded = ResidualKMeans(codebooks=(8, 8), capacity=1.05).load_state(tokenizer.state())
+    assert loaded.encode(table) == tokenizer.encode(table)
+    assert loaded.sizes == tokenizer.sizes
+
+
+def test_an_item_heavier_than_the_capacity_is_told() -> None:
+    table = crowded()
+    heavy = dataclasses.replace(table, counts=np.where(np.arange(len(table)) == 7, 10_000, table.counts))
+    watcher = Watcher()
+    ResidualKMeans(codebooks=(8,), restarts=1, capacity=1.05).fit(heavy, progress=watcher)
+    assert any("1 of 8 centres hold more than" in line for line in watcher.lines)
+
+
+def test_a_capacity_below_the_mean_is_refused() -> None:
+    with pytest.raises(ConfigError, match="capacity must be at least 1"):
+        ResidualKMeans(capacity=0.9)

@@ -13,6 +13,7 @@ from worlds import make_table
 
 from capsid.arrays import load_arrays, save_arrays
 from capsid.config import from_dict, to_dict
+from capsid.data.fields import Field
 from capsid.data.item_table import ItemTable
 from capsid.errors import DataError, NotFittedError
 from capsid.ids.collisions import Reassign
@@ -38,6 +39,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "hidden": (16, 12),
         "latent": 9,
         "training": Training(steps=12, batch_size=16, ema=0.0, validate_every=6),
+    },
+    "chained": {
+        "fields": (Field(column="shape", least=1),),
+        "inner": ResidualKMeans(codebooks=(6, 5, 4), iterations=8, restarts=1),
     },
     "frequency": {"codebook": 4},
 }

@@ -24,6 +24,7 @@ from capsid.recipes.sasrec import SASREC
 from capsid.recipes.tiger import TIGER
 from capsid.recipes.tiger_dense import TIGER_DENSE
 from capsid.recipes.tiger_text import TIGER_TEXT
+from capsid.recipes.unirec_coa import UNIREC_COA
 
 RECIPES: dict[str, Recipe] = {
     r.name: r
@@ -39,6 +40,7 @@ RECIPES: dict[str, Recipe] = {
         TIGER_DENSE,
         LC_REC,
         COBRA,
+        UNIREC_COA,
         CAPSID,
         CAPSID_DENSE,
         CAPSID_BPE,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from capsid.data.fields import Field
 from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
+from capsid.tokenize.chained import Chained
 from capsid.tokenize.frequency import Frequency
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 from capsid.tokenize.rqvae.assign import Sinkhorn
 from capsid.tokenize.rqvae.tokenizer import RQVAE
 
-TOKENIZERS: dict[str, type] = {t.kind: t for t in (CapsuleTokenizer, ResidualKMeans, RQVAE, Frequency, Atomic)}
-TOKENIZER_PARTS: dict[str, type] = {Sinkhorn.kind: Sinkhorn}
+TOKENIZERS: dict[str, type] = {t.kind: t for t in (CapsuleTokenizer, ResidualKMeans, RQVAE, Chained, Frequency, Atomic)}
+TOKENIZER_PARTS: dict[str, type] = {part.kind: part for part in (Sinkhorn, Field)}
 MERGES: dict[str, type] = {SemanticBPE.kind: SemanticBPE}

@@ -11,14 +11,18 @@ from typing import ClassVar
 import numpy as np
 
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import check_vectors, require_items
+from capsid.encode.base import check_vectors, pack_strings, require_items, unpack_strings
 from capsid.errors import NotFittedError
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
+from capsid.tokenize.balanced import balanced_kmeans
 from capsid.tokenize.kmeans import distances, kmeans, nearest
+from capsid.vocabulary import Vocabulary
+
+CAPACITY_ITERATIONS = 20
 
 
 @dataclass(kw_only=True)
@@ -31,6 +35,11 @@ class ResidualKMeans:
     )
     iterations: int = setting(25, "Iterations of k-means.", least=1)
     restarts: int = setting(3, "Starts of k-means, of which the best is kept.", least=1)
+    capacity: float | None = setting(
+        None,
+        "Largest load of a centre over the mean; an item weighs its training count plus 1; none: no limit.",
+        least=1,
+    )
     block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
 
     def __post_init__(self) -> None:
@@ -46,30 +55,56 @@ class ResidualKMeans:
     ) -> ResidualKMeans:
         """k-means on the vectors, then on the residuals, depth by depth."""
         require_items(table)
-        learnt: list[np.ndarray] = []
+        learnt, codes = [], []
         residual = self._vectors(table, None)
         for depth, size in enumerate(self.codebooks):
             if size > len(residual):
                 progress.line(f"residual k-means: {len(residual):,} items, so {size:,} codes are cut to as many")
             centres = kmeans(residual, min(size, len(residual)), self.iterations, self.restarts, seed + depth)
+            centres, labels_N = self._assigned(residual, centres, table.counts + 1, progress)
             learnt.append(centres)
-            residual -= centres[nearest(residual, centres)]
+            codes.append(labels_N)
+            residual -= centres[labels_N]
             left = float(np.linalg.norm(residual, axis=1).mean())
             progress.line(f"residual k-means: depth {depth + 1}/{len(self.codebooks)}, {left:.3f} of the norm left")
         self.centres_: tuple[np.ndarray, ...] = tuple(learnt)
+        self.items_, self.codes_ = table.items, np.stack(codes, axis=1).astype(np.int32)
         return self
 
+    def _assigned(
+        self, residual: np.ndarray, centres: np.ndarray, loads_N: np.ndarray, progress: Progress
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Centres and the codes of the catalogue: the nearest, or within capacity (UniRec, arXiv 2604.12234)."""
+        if self.capacity is None:
+            return centres, nearest(residual, centres)
+        most = self.capacity * loads_N.sum() / len(centres)
+        found = balanced_kmeans(residual, centres, most, weights_N=loads_N, iterations=CAPACITY_ITERATIONS)
+        over = int((np.bincount(found.labels_N, loads_N, minlength=len(centres)) > most).sum())
+        if over:
+            progress.line(f"residual k-means: {over:,} of {len(centres):,} centres hold more than {most:,.0f}")
+        return found.centres_KD, found.labels_N
+
     def encode(self, table: ItemTable) -> Ragged:
-        """Nearest centre at every depth."""
+        """Nearest centre at every depth; with a capacity, known items have the codes that `fit` gave them."""
+        codes_ND = self._nearest_codes(table)
+        if self.capacity is not None:
+            row_N = self.items_.numbers(table.items, missing="negative")
+            codes_ND = np.where(row_N[:, None] >= 0, self.codes_[row_N], codes_ND)
+        return Ragged.from_dense(codes_ND)
+
+    def _nearest_codes(self, table: ItemTable) -> np.ndarray:
         residual = self._vectors(table, self._fitted()[0].shape[1])
         codes_ND = np.empty((len(residual), len(self.centres_)), dtype=np.int32)
         for depth, centres in enumerate(self.centres_):
             codes_ND[:, depth] = nearest(residual, centres)
             residual -= centres[codes_ND[:, depth]]
-        return Ragged.from_dense(codes_ND)
+        return codes_ND
 
     def last_costs(self, table: ItemTable) -> Costs:
-        """Squared distances of what the earlier depths leave to the centres of the last."""
+        """Squared distances of what the earlier depths leave to the centres of the last.
+
+        Capacity plays no part in it: another code may then cost less than an item's own.
+        """
         *earlier, last = self._fitted()
         vectors = table.vectors(self.block)
 
@@ -96,12 +131,17 @@ class ResidualKMeans:
         return self._fitted()
 
     def state(self) -> dict[str, np.ndarray]:
-        """Centres by name."""
-        return {f"centres_{d}": c for d, c in enumerate(self._fitted())}
+        """Centres by name; with a capacity also the codes of the catalogue."""
+        centres = {f"centres_{d}": c for d, c in enumerate(self._fitted())}
+        if self.capacity is None:
+            return centres
+        return {**centres, "items": pack_strings(self.items_), "codes": self.codes_}
 
     def load_state(self, state: dict[str, np.ndarray]) -> ResidualKMeans:
-        """Centres as saved."""
-        self.centres_ = tuple(state[f"centres_{d}"] for d in range(len(state)))
+        """Arrays as saved."""
+        self.centres_ = tuple(state[f"centres_{d}"] for d in range(sum(name.startswith("centres_") for name in state)))
+        if self.capacity is not None:
+            self.items_, self.codes_ = Vocabulary(unpack_strings(state["items"])), state["codes"]
         return self
 
     def _vectors(self, table: ItemTable, dim: int | None) -> np.ndarray:

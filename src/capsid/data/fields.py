@@ -1,0 +1,92 @@
+"""Categorical fields of items: one value per item, from a column of text, numbers or category paths.
+
+Values that few items have, missing ones and those of later items that nobody had before count as one: unknown. Knows no
+file and no model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+
+from capsid.errors import ConfigError, DataError, nearest
+from capsid.settings import check_settings, setting
+
+UNKNOWN = 0
+
+
+@dataclass(kw_only=True, frozen=True)
+class Field:
+    """A column, and of a column of lists (category paths) one level."""
+
+    kind: ClassVar[str] = "field"
+    column: str = setting("categories", "Column of the items that holds the values.", count=(1, None))
+    level: int = setting(0, "Which element of a list counts, from 0; a column without lists has level 0 only.", least=0)
+    least: int = setting(5, "Values that fewer items have count as unknown.", least=1)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def name(self) -> str:
+        """For messages and reports."""
+        return f"{self.column}[{self.level}]" if self.level else self.column
+
+    def values(self, attributes: pl.DataFrame) -> list[str | None]:
+        """The value of every item as text; None where there is none."""
+        if self.column not in attributes.columns:
+            return [None] * len(attributes)
+        return [self._one(value) for value in attributes[self.column].to_list()]
+
+    def _one(self, value: Any) -> str | None:
+        levels = value if isinstance(value, list) else [value]
+        found = levels[self.level] if self.level < len(levels) else None
+        return None if found is None or found == "" else str(found)
+
+
+@dataclass(frozen=True)
+class FieldValues:
+    """The values of a field that count, numbered from 1 in the order of their names; 0 is unknown."""
+
+    field: Field
+    names: tuple[str, ...]
+
+    @classmethod
+    def learn(cls, field: Field, attributes: pl.DataFrame) -> FieldValues:
+        """From a catalogue. The column must be there and must say something."""
+        if field.column not in attributes.columns:
+            raise ConfigError(
+                f"the items have no column {field.column!r}, which a field needs",
+                hint=nearest(field.column, attributes.columns),
+            )
+        values = field.values(attributes)
+        counts = Counter(value for value in values if value is not None)
+        if values and not counts:
+            raise DataError(
+                f"no item has a value of the field {field.name}", hint="choose another column or level, or add metadata"
+            )
+        return cls(field, tuple(sorted(name for name, count in counts.items() if count >= field.least)))
+
+    def __len__(self) -> int:
+        return len(self.names) + 1
+
+    def numbers(self, attributes: pl.DataFrame) -> np.ndarray:
+        """The number of every item's value. Shape: (items,)."""
+        number = {name: n for n, name in enumerate(self.names, UNKNOWN + 1)}
+        return np.array([number.get(v, UNKNOWN) if v is not None else UNKNOWN for v in self.field.values(attributes)])
+
+
+def learn_fields(fields: Sequence[Field], attributes: pl.DataFrame) -> tuple[FieldValues, ...]:
+    """The values of every field."""
+    return tuple(FieldValues.learn(field, attributes) for field in fields)
+
+
+def field_numbers(fields: Sequence[FieldValues], attributes: pl.DataFrame) -> np.ndarray:
+    """The numbers of every item's values. Shape: (items, fields)."""
+    columns = [values.numbers(attributes) for values in fields]
+    return np.stack(columns, axis=1).astype(np.int32) if columns else np.zeros((len(attributes), 0), dtype=np.int32)
