@@ -164,6 +164,27 @@ def test_a_full_queue_says_when_to_come_back() -> None:
     asyncio.run(main())
 
 
+def test_who_would_only_wait_past_the_deadline_is_refused_at_once() -> None:
+    async def main() -> None:
+        model, counted = Model(), Counted()
+        b = batcher(model, counted, queue=1000)
+        first = await held(model, b)
+        await asyncio.sleep(0.2)
+        model.free.set()
+        await first.answer
+        await held(model, b)  # by now it is known how long a search takes
+        waiting = b.submit([query(n) for n in range(40)], 30)
+        with pytest.raises(Refused) as refusal:
+            b.submit([query(99)], 0.5)
+        assert refusal.value.status == 429
+        b.submit([query(98)], 30)
+        model.free.set()
+        await asyncio.gather(*(t.answer for t in waiting))
+        await asyncio.to_thread(b.close)
+
+    asyncio.run(main())
+
+
 def test_one_bad_query_does_not_take_the_others_with_it() -> None:
     async def main() -> None:
         model, counted = Model(), Counted()

@@ -24,7 +24,7 @@ from starlette.middleware.cors import CORSMiddleware
 import capsid
 from capsid.errors import CapsidError
 from capsid.serve.edge import BodyLimit, Edge, Gate, Keys, RateLimit, answer_refusal, read_key
-from capsid.serve.errors import Refused, refused
+from capsid.serve.errors import Refused, invalid, refused
 from capsid.serve.metrics import Metrics
 from capsid.serve.options import ServeOptions
 from capsid.serve.routes import Routes
@@ -84,7 +84,9 @@ def create_app(options: ServeOptions | None = None) -> FastAPI:
     app.state.service = service
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    app.include_router(Routes(service).router())
+    routes = Routes(service)
+    app.router.routes.append(routes.quick())
+    app.include_router(routes.router())
     # Not mounted at the root: there it would take every request whose method does not fit a route.
     app.mount("/page", Page(directory=PAGE), name="page")
     app.add_api_route("/", _front, include_in_schema=False)
@@ -150,13 +152,9 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return _Refusal(Refused(400, "invalid_json", "the body is not JSON", hint=first.get("ctx", {}).get("error")))
-    place = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
-    more = len(error.errors()) - 1
-    hint = f"and {more} more" if more else None
-    return _Refusal(Refused(422, "invalid_request", f"{place}: {first['msg']}", hint=hint))
+    # The framework puts where it looked (body, query, path) before each place.
+    problems = [{**p, "loc": p["loc"][1:]} for p in error.errors()]
+    return _Refusal(invalid(problems))
 
 
 class _Refusal(Response):

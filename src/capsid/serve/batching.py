@@ -24,6 +24,8 @@ LINGER = 0.003
 # A search that takes longer than this means that the model thread hangs.
 SILENCE = 30.0
 _SMOOTHING = 0.1
+# A request is queued if it can be expected to be searched within this share of its deadline.
+_HOPE = 0.7
 
 Work = Query | Callable[[Snapshot], Any]
 
@@ -72,7 +74,7 @@ class Batcher:
         self._ready = threading.Condition()
         self._closing = False
         self._busy_since = 0.0
-        self._per_user = 0.02
+        self._per_user = 0.005
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="capsid-model", daemon=True)
         self._thread.start()
@@ -93,9 +95,10 @@ class Batcher:
         with self._ready:
             if self._closing:
                 raise Refused(503, "draining", "the service is stopping", headers={"retry-after": "1"})
-            if len(self._queue) + len(works) > self._limit:
+            wait = len(self._queue) * self._per_user
+            # Who would only wait past the deadline is told so now, not then.
+            if len(self._queue) + len(works) > self._limit or wait > _HOPE * seconds:
                 self._gauges.dropped("queue_full")
-                wait = len(self._queue) * self._per_user
                 raise too_many("queue_full", f"{len(self._queue)} requests wait already", wait)
             deadline = time.monotonic() + seconds
             tickets = [Ticket(w, self._loop.create_future(), deadline, self._group(w)) for w in works]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from capsid.errors import ArtifactError, CapsidError, ConfigError, DataError, UnknownIdError
@@ -31,6 +32,16 @@ def refused(error: CapsidError) -> Refused:
         return Refused(422, "invalid_request", error.message, hint=error.hint)
     code = "artifact" if isinstance(error, ArtifactError) else "internal"
     return Refused(500, code, error.message, hint=error.hint)
+
+
+def invalid(problems: Sequence[Any]) -> Refused:
+    """What a checker of bodies says, in one sentence about the first problem."""
+    first = problems[0]
+    if first["type"] == "json_invalid":
+        return Refused(400, "invalid_json", "the body is not JSON", hint=first.get("ctx", {}).get("error"))
+    place = ".".join(str(part) for part in first["loc"]) or "the body"
+    hint = f"and {len(problems) - 1} more" if len(problems) > 1 else None
+    return Refused(422, "invalid_request", f"{place}: {first['msg']}", hint=hint)
 
 
 def envelope(code: str, message: str, hint: str | None, request_id: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Plain functions of a snapshot that return plain values; the routes only hand the
 from __future__ import annotations
 
 import heapq
+import math
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,13 @@ def about_item(snapshot: Snapshot, item: str) -> dict[str, Any]:
     return {
         **snapshot.tokenizer.inspect(item).to_dict(),
         "retired": snapshot.is_retired(item),
-        "attributes": {name: value for name, value in attributes.items() if value is not None},
+        "attributes": {name: value for name, value in attributes.items() if _says_something(value)},
     }
+
+
+def _says_something(value: Any) -> bool:
+    """JSON has no form for numbers that are not finite."""
+    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
 def search_items(snapshot: Snapshot, text: str, limit: int, offset: int) -> dict[str, Any]:
