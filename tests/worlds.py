@@ -23,7 +23,8 @@ from capsid.decode.retrieve import Retriever
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, Term, TermContext
-from capsid.ids.collisions import CollisionPolicy
+from capsid.ids.collisions import CollisionPolicy, Suffix
+from capsid.ids.merges import MergeTable
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Over, Trie
@@ -53,6 +54,19 @@ def random_codes(
         if not distinct or row not in rows:
             rows.append(row)
     return rows
+
+
+ID_FORMS = ("fixed", "variable", "bucket", "suffix", "merged")
+
+
+def ids_of_form(seed: int, form: str) -> SemanticIds:
+    """20 items of each form of id: of one length, some that continue others, shared, with suffixes, with merges."""
+    if form == "suffix":
+        return make_ids(random_codes(seed, items=20, sizes=(3, 2), distinct=False), (3, 2), Suffix())
+    codes = random_codes(seed, items=20, sizes=(4, 3, 3), variable=form != "fixed", distinct=form != "bucket")
+    ids = make_ids(codes, (4, 3, 3))
+    # Tokens 2 to 5 are the codes of the first depth, 6 to 8 those of the second.
+    return ids.with_merges(MergeTable(12, (2, 3), (6, 7), (0.9, 0.8), (1, 1))) if form == "merged" else ids
 
 
 def ragged_codes(

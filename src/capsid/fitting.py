@@ -26,7 +26,7 @@ from capsid.encode.base import fresh
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import evaluate
 from capsid.generate.fit import fit_generator
-from capsid.generate.generator import TimelineGenerator, Trainable
+from capsid.generate.generator import ReadsSoftly, Trainable
 from capsid.generate.terms import Objective, TermContext
 from capsid.ids.semantic_ids import SemanticIds, churn
 from capsid.ids.trie import Trie
@@ -64,7 +64,7 @@ def fit_recipe(
     tokenizer = stages.tokenizer("tokenizer", first)
     _tell_ids(tokenizer.ids, progress)
     generator = fresh(recipe.generator)
-    if isinstance(generator, TimelineGenerator) and generator.soft_input:
+    if isinstance(generator, ReadsSoftly) and generator.soft_input:
         tokenizer = tokenizer.softened(table, generator.soft_input, generator.soft_sharpness)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
     trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(table))

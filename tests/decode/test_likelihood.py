@@ -7,37 +7,31 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import TableModel, make_ids, random_codes, random_generator, random_histories, reader_of, retriever_of
+from worlds import (
+    ID_FORMS,
+    TableModel,
+    ids_of_form,
+    make_ids,
+    random_generator,
+    random_histories,
+    reader_of,
+    retriever_of,
+)
 
 from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import ExactScoring, exact_scores
 from capsid.decode.retrieve import Retriever
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
-from capsid.ids.collisions import Suffix
-from capsid.ids.merges import MergeTable
-from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 
-FORMS = ["fixed", "variable", "bucket", "suffix", "merged"]
 KINDS = [TransformerGenerator, TimelineGenerator]
-SIZES = (4, 3, 3)
-
-
-def world(seed: int, form: str) -> SemanticIds:
-    """20 items of each form of id: of one length, some that go on from others, shared, with suffixes, with merges."""
-    if form == "suffix":
-        return make_ids(random_codes(seed, items=20, sizes=(3, 2), distinct=False), (3, 2), Suffix())
-    codes = random_codes(seed, items=20, sizes=SIZES, variable=form != "fixed", distinct=form != "bucket")
-    ids = make_ids(codes, SIZES)
-    # Tokens 2 to 5 stand for the first depth, 6 to 8 for the second.
-    return ids.with_merges(MergeTable(12, (2, 3), (6, 7), (0.9, 0.8), (1, 1))) if form == "merged" else ids
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=10)
-@given(seed=st.integers(0, 10_000), form=st.sampled_from(FORMS))
+@given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS))
 def test_items_sum_to_one(kind: type[TransformerGenerator], seed: int, form: str) -> None:
-    ids = world(seed, form)
+    ids = ids_of_form(seed, form)
     reader = reader_of(random_generator(ids, seed, kind=kind), ids, over="children")
     scores_UN = exact_scores(reader, random_histories(seed, len(ids), [1, 3, 6])).double().exp()
     # Items that share an id share its probability: count each id once.
@@ -47,11 +41,11 @@ def test_items_sum_to_one(kind: type[TransformerGenerator], seed: int, form: str
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=15)
-@given(seed=st.integers(0, 10_000), form=st.sampled_from(FORMS), data=st.data())
+@given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS), data=st.data())
 def test_a_wide_beam_is_exact_scoring(
     kind: type[TransformerGenerator], seed: int, form: str, data: st.DataObject
 ) -> None:
-    ids = world(seed, form)
+    ids = ids_of_form(seed, form)
     reader = reader_of(random_generator(ids, seed, kind=kind), ids, over="children")
     histories, k = random_histories(seed, len(ids), [1, 3, 9]), data.draw(st.sampled_from([1, 5, 30]))
     options = {
@@ -70,9 +64,9 @@ def test_a_wide_beam_is_exact_scoring(
 
 
 @settings(max_examples=10)
-@given(seed=st.integers(0, 10_000), form=st.sampled_from(FORMS))
+@given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS))
 def test_a_filter_does_not_renormalise(seed: int, form: str) -> None:
-    ids = world(seed, form)
+    ids = ids_of_form(seed, form)
     retriever = retriever_of(random_generator(ids, seed, kind=TimelineGenerator), ids, over="children")
     histories = random_histories(seed, len(ids), [4])
     plain = retriever.rank(histories, 20, filter_history=False)
@@ -103,7 +97,7 @@ def test_a_hypothesis_that_keeps_its_score_wins_its_tie_by_trie_order() -> None:
 
 
 def test_how_much_probability_was_seen() -> None:
-    ids = world(1, "variable")
+    ids = ids_of_form(1, "variable")
     generator, histories = random_generator(ids, 1, kind=TimelineGenerator), random_histories(1, len(ids), [2, 5])
     reader = reader_of(generator, ids, over="children")
     everything = BeamSearch(width=10_000).rank(reader, histories, 20).seen_U
@@ -118,7 +112,7 @@ def test_how_much_probability_was_seen() -> None:
 @given(seed=st.integers(0, 10_000), edges=st.integers(1, 60))
 def test_scores_of_pairs_are_entries_of_all_scores(seed: int, edges: int) -> None:
     """Few pairs are gathered, many share a product; both equal the table, items of the history included."""
-    ids = world(seed, "variable")
+    ids = ids_of_form(seed, "variable")
     generator = random_generator(ids, seed, kind=TimelineGenerator)
     with torch.inference_mode():
         state, _ = generator.start(ids.read(random_histories(seed, len(ids), [3, 5]), last=6))

@@ -8,40 +8,36 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
-from worlds import loss_of, make_ids, objective_of, random_codes, random_generator, reader_of
+from worlds import (
+    ID_FORMS,
+    ids_of_form,
+    loss_of,
+    make_ids,
+    objective_of,
+    random_generator,
+    reader_of,
+)
 
 from capsid.blocks.children_cross_entropy import ChildEdges, children_cross_entropy
 from capsid.decode.exact import exact_scores
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import MaskedGenerator, TimelineGenerator, TransformerGenerator
 from capsid.generate.next_token import NextToken, parent_nodes
-from capsid.ids.collisions import Suffix
-from capsid.ids.merges import MergeTable
-from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.train.options import Training
 
 KINDS = [TransformerGenerator, TimelineGenerator]
-FORMS = ["fixed", "variable", "bucket", "suffix", "merged"]
-
-
-def world(seed: int, form: str) -> SemanticIds:
-    if form == "suffix":
-        return make_ids(random_codes(seed, items=20, sizes=(3, 2), distinct=False), (3, 2), Suffix())
-    codes = random_codes(seed, items=20, sizes=(4, 3, 3), variable=form != "fixed", distinct=form != "bucket")
-    ids = make_ids(codes, (4, 3, 3))
-    return ids.with_merges(MergeTable(12, (2, 3), (6, 7), (0.9, 0.8), (1, 1))) if form == "merged" else ids
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=10)
-@given(seed=st.integers(0, 10_000), form=st.sampled_from(FORMS))
+@given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS))
 def test_the_loss_is_minus_the_log_of_the_items_probability(
     kind: type[TransformerGenerator], seed: int, form: str
 ) -> None:
     """Items of the history may come again, so that what `repeats` adds is there too."""
-    ids = world(seed, form)
+    ids = ids_of_form(seed, form)
     generator = random_generator(ids, seed, kind=kind)
     rng = np.random.default_rng(seed)
     pieces = [rng.integers(0, len(ids), n).tolist() for n in (2, 5, 7)]
@@ -86,7 +82,7 @@ def test_value_and_gradients_are_those_of_a_masked_softmax(seed: int, smoothing:
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_reach_all_that_the_loss_depends_on(kind: type[TransformerGenerator]) -> None:
     """Against differences: the gradient of the mean loss along a random direction of the token table."""
-    ids = world(3, "variable")
+    ids = ids_of_form(3, "variable")
     generator = random_generator(ids, 3, kind=kind, scale=4.0)
     network = generator.network.double()
     lesson = ids.lesson(Ragged.from_rows([[0, 1, 2, 3, 0], [4, 5]], np.int64), last=7)
@@ -119,7 +115,7 @@ def test_tokens_without_siblings_cost_nothing_and_touch_nothing() -> None:
 
 
 def test_parents_are_found_by_walking() -> None:
-    ids = world(1, "variable")
+    ids = ids_of_form(1, "variable")
     trie = Trie.build(ids.prefix_free)
     nodes = parent_nodes(trie, ids.prefix_free)
     for item, row in enumerate(ids.prefix_free):

@@ -62,6 +62,14 @@ class Trainable(Generator, Protocol):
         """The network, once built."""
 
 
+@runtime_checkable
+class ReadsSoftly(Protocol):
+    """A generator that may read items as mixtures of their `soft_input` strongest codes (0: as their own tokens)."""
+
+    soft_input: int
+    soft_sharpness: float
+
+
 @dataclass(kw_only=True)
 class TransformerGenerator:
     """The causal Transformer of CapsID, appendix A.3 (4 layers, 4 heads, 128, feed-forward 512, 50 items of history).
