@@ -155,7 +155,7 @@ def test_rates_before_and_after_and_in_files(tmp_path: Path) -> None:
 
 def test_what_it_cannot_do() -> None:
     twins = Ragged.from_rows([[0], [0]])
-    with pytest.raises(ConfigError, match="needs a tokenizer that gives the costs of last codes"):
+    with pytest.raises(ConfigError, match="needs a tokenizer with costs of last codes"):
         Reassign().settle(twins, SIZES)
     with pytest.raises(DataError, match=r"must be finite and of shape \(2, 3\)"):
         Reassign().settle(twins, SIZES, costs=lambda rows: np.zeros((len(rows), 2)))
@@ -232,7 +232,7 @@ def test_the_policy_balances_a_catalogue_and_takes_the_cheapest_for_whoever_come
     alone = Ragged.from_rows([[1, 0]])
     later = SINKHORN.settle(alone, SIZES, old=Settled(alone), costs=lambda rows: costs[rows])
     assert tuples(later.codes) == [(1, 1)], "the cheapest code that nobody has"
-    with pytest.raises(ConfigError, match="needs a tokenizer that gives the costs"):
+    with pytest.raises(ConfigError, match="needs a tokenizer with costs"):
         SINKHORN.settle(twins, SIZES)
     with pytest.raises(DataError, match=r"must be finite and of shape \(2, 3\)"):
         SINKHORN.settle(twins, SIZES, costs=lambda rows: np.zeros((len(rows), 2)))
