@@ -162,7 +162,7 @@ def test_encode_tells_drift(routed: Path, fitted: Path, tmp_path: Path) -> None:
     answer = capsid("tokenizer", "encode", routed, "--items", few)
     (line,) = map(json.loads, answer.out.splitlines())
     assert len(line["confidences"]) == len(line["codes"])
-    assert "too few new items (1) to tell drift" in answer.err
+    assert "too few new items (1) to detect drift" in answer.err
     assert "depth 3: confidence" in answer.err
     many = write_items(tmp_path / "many.jsonl", ["wholly different words entirely"] * 60)
     told = capsid("tokenizer", "encode", routed, "--items", many, "--json")

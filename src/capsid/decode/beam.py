@@ -1,6 +1,6 @@
-"""Beam search over real items: a hypothesis is a path of the trie, finished ones compete until none can be beaten.
+"""Beam search over real items: a hypothesis is a path in the trie, and every finished one is an item.
 
-A hypothesis' score is the sum of its tokens' log-probabilities (`capsid.decode.likelihood`). Scores only fall, so the
+A hypothesis' score is the sum of its tokens' log-probabilities (`capsid.decode.likelihood`). Scores never rise, so the
 search stops when no unfinished hypothesis can reach the k-th finished one; a beam as wide as the catalogue gives exact
 results. Knows a protocol, not a network. Shapes: U users, W beams, E edges, V vocabulary, F finished.
 """
@@ -25,13 +25,13 @@ from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
 
-# Fewer rows than this a step cost a model about as much as this many.
+# A model step with fewer rows than this costs about as much as one with this many.
 _WAVE_ROWS = 512
 
 
 @dataclass(kw_only=True, frozen=True)
 class BeamSearch:
-    """How a recipe decodes."""
+    """Beam search as the decoder of a recipe."""
 
     kind: ClassVar[str] = "beam"
     width: int = setting(50, "Hypotheses kept per user and step; never fewer than the items asked for.", least=1)
@@ -61,9 +61,10 @@ class BeamSearch:
 
 @dataclass(frozen=True, eq=False)
 class _Ways:
-    """Edges out of live beams, before they have scores: ordered by row (user, then beam), then trie order.
+    """Unscored edges out of live beams, ordered by row (user, then beam), then in trie order.
 
-    All children of a node are there, because a score may be normalised over them; `open` are those the filter leaves.
+    All children of a node are included, because scores may be normalised over them; `open` marks those that the filter
+    allows.
     """
 
     row: np.ndarray
@@ -118,7 +119,7 @@ class _Search:
         return _Ways(row, children.token, node, trie.is_leaf(node), fine)
 
     def _scored(self, depth: int, ways: _Ways, scores_UW: Tensor, state: Any, rows_UWD: Tensor) -> Edges:
-        """The ways with the scores of their hypotheses, without those that the filter closes."""
+        """The ways with the scores of their hypotheses, without those that the filter blocks."""
         beams, over = scores_UW.shape[1], self.reader.over
         score = scores_UW.reshape(-1)[torch.from_numpy(ways.row)]
         score = score + edge_log_probabilities(self.reader.model, state, rows_UWD, ways.row, ways.token, over)
@@ -130,17 +131,17 @@ class _Search:
         return edges.select(ways.open)
 
     def _last_step(self, depth: int, state: Any, best: _Best, ways: _Ways) -> None:
-        """Every hypothesis needs one more token to be an item. The best are asked first, because the k-th score that
-        they reach settles most of the others without asking the model; the result is the same.
+        """The last step, where every hypothesis needs one more token. The best are scored first, because the k-th score
+        that they reach rules out most of the others without a model call; the result is the same.
         """
         finished, (users, beams) = self.finished, best.nodes.shape
         wave = max(finished.k + finished.k // 2 + 1, -(-_WAVE_ROWS // users))
         alive_UW, beam = torch.from_numpy(best.nodes >= 0), ways.row % beams
         done = 0
         while True:
-            # At the bound itself one may still come in by trie order.
+            # A score equal to the bound may still win by trie order.
             open_UW = alive_UW & (best.scores >= finished.bound())
-            # Scores fall along a row, so what is open stands first.
+            # Scores fall along a row, so open hypotheses come first.
             stop = min(done + wave, int(open_UW.sum(1).max()))
             if stop <= done:
                 return
@@ -168,8 +169,8 @@ def _by_user(edges: Edges, users: int, *columns: np.ndarray) -> tuple[Tensor, li
 
 
 def _top(scores_UE: Tensor, nodes_UE: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best of every row and their columns, best first; equal scores by node, which torch's topk leaves open."""
-    # One more than asked for: a tie reaches over the cut where the next value equals the last.
+    """The k best of every row and their columns, best first; equal scores by node (topk leaves their order open)."""
+    # One more than needed: if it equals the last, a tie crosses the cut.
     values, order = scores_UE.topk(min(k + 1, scores_UE.shape[1]), dim=1)
     order_UK, last_U1 = order[:, :k], values[:, k - 1 : k]
     cut = ((values[:, k:] == last_U1) & (last_U1 > -torch.inf)).any(1)
@@ -181,7 +182,7 @@ def _top(scores_UE: Tensor, nodes_UE: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _cut_ties(scores_UE: Tensor, nodes_UE: Tensor, last_U1: Tensor, k: int) -> Tensor:
-    """Columns of the k best where more than fit share the last score: the smallest nodes of those are taken."""
+    """Columns of the k best where too many share the last score: the smallest nodes among those win."""
     better_UE, tied_UE = scores_UE > last_U1, scores_UE == last_U1
     room_U1 = k - better_UE.sum(1, keepdim=True)
     far = torch.iinfo(nodes_UE.dtype).max
@@ -200,7 +201,7 @@ class _Finished:
         self.seen = torch.zeros(users)
 
     def see(self, edges: Edges) -> None:
-        """Count the probability of the items that were weighed, whether or not the filter lets them through."""
+        """Add the probability of the scored items, whether or not the filter allows them."""
         leaves = edges.select(edges.leaf)
         self.seen.index_add_(0, torch.from_numpy(leaves.user), leaves.score.exp())
 
@@ -227,17 +228,17 @@ class _Best:
 
 
 def _best(edges: Edges, users: int, width: int, bound_U1: Tensor) -> _Best | None:
-    """The `width` best unfinished hypotheses that can still win; None when there are none."""
+    """The `width` best unfinished hypotheses that can still win; None if there are none."""
     if not len(edges.user):
         return None
     scores, (beam, token, node) = _by_user(edges, users, edges.beam, edges.token, edges.node)
     scores, order = _top(scores, node, min(width, scores.shape[1]))
-    # A hypothesis that keeps its score to the end may still tie with the k-th and win by trie order.
+    # A hypothesis whose score stays the same may still tie with the k-th and win by trie order.
     alive = (scores >= bound_U1) & (scores > -torch.inf)
     most = int(alive.sum(1).max())
     if most == 0:
         return None
-    # Survivors stand first, because scores fall along a row: the rest of the columns can go.
+    # Survivors come first, because scores fall along a row: drop the remaining columns.
     order, alive, scores = order[:, :most], alive[:, :most], scores[:, :most]
     nodes = node.gather(1, order).masked_fill_(~alive, -1)
     parents = beam.gather(1, order).masked_fill_(~alive, 0)

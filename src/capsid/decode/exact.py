@@ -1,6 +1,6 @@
 """Scores of the whole catalogue without beams or pruning: the slow twin of the beam search, and a ranker of its own.
 
-Every item's tokens are fed through the model as a beam of its own, and all tokens are scored at every step.
+Feeds every item's tokens through the model as one beam and scores all tokens at every step.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from capsid.ragged import Ragged
 
 @dataclass(kw_only=True, frozen=True)
 class ExactScoring:
-    """Ranks by the score of every id. Exact and slow: for small catalogues, and to check a search against."""
+    """Ranks by the score of every id. Exact and slow: for small catalogues, and as a reference for searches."""
 
     kind: ClassVar[str] = "exact"
 
     @property
     def width(self) -> int:
-        """Lists of any length begin alike."""
+        """Unlimited: the first items never depend on how many are asked for."""
         return sys.maxsize
 
     def rank(self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
@@ -45,7 +45,7 @@ class ExactScoring:
         allowed: Filter | None = None,
         watch: Watch | None = None,
     ) -> RankedLeaves:
-        """The k best leaves after every history; equal scores in trie order. A watch is told nothing."""
+        """The k best leaves after every history; equal scores in trie order. The watch is not called."""
         leaves_F = np.sort(reader.trie.leaves)
         first_F = reader.trie.items[reader.trie.low[leaves_F]]
         scores_UF = exact_scores(reader, histories).numpy()[:, first_F]
@@ -54,7 +54,7 @@ class ExactScoring:
             user, leaf = np.divmod(np.arange(scores_UF.size), len(leaves_F))
             blocked = ~allowed.open(user, leaves_F[leaf]).reshape(scores_UF.shape)
             scores_UF = np.where(blocked, -np.inf, scores_UF)
-        # Nodes are numbered level by level: of equal scores the smallest node comes first, as in the search.
+        # Equal scores: the smallest node first, as in the beam search.
         order_UF = np.argsort(-scores_UF, axis=1, kind="stable")[:, :k]
         best_UF = np.take_along_axis(scores_UF, order_UF, axis=1).astype(np.float32)
         return RankedLeaves(np.where(best_UF > -np.inf, leaves_F[order_UF], -1), best_UF, 0, seen_U)
@@ -65,7 +65,7 @@ def exact_scores(reader: Reader, histories: Ragged, *, chunk: int = 512) -> Tens
     """Log-probability of every item's id after every history. Shape: (users, items)."""
     state, rows_U1D = reader.start(histories)
     rows = reader.ids.prefix_free
-    # Short ids together: a chunk takes as many steps as its longest id needs.
+    # Sorted by length, because a chunk takes as many steps as its longest id.
     order_N = np.argsort(rows.lengths, kind="stable")
     scores_UN = torch.empty(len(histories), len(rows))
     for start in range(0, len(rows), chunk):
@@ -85,7 +85,7 @@ def _score(reader: Reader, state: Any, rows_U1D: Tensor, tokens_WT: Tensor) -> T
         here_UW = _normalised(reader, logits_UWV, nodes_W).gather(2, tokens_UW[..., None])[..., 0]
         total_UW += torch.where(tokens_UW == PAD, torch.zeros(()), here_UW)
         if depth + 1 < tokens_WT.shape[1]:
-            # After the last token of a short id only padding follows; its scores are not added.
+            # Beams of shorter ids step over padding, whose scores are not added.
             parents = torch.arange(beams).expand(users, beams) if depth else torch.zeros(users, beams, dtype=torch.long)
             state, rows_UWD = reader.model.step(state, parents, tokens_UW)
             logits_UWV = reader.model.scores(state, rows_UWD)

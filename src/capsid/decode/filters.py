@@ -1,4 +1,4 @@
-"""Which items may be recommended, asked of trie nodes: a node is open while one allowed item is below it.
+"""Which items may be recommended: a trie node is open while an allowed item is below it.
 
 Allow and deny lists and each user's history become sorted slots (indices in trie order), so that a whole batch of nodes
 is answered by binary searches. The cost of a request grows with its lists, not with the catalogue. NumPy only.

@@ -1,4 +1,4 @@
-"""The rankers that there are, by kind."""
+"""All rankers by kind."""
 
 from __future__ import annotations
 

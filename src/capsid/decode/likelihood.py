@@ -1,7 +1,7 @@
 """Log-probabilities of the edges of a trie: scores normalised over the whole vocabulary, or over a node's children.
 
-Over children, the probabilities of all items sum to 1, and a model scores nothing but the tokens that can follow. Over
-the vocabulary, tokens outside the trie keep their share. A filter never renormalises: it is applied afterwards.
+Over children, the probabilities of all items sum to 1, and a model scores only the tokens that can follow. Over the
+vocabulary, impossible tokens keep their share. Filters are applied afterwards and never renormalise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from capsid.ids.trie import Over
 def edge_log_probabilities(
     model: Decodable, state: Any, rows_UWD: Tensor, row: np.ndarray, token: np.ndarray, over: Over
 ) -> Tensor:
-    """Log-probability of every edge; `row` counts rows user by user, in order, and holds all children of its node.
+    """Log-probability of every edge; `row` numbers rows user by user, in order; all children of its node are present.
 
     Shape: (E,).
     """

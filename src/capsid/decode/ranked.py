@@ -1,4 +1,4 @@
-"""What rankers give: the best leaves of the trie, and the items that they hold. Knows numbers, not ids.
+"""Results of rankers: the best leaves of the trie, and their items. Knows numbers, not ids.
 
 Shapes: U users, F leaves, K items.
 """
@@ -21,7 +21,7 @@ from capsid.ragged import Ragged
 class RankedItems:
     """For every user the best items, best first; -1 and -inf where there are no more.
 
-    `seen_U` is how much probability the search has weighed, where the probabilities of all items sum to 1.
+    `seen_U` is the probability mass that the search has scored, where the probabilities of all items sum to 1.
     """
 
     items_UK: np.ndarray
@@ -41,7 +41,7 @@ class RankedLeaves:
 
 @dataclass(frozen=True, eq=False)
 class Buckets:
-    """The items of ranked leaves. `before_UF` allowed items stand in better leaves, `sizes_UF` in the leaf itself."""
+    """The items of ranked leaves. `before_UF` counts allowed items in better leaves, `sizes_UF` in the leaf itself."""
 
     items: RankedItems
     before_UF: np.ndarray
@@ -55,7 +55,7 @@ class Ranker(Protocol):
 
     @property
     def width(self) -> int:
-        """Up to this many items per list, the first ones do not depend on how many are asked for."""
+        """Up to this k, the first items do not depend on k."""
 
     def rank(self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
         """The k best items after every history (rows of item numbers, none empty)."""
@@ -63,7 +63,7 @@ class Ranker(Protocol):
 
 @runtime_checkable
 class RanksLeaves(Protocol):
-    """A ranker that orders ids, not items: what shares an id shares a score, and its order inside is fixed."""
+    """A ranker that orders ids: items that share an id share a score and have a fixed order."""
 
     def leaves(
         self,
@@ -77,7 +77,7 @@ class RanksLeaves(Protocol):
 
 
 def expand(trie: Trie, ranked: RankedLeaves, k: int, allowed: Filter | None) -> Buckets:
-    """Buckets in order of score, items of a bucket in its order, without what the filter forbids."""
+    """Buckets in order of score, items of a bucket in its order, without those that the filter blocks."""
     users, width = ranked.leaves_UF.shape
     slots = leaf_places(trie, ranked.leaves_UF, allowed)
     cell, slot = slots.row_numbers, slots.values

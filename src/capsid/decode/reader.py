@@ -1,4 +1,4 @@
-"""A model with its ids and their trie: what a ranker reads histories and scores items with. Knows numbers, not ids."""
+"""A model with its ids and their trie, with which rankers read histories and score items. Knows item numbers only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Reader:
     dense: Dense | None = None
 
     def read(self, histories: Ragged) -> TokenBatch:
-        """What the model reads of histories (rows of item numbers)."""
+        """Histories (rows of item numbers) as network input."""
         return self.ids.read(histories, last=self.history)
 
     def start(self, histories: Ragged) -> tuple[Any, Tensor]:

@@ -1,6 +1,6 @@
-"""From histories of item numbers to ranked items, filters kept.
+"""From histories of item numbers to ranked items, with filters.
 
-The one place where recommending, predicting and evaluating meet, so that they cannot differ. Knows numbers, not ids.
+Recommending, predicting and evaluating all use this, so they cannot differ. Knows item numbers, not item ids.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Retriever:
         allow: np.ndarray | None = None,
         deny: np.ndarray | None = None,
     ) -> Filter | None:
-        """What may be recommended to whom; None where everything may."""
+        """Which items each user may get; None: all."""
         if len(histories) and histories.lengths.min() < 1:
             raise DataError("a history is empty", hint="give at least one known item")
         if not filter_history and allow is None and deny is None:

@@ -1,7 +1,7 @@
-"""What became of every prefix that a beam search weighed: kept, or cut by the filter, the width or the bound.
+"""The fate of every prefix that a beam search scored: kept, or cut by the filter, the width or the bound.
 
-A recorder watches the search; fates are worked out afterwards from what it saw, so that watching costs next to nothing
-and cannot change a result. Knows numbers, not ids.
+A recorder watches the search, and fates are derived afterwards from its record, so watching is cheap and cannot change
+a result. Knows numbers, not ids.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 from capsid.decode.watch import Edges
 from capsid.ids.trie import Trie
 
-# A `result` is a finished id among the k best; `kept` prefixes were gone on from. The others say what cut them.
+# A `result` is a finished id among the k best; `kept` prefixes were extended. The other names say what cut a prefix.
 FATES = ("result", "kept", "width", "bound", "filter")
 RESULT, KEPT, WIDTH, BOUND, FILTER = range(len(FATES))
 
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """All edges that were weighed at one depth for one user, best first. Shape of every array: (E,)."""
+    """All edges that were scored at one depth for one user, best first. Shape of every array: (E,)."""
 
     node: np.ndarray
     token: np.ndarray
@@ -40,7 +40,7 @@ class Recorder:
         self._seen.append((depth, edges, open_E))
 
     def levels(self, user: int) -> list[Level]:
-        """What one user's search weighed, depth by depth. Late waves of one depth are put together."""
+        """The edges scored for one user, depth by depth; all waves of a depth together."""
         depths = max((depth for depth, _, _ in self._seen), default=-1) + 1
         return [self._level(user, depth) for depth in range(depths)]
 
@@ -57,7 +57,7 @@ class Recorder:
 
 
 def fates(levels: list[Level], results: np.ndarray, *, width: int, k: int, trie: Trie) -> list[np.ndarray]:
-    """For every level what became of each edge, as places in `FATES`. `results` are the leaves that were returned."""
+    """The fate of each edge of every level, as an index into `FATES`. `results` are the returned leaves."""
     out = []
     finished = np.zeros(0)
     for depth, level in enumerate(levels):
@@ -66,7 +66,7 @@ def fates(levels: list[Level], results: np.ndarray, *, width: int, k: int, trie:
         finished = np.sort(np.concatenate([finished, level.score[level.leaf & level.open]]))[::-1][:k]
         bound = finished[-1] if len(finished) == k else -np.inf
         inner = level.open & ~level.leaf
-        # Edges stand best first, so a running count is the rank among those that could be gone on from.
+        # Edges are sorted, so a running count is the rank among those that could be extended.
         rank = np.cumsum(inner) - 1
         fate = np.where(inner & (rank >= width) & (level.score > bound), WIDTH, BOUND)
         fate[inner & np.isin(level.node, gone_on)] = KEPT

@@ -1,4 +1,4 @@
-"""What a search tells somebody who watches it. Watching changes no result and costs nothing when nobody does."""
+"""What a search reports to a watch. Watching changes no result, and a search without a watch pays nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Edges:
 
 
 class Watch(Protocol):
-    """Is told of every step."""
+    """Called at every step."""
 
     def weighed(self, depth: int, edges: Edges, open_E: np.ndarray) -> None:
-        """All edges that were scored at a depth (the root's are depth 0), and which of them the filter leaves open."""
+        """All edges that were scored at a depth (the root's are depth 0), and which of them the filter allows."""

@@ -1,4 +1,4 @@
-"""What capsules stand for: the items that they hold most firmly, the words of their titles, and items of two facets.
+"""What capsules mean: their most confident items, the words of these items' titles, and items with two facets.
 
 Traces, codes and titles in; row numbers and words out. Knows no file and no item id.
 """
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from capsid.tokenize.trace import Trace
 
 NEAREST, WORDS = 3, 5
-# Two capsules that hold less than this together are not what an item is about.
+# Two capsules with less joint weight than this do not characterise an item.
 MOST = 0.5
-# A shared word is at least so much more frequent among a capsule's titles than in the catalogue, and not by one title.
+# A shared word is this many times as frequent in a capsule's titles as in the catalogue, and in several titles.
 LIFT, TITLES = 1.5, 2
 WORD = re.compile(r"[^\W\d_]{2,}")
-# Words that tell nothing of an item: grammar, and units of measure.
+# Words that say nothing about an item: grammar, and units of measure.
 _PLAIN = (
     "an and are as at be by can for from has have he her his how if in into is it its me my new no not of off on one or"
     " our out she so that the their them they this to up us was we were what when who will with you your"
@@ -45,9 +45,9 @@ class TitleWords:
         self.titles_with = Counter(word for words in self.of_title for word in words)
 
     def shared(self, rows: Iterable[int], count: int = WORDS) -> tuple[str, ...]:
-        """Words that these titles share more than chance would have it, most telling first.
+        """Words that these titles share more than by chance, most informative first.
 
-        The score is titles * log(lift): how far the word is over-represented, weighed by how many titles have it.
+        The score is titles * log(lift): how over-represented the word is, weighted by how many titles have it.
         """
         chosen = [self.of_title[row] for row in rows if row < len(self.of_title)]
         scores = {}
@@ -60,7 +60,7 @@ class TitleWords:
 
 @dataclass(frozen=True)
 class Capsule:
-    """A token at a depth (from 0): how many ids carry it there, which do most firmly (rows), and their words."""
+    """A token at a depth (from 0): how many ids have it there, the most confident of them (rows), and their words."""
 
     depth: int
     code: int
@@ -71,7 +71,7 @@ class Capsule:
 
 @dataclass(frozen=True)
 class TwoFacets:
-    """An item whose weight at one depth lies on two capsules."""
+    """An item whose weight at one depth is split between two capsules."""
 
     row: int
     codes: tuple[int, int]
@@ -89,12 +89,12 @@ def capsules(
 ) -> dict[tuple[int, int], Capsule]:
     """The capsules (depth, code) that are asked for; `codes` are the ids.
 
-    `without` is a row that is not shown as an example: the item that somebody looks at.
+    `without` is a row that is not used as an example: the inspected item itself.
     """
     columns = {depth: column(codes, depth) for depth, _ in wanted}
     holders = {pair: np.flatnonzero(columns[pair[0]] == pair[1]) for pair in dict.fromkeys(wanted)}
     rows = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *holders.values()]))
-    # Only the items that carry one of these tokens are routed again.
+    # Only items with one of these tokens are routed again.
     mass_RL = tokenizer.trace_vectors(np.asarray(vectors_NI[rows])).mass
     out = {}
     for (depth, code), members in holders.items():

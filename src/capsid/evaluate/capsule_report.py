@@ -1,4 +1,4 @@
-"""Numbers about capsule routing: why ids end, how sure the winners are, how fast the rounds settle, and drift.
+"""Numbers about capsule routing: why ids end, how confident the winners are, how fast routing converges, and drift.
 
 Traces and quantiles in, numbers out. Torch is loaded only to route again with fewer rounds. Knows no file, no title and
 no item id.
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from capsid.tokenize.stopping import StopRules
     from capsid.tokenize.trace import Trace
 
-# Routing again for every number of rounds takes longer than encoding: a sample says the same.
+# Routing again for every number of rounds is slower than encoding, so a sample is used.
 CONVERGENCE_ITEMS = 20_000
 LARGE, FEWEST = 0.2, 30
-# A sample of n from the same distribution is further away than this / sqrt(n) once in a hundred times.
+# The KS distance of n samples from the same distribution exceeds this / sqrt(n) with probability 0.01.
 CHANCE = 1.63
 
 
 @runtime_checkable
 class Routing(Tracing, Protocol):
-    """A fitted tokenizer that routes by agreement and ends ids by itself."""
+    """A fitted tokenizer that routes by agreement and decides where ids end."""
 
     max_sharing: int
     residual_of: str
@@ -44,7 +44,7 @@ class Routing(Tracing, Protocol):
 
 @dataclass(frozen=True)
 class RoutingConvergence:
-    """What fewer rounds would have said, `rounds[i]` at each depth; all earlier depths keep their full rounds.
+    """Routing with fewer rounds, `rounds[i]` at each depth; all earlier depths keep their full rounds.
 
     `winner_mass[i]` and `same_token[i]` go by depth, over the ids of a sample of `items` that reach it.
     """
@@ -57,10 +57,10 @@ class RoutingConvergence:
 
 @dataclass(frozen=True)
 class RoutingQuality:
-    """What only a routing tokenizer has. Tuples go by depth, up to the longest id.
+    """Numbers that only a routing tokenizer has. Tuples go by depth, up to the longest id.
 
     Masses, confidences and growing norms are means over the ids that reach a depth; `soft` and `hard` are mean norms in
-    routing space, where every item has norm 1, over all items, shorter ids whole.
+    routing space, where every item has norm 1, over all items; a shorter id counts with its last depth.
     """
 
     stop_causes: dict[str, float]
@@ -73,7 +73,7 @@ class RoutingQuality:
 
 
 def routing_quality(tokenizer: Routing, vectors_NI: np.ndarray) -> RoutingQuality:
-    """All of it, for the vectors that the ids were made from."""
+    """The whole report, for the vectors that the ids were made from."""
     seen = tokenizer.trace_vectors(vectors_NI)
     stops = tokenizer.stop(seen)
     return RoutingQuality(
@@ -88,7 +88,7 @@ def routing_quality(tokenizer: Routing, vectors_NI: np.ndarray) -> RoutingQualit
 
 
 def mean_of_reaching(values_NL: np.ndarray, lengths_N: np.ndarray) -> tuple[float, ...]:
-    """Mean by depth over the ids that have the depth: what comes after an id's end is no part of it."""
+    """Mean by depth over the ids that reach the depth."""
     return tuple(float(values_NL[lengths_N > d, d].mean(dtype=np.float64)) for d in range(int(lengths_N.max())))
 
 
@@ -102,7 +102,7 @@ def mean_at_end(values_NL: np.ndarray, lengths_N: np.ndarray) -> tuple[float, ..
 def routing_convergence(
     network: CapsuleNetwork, vectors_NI: np.ndarray, lengths_N: np.ndarray, *, most: int = CONVERGENCE_ITEMS
 ) -> RoutingConvergence:
-    """Winner mass and final tokens after 1, 2, ... rounds; of an evenly spaced sample where there are many items."""
+    """Winner mass and final tokens after 1, 2, ... rounds; on an evenly spaced sample if there are many items."""
     rows = np.unique(np.linspace(0, len(vectors_NI) - 1, min(most, len(vectors_NI))).astype(np.int64))
     rounds = range(1, network.depths[0].rounds.rounds + 1)
     depths = int(lengths_N[rows].max())
@@ -158,7 +158,7 @@ class Shift:
 
     @property
     def median_shift(self) -> float:
-        """Median of the new items less that of the fitted ones."""
+        """Median of the new items minus that of the fitted ones."""
         return self.new["50%"] - self.fitted["50%"]
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class Drift:
-    """How new items look beside those of the fit, depth by depth and as if no id stopped early."""
+    """New items compared with those of the fit, by depth, as if no id stopped early."""
 
     items: int
     shifts: tuple[Shift, ...]
@@ -180,16 +180,16 @@ class Drift:
 
     @property
     def limit(self) -> float:
-        """A distance above this is large: more than chance would give so few items."""
+        """A distance above this is unlikely to be chance for so few items."""
         return max(LARGE, CHANCE / max(self.items, 1) ** 0.5)
 
     @property
     def large(self) -> bool:
-        """Whether the new items are unlike those of the fit."""
+        """Whether the new items differ from those of the fit."""
         return self.items >= FEWEST and self.worst.ks > self.limit
 
     def sentence(self) -> str:
-        """What to tell a person."""
+        """One sentence for people."""
         if not self.items:
             return "no new items"
         w = self.worst
@@ -198,10 +198,10 @@ class Drift:
             f"median {w.new['50%']:.3f} against {w.fitted['50%']:.3f} at fit"
         )
         if self.items < FEWEST:
-            return f"too few new items ({self.items}) to tell drift (furthest from the fit: {about})"
+            return f"too few new items ({self.items}) to detect drift (furthest from the fit: {about})"
         if not self.large:
             return f"no drift in {self.items:,} new items (furthest from the fit: {about})"
-        return f"DRIFT: the {self.items:,} new items are unlike those of the fit ({about}): consider to fit again"
+        return f"DRIFT: the {self.items:,} new items differ from those of the fit ({about}): consider refitting"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `--json` prints them."""
@@ -217,7 +217,7 @@ def drift(reference_2LQ: np.ndarray, trace: Trace) -> Drift:
     if reference_2LQ.ndim != 3 or reference_2LQ.shape[:2] != (2, trace.codes.shape[1]):
         raise ArtifactError(
             f"stored quantiles of shape {reference_2LQ.shape} do not fit {trace.codes.shape[1]} depths",
-            hint="fit the tokenizer again",
+            hint="refit the tokenizer",
         )
     if not len(trace):
         return Drift(0, ())
@@ -230,7 +230,7 @@ def drift(reference_2LQ: np.ndarray, trace: Trace) -> Drift:
 
 
 def ks_distance(quantiles_Q: np.ndarray, values_N: np.ndarray) -> float:
-    """Largest difference of the two distribution functions; evenly spaced quantiles stand for a sample."""
+    """Largest difference of the two distribution functions; evenly spaced quantiles represent a sample."""
     points = np.concatenate([quantiles_Q, values_N])
     known = np.searchsorted(np.sort(quantiles_Q), points, side="right") / len(quantiles_Q)
     new = np.searchsorted(np.sort(values_N), points, side="right") / len(values_N)

@@ -27,7 +27,7 @@ from capsid.ragged import Ragged
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What one evaluation found. `values` holds one number a case for every metric."""
+    """The result of one evaluation. `values` holds one number per case for every metric."""
 
     split: str
     users: int
@@ -61,9 +61,11 @@ def evaluate(
     batch: int = 64,
     progress: Progress = silent,
 ) -> Evaluation:
-    """Rank the whole catalogue for every case. Cases are read longest last, results keep the cases' order."""
+    """Rank the whole catalogue for every case. Cases are processed by length; results keep the order of the cases."""
     if not len(cases):
-        raise DataError(f"there are no cases to evaluate in {split!r}", hint="users with three items give cases")
+        raise DataError(
+            f"there are no cases to evaluate in {split!r}", hint="only users with at least three items have cases"
+        )
     ks = check_ks(ks)
     began = time.monotonic()
     parts, shown = [], np.full((len(cases), max(ks)), -1, dtype=np.int64)
@@ -90,7 +92,7 @@ def evaluate(
 
 @dataclass(frozen=True, eq=False)
 class _Ranked:
-    """The lists of a batch, where their targets stand, and the scores of the root's children (`first_UC`)."""
+    """The lists of a batch, the ranks of their targets, and the scores of the root's children (`first_UC`)."""
 
     items_UK: np.ndarray
     ranks: TargetRanks
@@ -105,14 +107,14 @@ def _rank(retriever: Retriever, histories: Ragged, targets: np.ndarray, k: int, 
     first = _RootScores()
     leaves = ranker.leaves(reader, histories, min(k, len(reader.trie)), allowed, first)
     buckets = expand(reader.trie, leaves, k, allowed)
-    # A ranker that does not search tells a watch nothing.
+    # A ranker that does not search does not call the watch.
     first_UC = first.scores_UC if first.scores_UC is not None else reader.root_scores(histories)
     return _Ranked(buckets.items.items_UK, bucket_ranks(reader.trie, leaves, buckets, targets), first_UC)
 
 
 @dataclass(eq=False)
 class _RootScores:
-    """Watches a search for the log-probabilities of the root's children, so that histories are read once."""
+    """Records the log-probabilities of the root's children during a search, so that histories are read only once."""
 
     scores_UC: np.ndarray | None = None
 
@@ -122,14 +124,14 @@ class _RootScores:
 
 
 def item_ranks(items_UK: np.ndarray, targets: np.ndarray) -> TargetRanks:
-    """Where the targets stand in lists that order the items of a bucket themselves."""
+    """Ranks of the targets in lists of items."""
     hit_UK = items_UK == targets[:, None]
     rank = np.where(hit_UK.any(1), hit_UK.argmax(1) + 1, 0)
     return TargetRanks(rank, rank, np.maximum(rank - 1, 0), (rank > 0).astype(np.int64))
 
 
 def bucket_ranks(trie: Trie, leaves: RankedLeaves, buckets: Buckets, targets: np.ndarray) -> TargetRanks:
-    """Where the targets stand among ranked buckets."""
+    """Ranks of the targets among ranked buckets."""
     match_UF = leaves.leaves_UF == trie.leaf_of(targets)[:, None]
     found = match_UF.any(1)
     where = match_UF.argmax(1)
@@ -148,7 +150,7 @@ def first_code_ranks(reader: Reader, first_UC: np.ndarray, targets: np.ndarray) 
     order_C, group_C = _first_codes(reader)
     code_of = reader.ids.layout.first_code[reader.trie.children(np.array([ROOT])).token[order_C]]
     own_U = reader.ids.codes.values[reader.ids.codes.offsets[:-1][targets]]
-    # Summed in logarithms, so that a code of one token keeps its score to the last bit.
+    # Summed in log space, so that a code with one token keeps its score exactly.
     starts = np.flatnonzero(np.diff(group_C, prepend=-1))
     scores_UG = np.logaddexp.reduceat(first_UC[:, order_C], starts, axis=1)
     own = scores_UG[np.arange(len(targets)), np.searchsorted(code_of[starts], own_U)]
@@ -156,7 +158,7 @@ def first_code_ranks(reader: Reader, first_UC: np.ndarray, targets: np.ndarray) 
 
 
 def _first_codes(reader: Reader) -> tuple[np.ndarray, np.ndarray]:
-    """The root's children in order of their first code; and the number of that code among those in use."""
+    """The root's children in order of their first code; and the index of that code among the codes in use."""
     code = reader.ids.layout.first_code[reader.trie.children(np.array([ROOT])).token]
     order = np.argsort(code, kind="stable")
     return order, np.unique(code[order], return_inverse=True)[1]

@@ -27,7 +27,7 @@ FOLDER = "evaluations"
 
 @dataclass(frozen=True, eq=False)
 class KeptEvaluation:
-    """Who was asked about which target, and one value per case for every metric."""
+    """The cases (user and target), and one value per case for every metric."""
 
     run: Path
     name: str
@@ -48,7 +48,7 @@ def evaluation_name(split: str, filter_history: bool) -> str:
 
 
 def keep_evaluation(run: Path, result: Evaluation, cases: Cases) -> Path:
-    """Add an evaluation to those that are kept; returns its files' path without the ending."""
+    """Add an evaluation to the kept ones; returns the path of its files without their suffix."""
     folder, name = Path(run) / FOLDER, evaluation_name(result.split, result.filter_history)
     arrays: dict[str, np.ndarray] = {"user": cases.users, "target": cases.targets, **result.values}
     summary = result.summary()
@@ -88,7 +88,7 @@ def compare_runs(
     split: str = "test",
     filter_history: bool = False,
 ) -> Comparison:
-    """First minus second, user by user: on each side the runs of one method, one for each seed."""
+    """First minus second, user by user: each side has the runs of one method, one per seed."""
     sides = [[kept_evaluation(run, split, filter_history=filter_history) for run in side] for side in (first, second)]
     every = [kept for side in sides for kept in side]
     for other in every[1:]:
@@ -112,7 +112,7 @@ def _joined(old: dict[str, np.ndarray], new: dict[str, np.ndarray], ks: tuple[in
     same = all(name in old and np.array_equal(old[name], new[name]) for name in ("user", "target"))
     if not same:
         return new
-    # Ranks end at the longest list that was asked for: those of a longer one say more.
+    # Ranks are known up to the longest list; keep those of the longer one.
     longer = max(_ks(old), default=0) > max(ks)
     return {**old, **{n: v for n, v in new.items() if not (longer and n == "rank" and n in old)}}
 

@@ -1,7 +1,7 @@
-"""What merging did to ids: how many pairs could be merged, what the gate made of them, whom the merges serve.
+"""What merging did to ids: how many pairs could be merged, which the gate merged, and which items use them.
 
-Ids and fitted merges in, numbers out. The paper's worry is that popular pairs take the whole vocabulary, so it is all
-told by popularity tier as well. Training counts are those of the fit; items that came later are in no tier.
+Ids and fitted merges in, numbers out. Popular pairs might fill the whole vocabulary (CapsID, section 3.3), so numbers
+are also given by popularity tier. Training counts are those of the fit; items added later are in no tier.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Shortening:
 
 @dataclass(frozen=True)
 class TierOfMerges:
-    """A tier's share of all training interactions; its mean share of the items that carry a merge; its lengths."""
+    """A tier's share of all training interactions; its mean share of the items with a merge; its lengths."""
 
     interactions: float
     merges: float
@@ -37,10 +37,10 @@ class TierOfMerges:
 
 @dataclass(frozen=True)
 class MergeReport:
-    """`count` merges out of `candidates` pairs, of which the share `above_theta` is alike enough at the end.
+    """`count` merges out of `candidates` pairs, of which the share `above_theta` passes the final threshold.
 
-    `used` of the merges are in some item's id: others lose to a stronger neighbour wherever they could be applied.
-    `precision` and `recall` compare the gate with what the score asked for; None where there is nothing to compare.
+    `used` of the merges occur in some item's id; the others lose to a stronger overlapping merge everywhere.
+    `precision` and `recall` compare the gate with its targets; None if there are none.
     """
 
     count: int
@@ -55,9 +55,9 @@ class MergeReport:
 
 @dataclass(frozen=True)
 class MergeUse:
-    """A merged token: its codes from `depth` (from 0) on, the pair's count and cosine at the fit, who carries it now.
+    """A merged token: its codes from `depth` (from 0) on, the pair's count and cosine at the fit, its items now.
 
-    `taken` counts training interactions with the items that carry it, `tiers` are the shares of those items.
+    `taken` counts training interactions with the items that have it, `tiers` are the shares of those items.
     """
 
     token: int
@@ -74,7 +74,7 @@ class MergeUse:
 
 
 def merge_report(ids: SemanticIds, merges: SemanticBPE) -> MergeReport:
-    """All that can be told of these merges in numbers."""
+    """All numbers about these merges."""
     pairs = merges.candidates_
     chosen = pairs.merge >= 0
     right = int((chosen & pairs.target).sum())
@@ -141,7 +141,7 @@ def token_carriers(ids: SemanticIds) -> Ragged:
 
 
 def _counts(ids: SemanticIds, counts_N: np.ndarray) -> np.ndarray:
-    """Nobody had taken what came after the fit."""
+    """Training counts, 0 for items that were added after the fit."""
     return np.concatenate([counts_N, np.zeros(len(ids) - len(counts_N), dtype=np.int64)])
 
 

@@ -18,12 +18,12 @@ import numpy as np
 from capsid.errors import ConfigError
 from capsid.popularity import TIERS, popularity_tiers
 
-# A longer list is a mistake of the caller, and would take memory for every user.
+# A longer list is surely a mistake, and would take memory for every user.
 MOST_K = 100_000
 
 
 def check_k(k: Any, what: str = "k") -> int:
-    """How many items are asked for, if that can be."""
+    """A checked k."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= MOST_K:
         raise ConfigError(
             f"{what} must be a whole number from 1 to {MOST_K:,}, got {str(k)[:40]}", hint=f"such as {what} 10"
@@ -41,7 +41,7 @@ def check_ks(ks: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class TargetRanks:
-    """Where each user's target came. `before` items stood in better buckets, `size` in its own; 0 size: not found."""
+    """Rank of each user's target. `before` counts items in better buckets, `size` those in its own; 0: not found."""
 
     expanded: np.ndarray
     optimistic: np.ndarray
@@ -56,7 +56,7 @@ class TargetRanks:
 class Metric:
     """A metric per user with one relevant item. `label` heads its column, `about` is one sentence for people.
 
-    `gain` says what a hit at each rank counts. Shape: (users,) to (users,).
+    `gain` is the value of a hit at each rank. Shape: (users,) to (users,).
     """
 
     name: str
@@ -114,10 +114,10 @@ def coverage(items_UK: np.ndarray, counts_N: np.ndarray) -> float:
 
 
 def exposure(items_UK: np.ndarray, counts_N: np.ndarray) -> dict[str, float]:
-    """Share of all recommended places that go to head, torso and tail."""
+    """Shares of head, torso and tail among all recommended items."""
     shown = items_UK[items_UK >= 0]
-    places = np.bincount(popularity_tiers(counts_N)[shown], minlength=len(TIERS))
-    return {tier: float(n) / max(len(shown), 1) for tier, n in zip(TIERS, places)}
+    shown_by_tier = np.bincount(popularity_tiers(counts_N)[shown], minlength=len(TIERS))
+    return {tier: float(n) / max(len(shown), 1) for tier, n in zip(TIERS, shown_by_tier)}
 
 
 METRICS: dict[str, Metric] = {
@@ -134,7 +134,7 @@ LIST_METRICS: dict[str, ListMetric] = {
     m.name: m
     for m in (
         ListMetric("coverage", "share of the catalogue that is recommended to somebody", coverage),
-        ListMetric("exposure", "share of the recommended places that go to head, torso and tail items", exposure),
+        ListMetric("exposure", "shares of head, torso and tail items among the recommended ones", exposure),
     )
 }
 

@@ -1,7 +1,7 @@
 """How often the right code is ranked first or among the first five, by position (CapsID, 2605.05096, appendix B.1).
 
-A code's probability is that of all items that continue the target's first codes with it: read from scores of whole
-items, so ids of any tokens, merged ones too, are measured on the same codes. Exact scoring is slow: use a sample.
+A code's probability is the sum over all items that continue the target's prefix with it. It is computed from scores of
+whole items, so that merged and unmerged ids are measured on the same codes. Exact scoring is slow: use a sample.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BATCH = 16
 
 @dataclass(frozen=True)
 class PositionAccuracy:
-    """Shares by position over the `users` whose target reaches it; `choices`: how many codes there were, on average."""
+    """Shares by position over the `users` whose target reaches it; `choices`: mean number of possible codes."""
 
     top1: tuple[float, ...]
     top5: tuple[float, ...]
@@ -48,7 +48,7 @@ def position_accuracy(
 
 
 def code_ranks(scores_UN: np.ndarray, codes: Ragged, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rank of the target's code at every position given its codes before, and the number of codes to choose from.
+    """Rank of the target's code at every position given its earlier codes, and the number of possible codes.
 
     0 where the target's id has ended. `scores` are log-probabilities of items. Shapes: (users, depths).
     """

@@ -1,10 +1,10 @@
 """Is one method better than another? Paired bootstrap over users and over the seeds of each method.
 
-Per-user values in, a difference with its interval out. Every draw takes users with replacement, the same for both
-methods, and seeds with replacement, of each method by themselves: a number is no tie between two trainings. With one
-seed only users are drawn, and the interval cannot say what another training would have given. What differs by user and
-seed at once is counted twice, so that intervals are rather too wide than too narrow (Owen 2007, "The pigeonhole
-bootstrap"). Knows no metric and no method.
+Per-user values in, a difference with its interval out. Every draw samples users with replacement, the same for both
+methods, and seeds with replacement, independently for each method: equal seed numbers do not pair two trainings. With
+one seed only users are sampled, and the interval ignores the variance between trainings. The interaction of user and
+seed is counted twice, so intervals are conservative (Owen 2007, "The pigeonhole bootstrap"). Knows no metric and no
+method.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Comparison:
 def paired_bootstrap(
     first: Sequence[np.ndarray], second: Sequence[np.ndarray], *, draws: int = 10_000, seed: int = 0
 ) -> Comparison:
-    """First minus second. One array of per-user values a seed, all of the same users in the same order."""
+    """First minus second. One array of per-user values per seed, all with the same users in the same order."""
     if not len(first) or not len(second):
         raise DataError("nothing to compare", hint="give at least one array of per-user values for each side")
     lengths = {len(values) for values in (*first, *second)}
@@ -59,7 +59,7 @@ def paired_bootstrap(
     first_SU, second_SU = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     means = _resampled_gaps(first_SU, second_SU, draws, numpy_rng(seed, "bootstrap"))
     low, high = np.quantile(means, [0.025, 0.975])
-    # One is added on both sides: no p-value of zero can be had from so many draws.
+    # Add-one estimate: finitely many draws cannot give a p-value of 0.
     tail = min((means <= 0).sum(), (means >= 0).sum())
     return Comparison(
         first=float(first_SU.mean()),
@@ -75,7 +75,7 @@ def paired_bootstrap(
 
 
 def _resampled_gaps(first_SU: np.ndarray, second_SU: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """First minus second, of so many samples. Draws of the same seeds go together: there are few such sets."""
+    """First minus second for each sample. Samples with the same seeds are drawn together: there are few such sets."""
     weights = [
         rng.multinomial(len(side), np.full(len(side), 1 / len(side)), size=draws) for side in (first_SU, second_SU)
     ]
@@ -89,7 +89,7 @@ def _resampled_gaps(first_SU: np.ndarray, second_SU: np.ndarray, draws: int, rng
 
 
 def _resampled_means(values_U: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Means of so many samples of users with replacement. Drawing how often each value comes up is enough."""
+    """Means of samples of users with replacement. It suffices to draw how often each value occurs."""
     levels, counts = np.unique(values_U, return_counts=True)
     out = np.empty(draws)
     for start in range(0, draws, CHUNK):

@@ -1,7 +1,7 @@
 """How good ids are before a generator is trained on them: collisions, use of codes, similarity, reconstruction.
 
-Ids, vectors and a function from codes to vectors in, numbers out; a tokenizer that routes is asked for more. Knows no
-file and no kind of tokenizer. What a tokenizer does not have (stop causes, winner mass, ...) is None.
+Ids, vectors and a function from codes to vectors in, numbers out; a routing tokenizer adds more. Knows no file and no
+kind of tokenizer. What a tokenizer does not have (stop causes, winner mass, ...) is None.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Decode = Callable[[Ragged], np.ndarray | None]
 class Reconstruction:
     """Mean norm of what the first depths leave unexplained, by depth: `soft` by mixtures, `hard` by codes alone.
 
-    Of a tokenizer that routes both are in its own space, where items have norm 1; otherwise in that of the vectors.
+    For a routing tokenizer both are in its own space, where items have norm 1; otherwise in that of the vectors.
     """
 
     soft: tuple[float, ...] | None = None
@@ -64,7 +64,7 @@ class TokenizerQuality:
 
 
 def quality_of(tokenizer: ItemTokenizer) -> TokenizerQuality:
-    """All that can be told of the ids of a fitted tokenizer."""
+    """The report on the ids of a fitted tokenizer."""
     fitted = tokenizer.tokenizer_
     return tokenizer_quality(tokenizer.ids, tokenizer.vectors_, fitted.decode, fitted, tokenizer.merges_)
 
@@ -76,9 +76,9 @@ def tokenizer_quality(
     tokenizer: Any = None,
     merges: Any = None,
 ) -> TokenizerQuality:
-    """All that can be told of these ids. `vectors_ND` are the items' vectors, `decode` what codes stand for.
+    """The report on these ids. `vectors_ND` are the items' vectors, `decode` maps codes to vectors.
 
-    `tokenizer` is the fitted one that gave the codes: if it routes, it tells how. `merges` are the fitted ones, if any.
+    `tokenizer` is the fitted one that made the codes, for the numbers of routing. `merges` are the fitted ones, if any.
     """
     about = ids.statistics()
     similar = overall = None
@@ -123,7 +123,7 @@ def intra_code_similarity(vectors_ND: np.ndarray, codes_N: np.ndarray) -> float 
     """Mean cosine over all pairs of items with the same code, pair-weighted; None if no two items share one.
 
     Exact without listing pairs: in a group of n unit vectors the cosines of the ordered pairs sum to
-    ||sum x||^2 - n. Items whose vector is all zeros have no direction and are left out.
+    ||sum x||^2 - n. Items with an all-zero vector have no direction and are left out.
     """
     exact_ND = np.asarray(vectors_ND, dtype=np.float64)
     norms_N = np.linalg.norm(exact_ND, axis=1)
@@ -138,7 +138,7 @@ def intra_code_similarity(vectors_ND: np.ndarray, codes_N: np.ndarray) -> float 
 
 
 def unexplained_by_depth(vectors_ND: np.ndarray, codes: Ragged, decode: Decode) -> tuple[float, ...] | None:
-    """Mean norm of x minus what its first 1, 2, ... codes stand for; shorter codes count whole at every depth."""
+    """Mean norm of x minus the vector of its first 1, 2, ... codes; a shorter id counts with all its codes."""
     out = []
     for depth in range(1, int(codes.lengths.max()) + 1):
         stands_for_ND = decode(codes.first(depth))
