@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -172,6 +173,29 @@ def test_looking_around(served: Served, recommender: Recommender) -> None:
     assert {"depths", "stopped"} <= set(about)
 
 
+def test_reports(served: Served, recommender: Recommender) -> None:
+    report = served.client.get("/v1/report").json()
+    assert report["items"] == len(ITEMS)
+    wanted = recommender.fitted.tokenizer.ids.statistics()
+    assert report["collision_rate"] == pytest.approx(wanted.collision_rate)
+    facets = served.client.get("/v1/facets", params={"depth": 1, "count": 3}).json()
+    assert facets["depth"] == 1
+    assert len(facets["items"]) <= 3
+    refused(served.client.get("/v1/facets?depth=9"), 409, "does_not_fit", "allowed: 1 to 3")
+    refused(served.client.get("/v1/merges"), 409, "does_not_fit", "no merges")
+
+
+def test_events_come_once_a_second(served: Served) -> None:
+    with served.client.stream("GET", "/v1/events") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        lines = (line for line in stream.iter_lines() if line)
+        first, second = (json.loads(next(lines).removeprefix("data: ")) for _ in range(2))
+    assert first["ready"]
+    assert second["version"] == first["version"]
+    assert second["requests"] >= first["requests"] > 0
+    assert set(first) == {"ready", "version", "queue", "requests", "searched", "batches", "refused"}
+
+
 def test_the_tree_is_the_ids(served: Served, recommender: Recommender) -> None:
     rows = [tuple(r.tolist()) for r in recommender.fitted.tokenizer.ids.prefix_free]
     waiting: list[tuple[int, ...]] = [()]
@@ -237,5 +261,8 @@ def test_the_document_names_every_route(served: Served) -> None:
         "/v1/tree",
         "/v1/catalogue/rollback",
         "/v1/reload",
+        "/v1/report",
+        "/v1/facets",
+        "/v1/merges",
     } <= set(paths)
     assert set(paths["/v1/items/{item_id}"]) == {"get", "delete"}

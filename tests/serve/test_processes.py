@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from served import Command
+from served import Command, free_port
 from small_recipes import world
 
 ITEMS = list(world().items)
@@ -109,6 +110,27 @@ def test_workers_agree_after_every_edit(run: Path, tmp_path: Path) -> None:
         )
         assert float(line.rpartition(" ")[2]) == 36, "the numbers of both workers are added up"
         assert server.terminate() == 0
+
+
+def test_explore_opens_the_page_when_it_is_ready(run: Path, tmp_path: Path) -> None:
+    port, seen = free_port(), tmp_path / "seen"
+    script = tmp_path / "browser.py"
+    script.write_text(
+        f"import sys, urllib.request\nopen({str(seen)!r}, 'wb').write(urllib.request.urlopen(sys.argv[1]).read())"
+    )
+    copy = tmp_path / "run"
+    subprocess.run(["cp", "-r", str(run), str(copy)], check=True)
+    environment = {**os.environ, "BROWSER": f"{sys.executable} {script} %s"}
+    command = [sys.executable, "-m", "capsid", "explore", str(copy), "--port", str(port)]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and not (seen.exists() and seen.stat().st_size):
+            time.sleep(0.05)
+        assert "capsid" in seen.read_text()
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 def test_a_run_that_cannot_be_served_is_told(run: Path, tmp_path: Path) -> None:

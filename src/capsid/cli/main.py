@@ -35,6 +35,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "vectors": ("capsid.cli.vectors", "Ids from your own vectors, for catalogues that may be larger than memory."),
     "bench": ("capsid.cli.bench", "Run a plan of methods, datasets and seeds; killed at any moment, it goes on."),
     "serve": ("capsid.cli.serve", "Recommend over HTTP; add and retire items while serving."),
+    "explore": ("capsid.cli.explore", "Serve a run to this machine and open its page."),
     "doctor": ("capsid.cli.doctor", "Versions, optional libraries, cores, cache, and how fast this machine is."),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -49,6 +49,25 @@ def serve(
 
       curl -s localhost:8000/v1/recommend -H 'content-type: application/json' -d '{"history": ["318", "858"], "k": 5}'
     """
+    serve_folder(
+        run,
+        state=str(state or ""),
+        host=host,
+        port=port,
+        workers=workers,
+        api_key_file=str(api_key_file or ""),
+        admin_key_file=str(admin_key_file or ""),
+        batch=batch,
+        queue=queue,
+        deadline=deadline,
+        body_limit=body_limit,
+        rate_limit=rate_limit,
+        cors=tuple(cors or ()),
+    )
+
+
+def serve_folder(run: Path, *, show: bool = False, **options: Any) -> None:
+    """Serve a run; with `show`, open its page in a browser when it is ready."""
     from capsid.artifacts import folder_kind
 
     if folder_kind(run) != "run":
@@ -58,20 +77,4 @@ def serve(
         from capsid.serve.run import serve as serve_run
     except ImportError as error:
         raise ConfigError(f"serving needs the extra `serve`: {error}", hint="pip install 'capsid-rec[serve]'") from None
-    serve_run(
-        ServeOptions(
-            run=str(run),
-            state=str(state or ""),
-            host=host,
-            port=port,
-            workers=workers,
-            api_key_file=str(api_key_file or ""),
-            admin_key_file=str(admin_key_file or ""),
-            batch=batch,
-            queue=queue,
-            deadline=deadline,
-            body_limit=body_limit,
-            rate_limit=rate_limit,
-            cors=tuple(cors or ()),
-        )
-    )
+    serve_run(ServeOptions(run=str(run), **options), show=show)

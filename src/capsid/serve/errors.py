@@ -22,14 +22,12 @@ class Refused(Exception):
 def refused(error: CapsidError) -> Refused:
     """How an error of the library is told over HTTP.
 
-    Bodies were checked before, so data errors are about the catalogue: an id that it lacks, or what does not fit it.
+    Bodies were checked before, so what is wrong is about the run: an id that it lacks, or what does not fit it.
     """
     if isinstance(error, UnknownIdError):
         return Refused(404, "unknown_item", error.message, hint=error.hint)
-    if isinstance(error, DataError):
+    if isinstance(error, DataError | ConfigError):
         return Refused(409, "does_not_fit", error.message, hint=error.hint)
-    if isinstance(error, ConfigError):
-        return Refused(422, "invalid_request", error.message, hint=error.hint)
     code = "artifact" if isinstance(error, ArtifactError) else "internal"
     return Refused(500, code, error.message, hint=error.hint)
 

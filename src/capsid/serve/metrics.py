@@ -74,6 +74,21 @@ class Metrics:
         """Popular items stood in."""
         self._not_personal.inc()
 
+    def totals(self) -> dict[str, float]:
+        """What this process has counted since its start, for a page that watches."""
+        found = {"requests": 0.0, "searched": 0.0, "batches": 0.0, "refused": 0.0}
+        names = {
+            "capsid_requests_total": "requests",
+            "capsid_batch_size_sum": "searched",
+            "capsid_batch_size_count": "batches",
+            "capsid_rejected_total": "refused",
+        }
+        for metric in self.registry.collect():
+            for sample in metric.samples:
+                if sample.name in names:
+                    found[names[sample.name]] += sample.value
+        return found
+
     def waiting(self, depth: int) -> None:
         """So many queries wait now."""
         self._depth.set(depth)

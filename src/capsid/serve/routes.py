@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as InPath
 from fastapi import Query as InQuery
 from pydantic import ValidationError
+from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from capsid.answering import Query, Recommendation
@@ -18,6 +19,7 @@ from capsid.serve import schema
 from capsid.serve.edge import VERSION
 from capsid.serve.errors import Refused, invalid
 from capsid.serve.questions import about_item, explained, info, number_of, search_items, tree
+from capsid.serve.reports import Reports
 from capsid.serve.service import Service
 from capsid.serve.snapshot import Edit, Snapshot
 
@@ -49,6 +51,7 @@ class Routes:
 
     def __init__(self, service: Service) -> None:
         self.service = service
+        self.reports = Reports(service)
 
     def router(self) -> APIRouter:
         """Every route with its answers documented."""
@@ -78,6 +81,11 @@ class Routes:
         add("/v1/items/{item_id:path}/restore", self.restore, methods=["POST"], **edited)  # type: ignore[arg-type]
         add("/v1/items/{item_id:path}", self.item, response_model=schema.ItemAnswer, responses=_errors(404, 504))
         add("/v1/items/{item_id:path}", self.retire, methods=["DELETE"], **edited)  # type: ignore[arg-type]
+        add("/v1/report", self.report, responses=_errors())
+        add("/v1/facets", self.facets, responses=_errors(409))
+        add("/v1/merges", self.merges, responses=_errors(409))
+        # Without end, so that no reader of the document can wait for it.
+        add("/v1/events", self.events, include_in_schema=False)
         add("/v1/tree", self.tree, response_model=schema.TreeAnswer, responses=_errors(404))
         add(
             "/v1/catalogue/rollback",
@@ -184,6 +192,26 @@ class Routes:
         """A prefix of the ids, and its largest children."""
         tokens = [int(token) for token in prefix.split(",")] if prefix else []
         return _json(await asyncio.to_thread(tree, self.service.snapshot, tokens, limit))
+
+    async def report(self) -> dict[str, Any]:
+        """What `capsid tokenizer report --json` prints, of the version that is served."""
+        return await asyncio.to_thread(self.reports.quality)
+
+    async def facets(
+        self,
+        depth: Annotated[int, InQuery(ge=1, le=64)] = 1,
+        count: Annotated[int, InQuery(ge=1, le=100)] = 10,
+    ) -> dict[str, Any]:
+        """Items between two meanings, where the tokenizer routes."""
+        return await asyncio.to_thread(self.reports.facets, depth, count)
+
+    async def merges(self, top: Annotated[int, InQuery(ge=1, le=200)] = 20) -> dict[str, Any]:
+        """The most used merged tokens, where ids are merged."""
+        return await asyncio.to_thread(self.reports.merges, top)
+
+    async def events(self) -> Response:
+        """What goes on, once a second, as server-sent events."""
+        return StreamingResponse(self.reports.watch(), media_type="text/event-stream")
 
     async def add_items(self, body: schema.AddRequest, request: Request) -> Response:
         """Put new items on offer, without retraining."""

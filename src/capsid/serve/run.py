@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+import threading
+import time
+import urllib.request
+import webbrowser
 
 import uvicorn
 
@@ -20,8 +25,10 @@ _LOG = {
 }
 
 
-def serve(options: ServeOptions) -> None:
-    """Serve until a signal ends it."""
+def serve(options: ServeOptions, *, show: bool = False) -> None:
+    """Serve until a signal ends it. With `show`, a browser opens the page when the service is ready."""
+    if show:
+        threading.Thread(target=_show, args=(f"http://127.0.0.1:{options.port}/",), daemon=True).start()
     journal = Journal(options.state_folder)
     journal.repair()
     journal.close()
@@ -44,3 +51,12 @@ def serve(options: ServeOptions) -> None:
             timeout_graceful_shutdown=60,
             timeout_keep_alive=30,
         )
+
+
+def _show(page: str) -> None:
+    """Open the page once queries are answered."""
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{page}health/ready", timeout=5):
+            break
+        time.sleep(0.1)
+    webbrowser.open(page)

@@ -48,6 +48,11 @@ class Service:
         return self._batcher is not None and not self._batcher.silent and not self.draining
 
     @property
+    def depth(self) -> int:
+        """How many queries wait."""
+        return 0 if self._batcher is None else self._batcher.depth
+
+    @property
     def live(self) -> LiveCatalogue:
         """The catalogue, once it is loaded."""
         if self._live is None:

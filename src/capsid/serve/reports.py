@@ -1,0 +1,78 @@
+"""Longer looks at the ids that are served: the report, items of two facets, merges, and what goes on now."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+from capsid.serve.errors import Refused
+from capsid.serve.service import Service
+
+# Pages that watch at the same time; each costs a connection and a line a second.
+MOST_WATCHERS = 32
+
+
+class Reports:
+    """Reports of the current version; the long one is made once for each version, by one thread at a time."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._making = threading.Lock()
+        self._report: tuple[int, dict[str, Any]] | None = None
+        self._watchers = 0
+
+    def quality(self) -> dict[str, Any]:
+        """What `capsid tokenizer report --json` prints."""
+        with self._making:
+            snapshot = self._service.snapshot
+            if self._report is None or self._report[0] != snapshot.version:
+                self._report = snapshot.version, finite(snapshot.tokenizer.quality().to_dict())
+            return self._report[1]
+
+    def facets(self, depth: int, count: int) -> dict[str, Any]:
+        """Items whose weight lies on two capsules."""
+        with self._making:
+            return _plain(self._service.snapshot.tokenizer.facets(depth=depth, count=count))
+
+    def merges(self, top: int) -> dict[str, Any]:
+        """The most used merged tokens."""
+        with self._making:
+            return _plain(self._service.snapshot.tokenizer.merges(top=top))
+
+    def watch(self) -> AsyncIterator[str]:
+        """Server-sent events, one a second, until the service stops."""
+        if self._watchers >= MOST_WATCHERS:
+            raise Refused(429, "too_many_watchers", f"{self._watchers} pages watch already")
+        return self._events()
+
+    async def _events(self) -> AsyncIterator[str]:
+        self._watchers += 1
+        try:
+            while not self._service.draining:
+                yield f"data: {json.dumps(self._now())}\n\n"
+                await asyncio.sleep(1.0)
+        finally:
+            self._watchers -= 1
+
+    def _now(self) -> dict[str, Any]:
+        service = self._service
+        counted = service.metrics.totals()
+        return {"ready": service.ready, "version": service.version, "queue": service.depth, **counted}
+
+
+def _plain(answer: Any) -> dict[str, Any]:
+    out: dict[str, Any] = finite(answer.to_dict())
+    return out
+
+
+def finite(value: Any) -> Any:
+    """Plain values with null where a number is not finite, for which JSON has no form."""
+    if isinstance(value, dict):
+        return {str(name): finite(v) for name, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
