@@ -141,6 +141,9 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
     with untrusted.interpreting(folder, KIND):
         about = untrusted.mapping(read_json(folder / "about.json"), "about.json")
         recipe = Recipe.from_dict(read_json(folder / "recipe.json"), kinds)
+        for name in ("tokenizer", "generator", "decoder"):
+            if not dataclasses.is_dataclass(getattr(recipe, name)):
+                raise untrusted.refuse(f"recipe.json: the {name} is not a part")
         tokenizer = ItemTokenizer.load(folder / "tokenizer", kinds)
         state = load_file(folder / "generator.safetensors")
         generator = fresh(recipe.generator).load_state(tokenizer.ids.layout, state)
@@ -148,8 +151,8 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
         trie = Trie.load(folder / "trie", memory_map=True)
         log = tuple(untrusted.mapping(entry, "log.json: an entry") for entry in read_json(folder / "log.json"))
         catalogue = _load_catalogue(folder, about, tokenizer.ids.items)
-        if len(trie) != len(tokenizer.ids) or int(trie.token.max()) >= tokenizer.ids.layout.vocabulary:
-            raise untrusted.refuse("the tree of ids and the ids are of different catalogues")
+        if not trie.holds(tokenizer.ids.prefix_free):
+            raise untrusted.refuse("the tree of ids does not hold the ids of the items")
         seed = untrusted.whole(about["seed"], "about.json: seed", least=-(2**63), most=2**64)
         dense = _load_dense(folder, recipe, generator, len(trie))
         return Stored(recipe, seed, Fitted(tokenizer, trie, generator, log, dense), catalogue)

@@ -86,7 +86,8 @@ def integers(
     if name not in arrays:
         raise refuse(f"{what} has no array {name!r}")
     array = arrays[name]
-    if array.ndim != 1 or array.dtype.kind not in "iu":
+    # Indices of 64 bits without a sign cannot be mixed with others.
+    if array.ndim != 1 or array.dtype.kind not in "iu" or array.dtype == np.uint64:
         raise refuse(f"{what}: {name} is not a row of whole numbers")
     if count is not None and len(array) != count:
         raise refuse(f"{what}: {name} has {len(array):,} numbers, not {count:,}")

@@ -328,5 +328,8 @@ class PopularityGenerator:
 
     def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> Self:
         """The scores as saved."""
-        self.logits_ = state["logits"]
+        logits = state["logits"]
+        if tuple(logits.shape) != (layout.vocabulary,) or logits.dtype != torch.float32 or logits.isnan().any():
+            raise ConfigError(f"the saved scores are not one number for each of {layout.vocabulary:,} tokens")
+        self.logits_ = logits
         return self

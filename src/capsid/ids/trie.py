@@ -170,6 +170,19 @@ class Trie:
             node = int(np.searchsorted(self.first_child, node, side="right")) - 1
         return tokens[::-1]
 
+    def holds(self, rows: Ragged) -> bool:
+        """Whether row i of these prefix-free token rows leads to a leaf where item i is, for all items."""
+        if len(rows) != len(self):
+            return False
+        nodes = np.zeros(len(rows), dtype=np.int64)
+        for depth in range(int(rows.lengths.max()) if len(rows) else 0):
+            going = np.flatnonzero(rows.lengths > depth)
+            nodes[going] = self.walk(nodes[going], rows.values[rows.offsets[:-1][going] + depth].astype(np.int64))
+            if (nodes[going] < 0).any():
+                return False
+        inside = (self.low[nodes] <= self.slots) & (self.slots < self.high[nodes])
+        return bool(self.is_leaf(nodes).all() and inside.all())
+
     def rows(self) -> Ragged:
         """The prefix-free token rows again, row i for item i."""
         depth, level, ids = 0, np.zeros(1, dtype=np.int64), []

@@ -1,0 +1,326 @@
+"""The mistakes that `mutants.py` plants: a file, a text that stands in it once, what it becomes, and who should notice.
+
+Each is something that a tired person writes: a wrong sign, an off-by-one, a forgotten sort, a check left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`tests` are paths below `tests/`, the narrowest that should notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+NOTICED = "noticed/test_planted_mistakes.py"
+MUTANTS = (
+    # Those of the issue, which once went unnoticed.
+    Mutant("validation reads test cases", "fitting.py", "split.valid", "split.test", (NOTICED,)),
+    Mutant(
+        "balance with the wrong sign",
+        "tokenize/capsules/losses.py",
+        "return math.log(len(mean_K)) + (mean_K",
+        "return math.log(len(mean_K)) - (mean_K",
+        (NOTICED,),
+    ),
+    Mutant(
+        "survival without the residual rule",
+        "tokenize/capsules/losses.py",
+        "alive_B * (1 - sure_B) * (1 - small_B)",
+        "alive_B * (1 - sure_B)",
+        (NOTICED,),
+    ),
+    Mutant(
+        "prefix counts of the sample",
+        "tokenize/capsules/stage_one.py",
+        "traces(network, job.vectors_NI)",
+        "traces(network, job.sample_NI)",
+        (NOTICED,),
+    ),
+    Mutant(
+        "one-sided p-value", "evaluate/significance.py", "min(1.0, 2 * (tail + 1)", "min(1.0, (tail + 1)", (NOTICED,)
+    ),
+    Mutant(
+        "joined key without missing", "encode/joined.py", "self.whiten, self.missing, ", "self.whiten, ", (NOTICED,)
+    ),
+    Mutant("joined key without ridge", "encode/joined.py", "self.missing, self.ridge)", "self.missing)", (NOTICED,)),
+    Mutant(
+        "precomputed key without missing",
+        "encode/precomputed.py",
+        "self.version, self.missing, hashes",
+        "self.version, hashes",
+        (NOTICED,),
+    ),
+    Mutant(
+        "text key without the cut",
+        "encode/text.py",
+        "self.model, self.max_tokens, texts",
+        "self.model, texts",
+        (NOTICED,),
+    ),
+    Mutant(
+        "block means of all rows",
+        "encode/joined.py",
+        "known_MD = block_ND[has_evidence(block_ND)].astype",
+        "known_MD = block_ND.astype",
+        (NOTICED,),
+    ),
+    Mutant(
+        "gate logits not in merge order",
+        "tokenize/merging/semantic_bpe.py",
+        "self.probability(pairs.logit[rows])",
+        "self.probability(pairs.logit[np.sort(rows)])",
+        (NOTICED,),
+    ),
+    Mutant(
+        "score before probability",
+        "tokenize/merging/semantic_bpe.py",
+        "-pairs.score(self.settings.alpha[1]), -pi])",
+        "-pi, -pairs.score(self.settings.alpha[1])])",
+        (NOTICED,),
+    ),
+    Mutant(
+        "biases not centred",
+        "tokenize/capsules/initialise.py",
+        "GAIN * (bias_KC - bias_KC.mean(0))",
+        "GAIN * bias_KC",
+        (NOTICED,),
+    ),
+    Mutant("store line not fsynced", "bench/store.py", "        os.fsync(handle)\n", "", (NOTICED,)),
+    Mutant("gzip with a time stamp", "data/prepared.py", "compresslevel=6, mtime=0)", "compresslevel=6)", (NOTICED,)),
+    Mutant(
+        "optimistic check reversed",
+        "bench/check.py",
+        'variants["recall@10:optimistic"] >=',
+        'variants["recall@10:optimistic"] <=',
+        (NOTICED,),
+    ),
+    Mutant(
+        "k-means without the block shape",
+        "tokenize/kmeans.py",
+        "        padded[: len(part)] = part\n",
+        "        padded = np.ascontiguousarray(part)\n",
+        (NOTICED,),
+    ),
+    Mutant(
+        "counts of held-out items",
+        "data/item_table.py",
+        "np.bincount(train.values",
+        "np.bincount(dataset.sequences.values",
+        (NOTICED,),
+    ),
+    # Files: nothing is lost, nothing is overwritten.
+    Mutant(
+        "partial written without truncating",
+        "artifacts.py",
+        "                file.truncate()\n",
+        "",
+        ("helpers/test_artifacts.py",),
+    ),
+    Mutant(
+        "rename before fsync is skipped",
+        "artifacts.py",
+        "                os.fsync(handle)\n",
+        "",
+        ("helpers/test_artifacts.py",),
+    ),
+    Mutant(
+        "another kind is replaced",
+        "artifacts.py",
+        "        if standing != kind:\n",
+        "        if False:\n",
+        ("helpers/test_artifacts.py",),
+    ),
+    Mutant(
+        "replaced without being asked",
+        "artifacts.py",
+        "        if not replace:\n",
+        "        if False:\n",
+        ("helpers/test_artifacts.py",),
+    ),
+    Mutant(
+        "the old folder is not restored",
+        "artifacts.py",
+        "            os.replace(leftover, path)\n        elif",
+        "            pass\n        elif",
+        ("helpers/test_artifacts.py",),
+    ),
+    Mutant(
+        "living writers' folders are leftovers",
+        "artifacts.py",
+        "        if lock_handle(handle):\n",
+        "        if True:\n",
+        ("helpers/test_artifacts.py",),
+    ),
+    Mutant(
+        "symlinks are replaced",
+        "artifacts.py",
+        "if path.is_symlink() else path",
+        "if False else path",
+        ("helpers/test_artifacts.py",),
+    ),
+    Mutant(
+        "unlisted files are let in",
+        "artifacts.py",
+        "        if name not in listed:\n",
+        "        if False:\n",
+        ("helpers/test_artifacts.py",),
+    ),
+    Mutant(
+        "hashes are not compared",
+        "artifacts.py",
+        "if file_hash(path / name) != listed[name]",
+        "if False",
+        ("helpers/test_artifacts.py",),
+    ),
+    Mutant("parents in a manifest", "artifacts.py", ' or ".." in parts', "", ("helpers/test_artifacts.py",)),
+    Mutant(
+        "special files are let in",
+        "artifacts.py",
+        "elif not stat.S_ISREG(mode):",
+        "elif False:",
+        ("helpers/test_artifacts.py",),
+    ),
+    Mutant(
+        "a lock that nobody holds",
+        "locks.py",
+        "        if _is_at(handle, path):\n",
+        "        if True:\n",
+        ("helpers/test_locks.py",),
+    ),
+    Mutant(
+        "a lock file stays",
+        "locks.py",
+        "            path.unlink(missing_ok=True)\n",
+        "            pass\n",
+        ("helpers/test_locks.py",),
+    ),
+    Mutant(
+        "claims are not compared",
+        "arrays.py",
+        "    if claimed != there:\n",
+        "    if False:\n",
+        ("helpers/test_arrays.py",),
+    ),
+    Mutant(
+        "compressed arrays are unpacked",
+        "arrays.py",
+        "if any(m.compress_type not in allowed for m in members)",
+        "if False",
+        ("helpers/test_arrays.py",),
+    ),
+    Mutant("control characters stay", "printable.py", "    *range(0x20),\n", "", ("helpers/test_printable.py",)),
+    Mutant("C1 controls stay", "printable.py", "    *range(0x7F, 0xA0),\n", "", ("helpers/test_printable.py",)),
+    Mutant(
+        "weights are not compared",
+        "blocks/weights.py",
+        "        if wanted.get(name) != given.get(name):\n",
+        "        if False:\n",
+        ("blocks/test_weights.py",),
+    ),
+    Mutant(
+        "NaN weights are taken",
+        "blocks/weights.py",
+        "if not torch.isfinite(tensor).all()",
+        "if False",
+        ("blocks/test_weights.py",),
+    ),
+    Mutant(
+        "a checkpoint's bytes are not compared",
+        "train/checkpoint.py",
+        'if _digest(tensors, text) != metadata["sha256"]',
+        "if False",
+        ("cli/test_cli_out.py", "train/test_checkpoint.py"),
+    ),
+    Mutant(
+        "other k are forgotten",
+        "evaluate/kept.py",
+        "    return {**old, **{n: v",
+        "    return {**{n: v",
+        ("cli/test_cli_out.py",),
+    ),
+    # Data.
+    Mutant(
+        "separator by width alone",
+        "data/columns.py",
+        "return sum(name.strip().lower() in known for name in names), len(names)",
+        "return 0, len(names)",
+        ("data/test_data_forms.py",),
+    ),
+    Mutant(
+        "months for days", "data/columns.py", 'return ["%d/%m/%Y"]', 'return ["%m/%d/%Y"]', ("data/test_data_forms.py",)
+    ),
+    Mutant(
+        "ambiguous dates are guessed",
+        "data/columns.py",
+        "if int(second) > 12 >= int(first) else []",
+        "if int(second) >= 0 else []",
+        ("data/test_data_forms.py",),
+    ),
+    Mutant("rows without columns", "data/frames.py", "    if rest.width:\n", "    if True:\n", (NOTICED,)),
+    Mutant(
+        "ties by another order",
+        "data/frames.py",
+        "np.lexsort((times_E, users_E))",
+        "np.lexsort((-times_E, users_E))",
+        ("data/test_data_tables.py",),
+    ),
+    Mutant(
+        "two items fewer per history",
+        "data/split.py",
+        "ends = np.where(lengths >= 3, lengths - 2, lengths)",
+        "ends = np.where(lengths >= 3, lengths - 1, lengths)",
+        ("data/test_data_splits.py",),
+    ),
+    # Ids, search, metrics.
+    Mutant(
+        "suffix of another item",
+        "ids/layout.py",
+        "int(suffixes.max()) >= self.suffix",
+        "int(suffixes.max()) > self.suffix",
+        ("ids/test_layout.py",),
+    ),
+    Mutant(
+        "codes beyond their codebook",
+        "ids/layout.py",
+        "codes.values >= sizes[depth]",
+        "codes.values > sizes[depth]",
+        ("ids/test_layout.py",),
+    ),
+    Mutant("leaves out of order", "ids/trie.py", "leaves[np.argsort(starts)]", "leaves", ("ids/test_trie.py",)),
+    Mutant(
+        "merges at twice the speed",
+        "ids/merges.py",
+        "if self.passes > len(self)",
+        "if self.passes >= len(self)",
+        ("ids/test_merges.py",),
+    ),
+    Mutant(
+        "a trie of other places",
+        "ids/trie.py",
+        "        below = (self.first_child[:-1] > np.arange(nodes)).all()\n",
+        "        below = True\n",
+        ("ids/test_stored_trie.py",),
+    ),
+    Mutant(
+        "k of zero",
+        "evaluate/metrics.py",
+        "or not 1 <= k <= MOST_K",
+        "or not 0 <= k <= MOST_K",
+        ("cli/test_cli_odd_values.py",),
+    ),
+    Mutant(
+        "true is a number",
+        "evaluate/metrics.py",
+        "if isinstance(k, bool) or not",
+        "if not",
+        ("cli/test_cli_odd_values.py",),
+    ),
+)
