@@ -1,4 +1,4 @@
-"""The masked generator: what it foretells it does not see, padding is not there, and a certain world is learnt."""
+"""The masked generator: it does not see what it predicts, ignores padding, and learns a deterministic world."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_some_sequences_hide_their_last_item_alone() -> None:
     assert torch.equal(last_BL.nonzero()[:, 1], torch.arange(500) % 8), "outside training it is always the last"
 
 
-def test_what_is_foretold_is_not_seen() -> None:
+def test_masked_items_are_not_seen() -> None:
     """Another item behind the mask gives the same rows, in training too; a seen one does not."""
     network = network_of(masked(4, dropout=0.0, embedding_dropout=0.0))
     rows = [[3, 1, 4, 11], [3, 1, 4, 9], [3, 2, 4, 9]]
@@ -245,7 +245,7 @@ def test_ids_of_more_tokens_are_refused() -> None:
         MaskedGenerator().build(pairs, np.ones(2), seed=0)
     generator = masked()
     state, _ = first_scores(generator, IDS.read(random_histories(0, ITEMS, [2]), last=6))
-    with pytest.raises(ConfigError, match="one token an item"):
+    with pytest.raises(ConfigError, match="one token per item"):
         generator.step(state, torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.long))
 
 

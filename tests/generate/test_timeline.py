@@ -131,7 +131,7 @@ def test_a_beam_as_wide_as_the_catalogue_is_exact() -> None:
     np.testing.assert_allclose(wide.scores_UF, by_leaf_UF, atol=2e-4)
 
 
-def test_a_later_item_does_not_change_what_is_foretold_of_earlier_ones() -> None:
+def test_a_later_item_does_not_change_earlier_predictions() -> None:
     generator = timeline(2)
     rows = [[3, 1, 4, 1, 5], [3, 1, 4, 9, 2]]
     a, b = (generator.network.predict(IDS.lesson(Ragged.from_rows([r]), last=6)).hidden_ND for r in rows)

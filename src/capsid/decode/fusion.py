@@ -21,7 +21,7 @@ from capsid.blocks.segments import segment_logsumexp
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
 from capsid.decode.protocol import Dense
-from capsid.decode.ranked import RankedItems, RankedLeaves, leaf_places
+from capsid.decode.ranked import RankedItems, RankedLeaves, leaf_slots
 from capsid.decode.reader import Reader
 from capsid.errors import ConfigError
 from capsid.ids.layout import PAD
@@ -53,23 +53,23 @@ class BeamFusion:
             raise ConfigError("decoder=fusion needs item vectors", hint="add the term 'dense', or set decoder=beam")
         wanted = min(max(self.width, k), len(reader.trie))
         leaves = BeamSearch(width=self.width).leaves(reader, histories, wanted, allowed)
-        places = leaf_places(reader.trie, leaves.leaves_UF, allowed)
+        slots = leaf_slots(reader.trie, leaves.leaves_UF, allowed)
         expected_UFC = reader.dense.expected(rows_after(reader, histories, leaves.leaves_UF))
-        scores_E = self._scores(reader.trie, reader.dense, leaves, places, expected_UFC)
-        return _best(reader.trie, leaves, places, scores_E, k)
+        scores_E = self._scores(reader.trie, reader.dense, leaves, slots, expected_UFC)
+        return _best(reader.trie, leaves, slots, scores_E, k)
 
     def _scores(
-        self, trie: Trie, dense: Dense, leaves: RankedLeaves, places: Ragged, expected_UFC: Tensor
+        self, trie: Trie, dense: Dense, leaves: RankedLeaves, slots: Ragged, expected_UFC: Tensor
     ) -> np.ndarray:
-        """Log of the product of both softmaxes, for every item of every leaf in turn."""
+        """Log of the product of both softmaxes, for every item of every leaf, in order."""
         users, width = leaves.leaves_UF.shape
         there_UF = torch.from_numpy(leaves.leaves_UF >= 0)
         beams_UF = torch.where(there_UF, torch.from_numpy(leaves.scores_UF), 0.0) * self.beam_temperature
         beams_UF = beams_UF.masked_fill(~there_UF, -torch.inf)
-        # A user without any leaf has no items either: what stands in that row is never looked at.
+        # A user without leaves has no items either, so that row is never read.
         beams_UF = beams_UF - beams_UF.logsumexp(1, keepdim=True)
-        cell_E = torch.from_numpy(places.row_numbers)
-        item_E = torch.from_numpy(trie.items[places.values].astype(np.int64))
+        cell_E = torch.from_numpy(slots.row_numbers)
+        item_E = torch.from_numpy(trie.items[slots.values].astype(np.int64))
         cosines_E = pair_products(expected_UFC.flatten(0, 1), dense.vectors_NC, cell_E, item_E)
         dense_E, user_E = cosines_E * self.dense_temperature, cell_E // width
         totals_U = segment_logsumexp(dense_E, user_E, users)
@@ -94,16 +94,16 @@ def rows_after(reader: Reader, histories: Ragged, leaves_UF: np.ndarray) -> Tens
     return out_UFD
 
 
-def _best(trie: Trie, leaves: RankedLeaves, places: Ragged, scores_E: np.ndarray, k: int) -> RankedItems:
+def _best(trie: Trie, leaves: RankedLeaves, slots: Ragged, scores_E: np.ndarray, k: int) -> RankedItems:
     """The k best items of every user. Items stand in the order of plain beam search, which a stable sort keeps."""
     users, width = leaves.leaves_UF.shape
-    user_E = places.row_numbers // width
+    user_E = slots.row_numbers // width
     order_E = np.lexsort((-scores_E, user_E))
     rank_E = Ragged.ranges(0, np.bincount(user_E, minlength=users)).values
     kept = rank_E < k
     user, rank, chosen = user_E[kept], rank_E[kept], order_E[kept]
     items_UK = np.full((users, k), -1, dtype=np.int64)
     scores_UK = np.full((users, k), -np.inf, dtype=np.float32)
-    items_UK[user, rank] = trie.items[places.values[chosen]]
+    items_UK[user, rank] = trie.items[slots.values[chosen]]
     scores_UK[user, rank] = scores_E[chosen]
     return RankedItems(items_UK, scores_UK, leaves.seen_U)

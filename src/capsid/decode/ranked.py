@@ -79,7 +79,7 @@ class RanksLeaves(Protocol):
 def expand(trie: Trie, ranked: RankedLeaves, k: int, allowed: Filter | None) -> Buckets:
     """Buckets in order of score, items of a bucket in its order, without those that the filter blocks."""
     users, width = ranked.leaves_UF.shape
-    slots = leaf_places(trie, ranked.leaves_UF, allowed)
+    slots = leaf_slots(trie, ranked.leaves_UF, allowed)
     cell, slot = slots.row_numbers, slots.values
     sizes_UF = slots.lengths.reshape(users, width)
     before_UF = np.cumsum(sizes_UF, axis=1) - sizes_UF
@@ -93,10 +93,10 @@ def expand(trie: Trie, ranked: RankedLeaves, k: int, allowed: Filter | None) -> 
     return Buckets(RankedItems(items, scores, ranked.seen_U), before_UF, sizes_UF)
 
 
-def leaf_places(trie: Trie, leaves_UF: np.ndarray, allowed: Filter | None) -> Ragged:
-    """Places in the trie's order of the items that leaves hold, without what the filter forbids.
+def leaf_slots(trie: Trie, leaves_UF: np.ndarray, allowed: Filter | None) -> Ragged:
+    """The slots of the items of leaves, without those that the filter blocks.
 
-    One row per leaf of each user, counted user by user; empty where there is no leaf.
+    One row per leaf of each user, numbered user by user; empty where there is no leaf.
     """
     there = leaves_UF >= 0
     nodes = np.where(there, leaves_UF, 0)

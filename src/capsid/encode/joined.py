@@ -152,7 +152,7 @@ class JoinedEncoder:
             if "predictor" in own and lacking.any():
                 others_NO = np.concatenate(reduced[:i] + reduced[i + 1 :], axis=1)
                 filled[i] = reduced[i].copy()
-                # At the regression's own length, not length one: what is only foretold should weigh less
+                # At the regression's own length, not length one: predicted values should weigh less
                 # (docs/vectors.md has the measurement).
                 filled[i][lacking] = others_NO[lacking] @ own["predictor"]
         weights = self.weights or (1.0,) * len(filled)

@@ -1,7 +1,7 @@
-"""Train a generator on histories under a list of loss terms: data in, `capsid.train` does the rest.
+"""Train a generator on histories under a list of loss terms. Prepares the data; `capsid.train` runs the loop.
 
-Every next item of every training sequence is a target once an epoch; a sequence longer than the model's history is
-cut into pieces that overlap by one item, so that no target is lost.
+Every next item of every training sequence is a target once per epoch. A sequence longer than the model's history is cut
+into pieces that overlap by one item, so that no target is lost.
 """
 
 from __future__ import annotations
@@ -48,11 +48,14 @@ def fit_generator(
     """Train the parameters whose names match `learns` (shell patterns); the others stay as they are.
 
     `steps` are the steps of the schedule to train now, all of them by default.
-    Terms that learn are trained as well. Sequences are augmented anew at every step.
+    Terms with parameters are trained too. Sequences are augmented again at every step.
     """
     pieces = training_pieces(sequences, generator.history)
     if not len(pieces):
-        raise DataError("no training sequence has two or more items", hint="there is no next item to learn from")
+        raise DataError(
+            "no training sequence has two or more items",
+            hint="give longer histories: the next item is what a generator learns",
+        )
     tokens = ids.prefix_free.lengths[pieces.values]
     lengths = pieces.sums(tokens)
     network = generator.network
@@ -67,7 +70,7 @@ def fit_generator(
         lesson = ids.lesson(items, last=generator.history + 1, rng=numpy_rng(seed, "reading", step))
         total = objective.loss(lesson, network)
         if training.equal_targets:
-            # Batches hold sequences of near-equal length, so their numbers of targets differ much.
+            # Sequences of a batch have similar lengths, so batches differ much in their number of targets.
             total = total * (int((items.lengths - 1).sum()) / usual)
         return Loss(total, int(lesson.batch.lengths_B.sum()) - len(lesson.batch))
 

@@ -1,6 +1,6 @@
 """Generators as parts of a recipe: the trained Transformers, and the popularity counter that needs no training.
 
-All answer the decoder's protocol (start, step). None knows items: tokens in, scores of tokens out.
+All implement the decoder's protocol. None knows items: tokens in, scores of tokens out.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from capsid.settings import check_settings, setting
 
 
 class Generator(Protocol):
-    """What a recipe's generator can do. `history` is how many items it reads."""
+    """The generator of a recipe. `history` is how many items it reads."""
 
     kind: ClassVar[str]
     history: int
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
-        """Make the weights for these ids; `vectors` may start the token embeddings. Returns self."""
+        """Create the weights for these ids; `vectors` may initialise the token embeddings. Returns self."""
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[Any, Tensor]:
         """See `capsid.decode.protocol`."""
@@ -55,7 +55,7 @@ class Generator(Protocol):
 
 @runtime_checkable
 class Trainable(Generator, Protocol):
-    """A generator whose scores come from a network that learns."""
+    """A generator with a trainable network."""
 
     @property
     def network(self) -> GeneratorNetwork:
@@ -89,19 +89,19 @@ class TransformerGenerator:
     attention_dropout: float = setting(0.0, "Dropout of attention weights.", least=0, most=0.99)
     hidden_dropout: float = setting(0.0, "Dropout inside the feed-forward layers.", least=0, most=0.99)
     history: int = setting(50, "How many of a user's latest items are read.", least=1)
-    warm_start: bool = setting(True, "Whether token embeddings start from the tokenizer's centres.")
+    warm_start: bool = setting(True, "Whether token embeddings are initialised with the tokenizer's centres.")
     compose: bool = setting(True, "Whether a merged token's embedding is the sum of its members' and its own.")
     cosine_temperature: float = setting(
-        0.0, "Tokens are scored by cosines divided by this; 0: by inner products.", least=0
+        0.0, "Tokens are scored by cosine divided by this; 0: by inner product.", least=0
     )
     score_length: bool = setting(
-        False, "Whether a cosine is multiplied by a learnt power of the token vector's length, at first the 0th."
+        False, "Whether the cosine is multiplied by a learnt power of the token vector's length, initially 0."
     )
-    token_bias: bool = setting(False, "Whether each token has a learnt number added to its scores.")
+    token_bias: bool = setting(False, "Whether each token has a learnt bias.")
     own_dropout: float = setting(
-        0.0, "Share of merged tokens whose own vectors are left out at a training step.", least=0, most=0.99
+        0.0, "Share of merged tokens whose own vectors are dropped in a training step.", least=0, most=0.99
     )
-    input_scale: float = setting(1.0, "Token embeddings are multiplied by this where they enter.", above=0)
+    input_scale: float = setting(1.0, "Token embeddings are multiplied by this at the input.", above=0)
     initial: str = setting(
         "small", "Spread of fresh weights: 0.02, or by the sizes of a matrix.", choices=("small", "xavier")
     )
@@ -134,7 +134,7 @@ class TransformerGenerator:
         return self.network.start(histories, inputs_RD)
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
-        """One token more for every beam."""
+        """One more token for every beam."""
         return self.network.step(state, parents_UW, tokens_UW)
 
     def scores(self, state: State, rows_UWD: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class TransformerGenerator:
         if self.score_length and not self.cosine_temperature:
             raise ConfigError(
                 "generator.score_length needs a generator.cosine_temperature above 0",
-                hint="inner products have the length already",
+                hint="inner products contain the length already",
             )
 
     def _shape(self, layout: TokenLayout) -> NetworkShape:
@@ -212,32 +212,32 @@ class SasRecGenerator(TransformerGenerator):
 
 @dataclass(kw_only=True)
 class TimelineGenerator(TransformerGenerator):
-    """One position an item, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`.
+    """One position per item, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`.
 
-    `reads`: heads weigh by distance alone (`mixing`), or attention learns how far back counts how much (`distances`) or
-    has an embedding a place (`places`). With `repeats` it learns from the data how likely an item is to be taken again.
+    `reads`: heads weigh by distance alone (`mixing`), or attention has learnt biases of distances (`distances`) or
+    position embeddings (`places`). With `repeats` it learns how likely users are to return to an item.
     """
 
     kind: ClassVar[str] = "timeline"
     layers: int = setting(2, "Layers that read the history, one position per item.", least=1)
     cosine_temperature: float = setting(
-        0.06, "Tokens are scored by cosines divided by this; 0: by inner products.", least=0
+        0.06, "Tokens are scored by cosine divided by this; 0: by inner product.", least=0
     )
     soft_input: int = setting(
         0,
-        "History items enter as mixtures of so many of their strongest codes at each depth; 0: as their codes alone.",
+        "History items are read as mixtures of this many of their strongest codes at each depth; 0: as hard codes.",
         least=0,
     )
     soft_sharpness: float = setting(
-        1.0, "Power that the weights of such mixtures are raised to; above 1 the strongest counts for more.", above=0
+        1.0, "Power of the weights of these mixtures; above 1 the strongest code counts for more.", above=0
     )
-    depth_layers: int = setting(1, "Transformer layers that predict the next item's tokens in turn.", least=1)
+    depth_layers: int = setting(1, "Transformer layers that predict the next item's tokens one by one.", least=1)
     reads: str = setting(
         "mixing",
         "How the history is read: by distance alone, or by attention with distances or with positions.",
         choices=READINGS,
     )
-    repeats: bool = setting(True, "Whether the probability that a user takes an item again is learnt.")
+    repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
 
     def _network(self, layout: TokenLayout) -> TimelineTransformer:
         return TimelineTransformer(
@@ -247,10 +247,10 @@ class TimelineGenerator(TransformerGenerator):
 
 @dataclass(kw_only=True)
 class MaskedGenerator(TransformerGenerator):
-    """Attention both ways over one-token ids, trained to fill in masked items: see `capsid.generate.masked`.
+    """Bidirectional attention over one-token ids, trained to predict masked items: see `capsid.generate.masked`.
 
-    `mask` is the share of a sequence's items that is hidden at once; a share `only_last` of the sequences has its last
-    item hidden and no other, which is how histories come when something is recommended.
+    `mask` is the share of a sequence's items that is masked. In a share `only_last` of the sequences only the last
+    item is masked, as when items are recommended.
     """
 
     kind: ClassVar[str] = "masked"
@@ -259,7 +259,7 @@ class MaskedGenerator(TransformerGenerator):
     only_last: float = setting(0.1, "Share of the sequences in which only the last item is masked.", least=0, most=1)
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
-        """Fresh weights; ids must have one token an item, for a mask stands for one token."""
+        """Fresh weights; ids must have one token per item, because a mask replaces one token."""
         if int(ids.prefix_free.lengths.max()) != 1:
             raise ConfigError("the masked generator needs one-token ids", hint="use the atomic tokenizer")
         return super().build(ids, counts, seed=seed, vectors=vectors)
@@ -269,14 +269,14 @@ class MaskedGenerator(TransformerGenerator):
 
 
 def _start_tokens(embedding: nn.Embedding, vectors_VD: np.ndarray, seed: int) -> None:
-    """Put given vectors in the rows that have one, rotated or projected to the width, scaled to the usual spread."""
+    """Copy the given vectors into their rows, rotated or projected to the width, scaled to the usual deviation."""
     given = np.flatnonzero(np.isfinite(vectors_VD).all(axis=1))
     if not len(given):
         return
     vectors = torch.from_numpy(vectors_VD[given].astype(np.float32))
     width = embedding.weight.shape[1]
     if vectors.shape[1] != width:
-        # A random orthonormal map keeps inner products as well as any map that knows nothing can.
+        # A random orthonormal map preserves inner products in expectation.
         source = torch.Generator().manual_seed(child_seed(seed, "warm start"))
         square = torch.randn(max(vectors.shape[1], width), max(vectors.shape[1], width), generator=source)
         vectors = vectors @ torch.linalg.qr(square)[0][: vectors.shape[1], :width]
@@ -287,7 +287,7 @@ def _start_tokens(embedding: nn.Embedding, vectors_VD: np.ndarray, seed: int) ->
 
 @dataclass(kw_only=True)
 class PopularityGenerator:
-    """Scores every token by how often training took it, whatever the history: the floor of every table."""
+    """Scores every token by its training count, whatever the history: the simplest baseline."""
 
     kind: ClassVar[str] = "popularity"
     history: int = setting(1, "How many of a user's latest items are read.", least=1)
@@ -296,7 +296,7 @@ class PopularityGenerator:
         check_settings(self)
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
-        """Count tokens; ids must have one token an item, or prefixes would be scored as if they were items."""
+        """Count tokens; ids must have one token per item, or prefixes would be scored like items."""
         if int(ids.prefix_free.lengths.max()) != 1:
             raise ConfigError("the popularity generator needs one-token ids", hint="use the atomic tokenizer")
         logits = np.full(ids.layout.vocabulary, -1e9, dtype=np.float32)
@@ -309,7 +309,7 @@ class PopularityGenerator:
         return None, torch.zeros(len(histories), 1, 0)
 
     def step(self, state: None, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[None, Tensor]:
-        """Ids end after one token, so a step only happens while scoring padding."""
+        """Ids end after one token, so a step happens only for padding."""
         return None, torch.zeros(*tokens_UW.shape, 0)
 
     def scores(self, state: None, rows_UWD: Tensor) -> Tensor:

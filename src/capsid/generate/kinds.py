@@ -1,4 +1,4 @@
-"""The generators and loss terms that there are, by kind."""
+"""All generators and loss terms by kind."""
 
 from __future__ import annotations
 

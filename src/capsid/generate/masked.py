@@ -1,7 +1,7 @@
-"""A Transformer that looks both ways and fills in what is hidden (BERT4Rec, Sun et al. 2019, arXiv 1904.06690).
+"""A bidirectional Transformer that predicts masked items (BERT4Rec, Sun et al. 2019, arXiv 1904.06690).
 
-One position an item, so ids have one token. In training some items are hidden behind a mask and foretold from all the
-others; to recommend, a mask is put after the history. Knows tokens only. Shapes as in `capsid.generate.network`.
+One position per item, so ids have one token. In training some items are masked and predicted from all others; to
+recommend, a mask is appended to the history. Knows tokens only. Shapes as in `capsid.generate.network`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from capsid.ragged import Ragged
 
 
 class MaskedTransformer(GeneratorNetwork):
-    """Token and place embeddings, a vector for what is hidden, blocks without a causal mask, tied logits."""
+    """Token and position embeddings, a mask vector, blocks without a causal mask, tied logits."""
 
     def __init__(self, shape: NetworkShape, share: float, only_last: float) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class MaskedTransformer(GeneratorNetwork):
         self.token.start()
 
     def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None, *, closing: bool = False) -> Predictions:
-        """Hidden rows of masked items, and the items (section 3.6, Eq. 8). Outside training the last one is masked."""
+        """Hidden rows of masked items, and these items (BERT4Rec, Eq. 8). Outside training the last item is masked."""
         refuse_closing(closing)
         batch = lesson.batch
         tokens_BL, lengths_B = torch.from_numpy(batch.tokens_BL), torch.from_numpy(batch.lengths_B)
@@ -59,7 +59,7 @@ class MaskedTransformer(GeneratorNetwork):
         return Predictions(x_BLD[masked_BL], targets, self.token.vectors())
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
-        """Read every history with a mask after it; the row behind the mask."""
+        """Read every history with a mask appended; the row of the mask."""
         users, lengths_U = torch.arange(len(histories)), torch.from_numpy(histories.lengths_B)
         tokens_UL = F.pad(torch.from_numpy(histories.tokens_BL), (0, 1), value=PAD)
         masked_UL = torch.zeros_like(tokens_UL, dtype=torch.bool)
@@ -70,11 +70,11 @@ class MaskedTransformer(GeneratorNetwork):
         return State((), masked_UL, lengths_U, self.token.vectors()), x_ULD[users, lengths_U][:, None]
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
-        """Never needed: an item is its first token."""
-        raise ConfigError("the masked generator foretells one token an item", hint="use the atomic tokenizer")
+        """Not needed: an item has one token."""
+        raise ConfigError("the masked generator predicts one token per item", hint="use the atomic tokenizer")
 
     def _choose(self, real_BL: Tensor, lengths_B: Tensor) -> Tensor:
-        """What to hide: in training a share of every sequence, at least one item, and of some just the last."""
+        """Masked positions: in training a share of every sequence, at least one item, and in some only the last."""
         last_BL = torch.arange(real_BL.shape[1]) == (lengths_B - 1)[:, None]
         if not self.training:
             return last_BL
@@ -83,10 +83,10 @@ class MaskedTransformer(GeneratorNetwork):
         return torch.where(torch.rand(len(real_BL), 1) < self.only_last, last_BL, some_BL & real_BL)
 
     def _read(self, tokens_BL: Tensor, masked_BL: Tensor, lengths_B: Tensor, extra_BLD: Tensor | None = None) -> Tensor:
-        """Last hidden rows of whole sequences, before the last norm. Padding stands at the end of a row."""
+        """Last hidden rows of whole sequences, before the last norm. Padding is at the end of a row."""
         x_BLD = self.token(tokens_BL) if extra_BLD is None else self.token(tokens_BL) + extra_BLD
         x_BLD = x_BLD if self.shape.input_scale == 1.0 else x_BLD * self.shape.input_scale
-        # The mask stands where the next item would: after the last position of a history.
+        # The mask takes the position of the next item: after the last one of a history.
         number_BL = counted(torch.arange(tokens_BL.shape[1])[None], lengths_B.numpy() - 1, self.shape)
         x_BLD = torch.where(masked_BL[..., None], self.mask, x_BLD) + F.embedding(number_BL, self.place.weight)
         x_BLD = dropout(x_BLD, self.shape.embedding_dropout, self.training)

@@ -1,8 +1,8 @@
 """The causal Transformer over flattened item tokens, and its two ways to run: whole sequences and cached steps.
 
-Pre-LayerNorm, GELU, tied token embeddings (CapsID, arXiv 2605.05096, appendix A.3). A position is the sum of
-its token, its item's place in the history and its depth in the item, so ids of any length fit. Knows tokens only: no
-items, no trie, no optimiser. Shapes as in `capsid.blocks.layers`; V tokens of the vocabulary.
+Pre-LayerNorm, GELU, tied token embeddings (CapsID, arXiv 2605.05096, appendix A.3). The input is the sum of
+the embeddings of a token, its item's position in the history and its depth in the item, so ids may have any length.
+Knows tokens only: no items, no trie, no optimiser. Shapes as in `capsid.blocks.layers`; V tokens of the vocabulary.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Hidden rows from which tokens are predicted, one for each token of `targets` (one row per item) in turn.
+    """Hidden rows from which tokens are predicted, one for each token of `targets` (one row per item), in order.
 
-    `vectors` are those of all tokens; `added` is what scores have besides the product of row and vector. `ends_MD` are
+    `vectors` are those of all tokens; `added` is added to the products of rows and vectors. `ends_MD` are
     the rows after each item's last token, where they were asked for.
     """
 
@@ -99,7 +99,7 @@ class GeneratorNetwork(nn.Module):
     def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None, *, closing: bool = False) -> Predictions:
         """Read whole sequences; the rows that predict the tokens of the lesson's items, in order.
 
-        `inputs_RD` is added to what the network reads, one row for each real token in turn. With `closing` the rows
+        `inputs_RD` is added to what the network reads, one row for each real token, in order. With `closing` the rows
         after the items' last tokens are given too.
         """
         raise NotImplementedError
@@ -113,7 +113,7 @@ class GeneratorNetwork(nn.Module):
         raise NotImplementedError
 
     def logits(self, rows: Tensor, vectors: TokenVectors) -> Tensor:
-        """Products of rows with all tokens: scores before anything is added to them."""
+        """Products of rows with all token vectors: scores before anything is added."""
         return F.linear(self.norm(rows), vectors.score_VS)
 
     def scores(self, state: State, rows_UWD: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class GeneratorNetwork(nn.Module):
 
 
 class TokenNetwork(GeneratorNetwork):
-    """What networks over tokens have in common: token and depth embeddings, a last LayerNorm, tied scores."""
+    """Common base of networks over tokens: token and depth embeddings, a last LayerNorm, tied scores."""
 
     def __init__(self, shape: NetworkShape, members: Ragged | None = None) -> None:
         super().__init__()
@@ -147,11 +147,11 @@ class TokenNetwork(GeneratorNetwork):
         self.token.start()
 
     def _entering(self, x: Tensor) -> Tensor:
-        """Token embeddings as they enter, before places and depths are added."""
+        """Token embeddings at the input, before those of positions and depths are added."""
         return x if self.shape.input_scale == 1.0 else x * self.shape.input_scale
 
     def _stepped(self, blocks: nn.ModuleList, x_UWD: Tensor, state: State, parents_UW: Tensor) -> tuple[State, Tensor]:
-        """One new position a beam through blocks with caches."""
+        """One new position per beam through blocks with caches."""
         caches = []
         for block, old in zip(blocks, state.caches):
             assert isinstance(block, Block)
@@ -193,7 +193,7 @@ class CausalTransformer(TokenNetwork):
         extra_BLD: Tensor | None = None,
         empty_B: Tensor | None = None,
     ) -> Tensor:
-        """Last hidden rows of whole sequences, before the last norm. Padding stands at the end of a row."""
+        """Last hidden rows of whole sequences, before the last norm. Padding is at the end of a row."""
         x = self._embed(vectors, tokens_BL, positions_BL, depths_BL)
         x = x if extra_BLD is None else x + extra_BLD
         for block in self.blocks:
@@ -241,7 +241,7 @@ def refuse_closing(closing: bool) -> None:
 
 
 def token_table(shape: NetworkShape, members: Ragged | None = None) -> TokenTable:
-    """The embeddings that a shape asks for."""
+    """The token table of a shape."""
     return TokenTable(
         shape.vocabulary,
         shape.width,
@@ -254,15 +254,15 @@ def token_table(shape: NetworkShape, members: Ragged | None = None) -> TokenTabl
 
 
 def counted(positions_BL: Tensor, read_B: np.ndarray, shape: NetworkShape) -> Tensor:
-    """Numbers of position embeddings: from the start, or such that the last of `read` positions has history - 1."""
+    """Indices of position embeddings: from the start, or so that the last of `read` positions gets history - 1."""
     if shape.positions_from == "start":
         return positions_BL
-    # Nothing reads padding, whatever its number: it only must not run over the table's end.
+    # Padding is never read; its index only has to stay inside the table.
     return (positions_BL + torch.from_numpy(shape.history - read_B)[:, None]).clamp_max(shape.history)
 
 
 def padded(batch: TokenBatch, rows_RD: Tensor) -> Tensor:
-    """A row for each real token of a batch, put where the token stands; zeros elsewhere. Shape: (B, L, D)."""
+    """One row per real token, scattered to its position in the batch; zeros elsewhere. Shape: (B, L, D)."""
     slots_R = torch.from_numpy(np.flatnonzero(batch.tokens_BL != PAD))
     out = rows_RD.new_zeros(batch.tokens_BL.size, rows_RD.shape[1]).index_copy(0, slots_R, rows_RD)
     return out.view(*batch.tokens_BL.shape, -1)

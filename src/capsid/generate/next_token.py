@@ -1,7 +1,7 @@
 """Cross-entropy of the next token, over the whole vocabulary or over the tokens that can follow in the trie.
 
 Over the children of a node, the losses of an item's tokens sum to minus the log of the item's probability, and rows
-below the root touch the children of their own node only.
+below the root score only the children of their own node.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NextToken:
         check_settings(self)
 
     def bind(self, context: TermContext) -> BoundTerm:
-        """Over what the recipe says."""
+        """Normalised as the recipe says."""
         return OverVocabulary(self) if context.over == "vocabulary" else OverChildren(self, context.trie)
 
 
@@ -69,7 +69,7 @@ class OverChildren(BoundTerm):
         self.root_C = torch.from_numpy(trie.children(np.array([ROOT])).token)
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
-        """Mean over predicted tokens; one that has no sibling is certain and counts as 0."""
+        """Mean over predicted tokens; a token without siblings is certain and contributes 0."""
         predictions, rows = step.predictions, _cooled(step, self.settings.temperature)
         nodes_N = parent_nodes(self.trie, predictions.targets)
         at_root_N = nodes_N == ROOT
@@ -106,7 +106,7 @@ class OverChildren(BoundTerm):
             return torch.zeros(())
         children = self.trie.children(nodes_N[chosen])
         stride = len(found.vectors.score_VS)
-        # Rows are in order and children sorted by token, so the keys of the edges are sorted.
+        # Rows are in order and children are sorted by token, so the keys row * vocabulary + token are sorted.
         key_E = torch.from_numpy(children.parent * stride + children.token)
         target_R = found.targets_N[torch.from_numpy(chosen)]
         own_R = torch.searchsorted(key_E, torch.arange(len(chosen)) * stride + target_R)
@@ -126,7 +126,7 @@ class OverChildren(BoundTerm):
 
 
 def parent_nodes(trie: Trie, targets: Ragged) -> np.ndarray:
-    """The node from which every target token goes on. Shape: (tokens,)."""
+    """The parent node of every target token. Shape: (tokens,)."""
     out = np.full(len(targets.values), ROOT, dtype=np.int64)
     starts, lengths = targets.offsets[:-1], targets.lengths
     for depth in range(1, int(lengths.max()) if len(lengths) else 0):
@@ -136,7 +136,7 @@ def parent_nodes(trie: Trie, targets: Ragged) -> np.ndarray:
 
 
 def _cooled(step: Step, temperature: float) -> tuple[Tensor, Added | None]:
-    """Rows to predict from, and what is added to scores, both divided by the temperature."""
+    """Hidden rows and added scores, both divided by the temperature."""
     found = step.predictions
     rows_NS, added = step.network.norm(found.hidden_ND), found.added
     if temperature != 1.0:

@@ -1,8 +1,9 @@
-"""Stage 2 as a loss term: adapters of the routing and a bias of the merge gate that learn with the generator.
+"""Stage 2 as a loss term: routing adapters and a bias of the merge gate that are trained with the generator.
 
-Ids are hard, so the next-token loss reaches the routing through the inputs alone (CapsID, arXiv 2605.05096, final
-objective): an input is the embedding of the item's own token plus the routed mixture of all tokens' embeddings minus
-its own value, which is zero and has a gradient. Targets stay hard. Centres and the gate's weights do not learn.
+Ids are hard, so the next-token loss reaches the routing only through the inputs (CapsID, arXiv 2605.05096, Eq. 10): an
+input is the embedding of the item's own token plus the routed mixture of all tokens' embeddings minus
+the same mixture without gradient, so it adds zero but has a gradient. Targets stay hard. Centres and the gate's weights
+are frozen.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from capsid.tokenize.item_tokenizer import ItemTokenizer
 
 @dataclass(kw_only=True, frozen=True)
 class RoutingAdapters:
-    """What learns beside the generator during the first `share` of a phase's steps, in `refreshes` equal stretches.
+    """Adapters trained with the generator during the first `share` of a phase's steps, in `refreshes` stretches.
 
-    After each stretch at most a share `churn` of the items gets new codes; then the routing is frozen.
+    After each stretch at most a share `churn` of the items gets new codes; after the last the routing is frozen.
     """
 
     kind: ClassVar[str] = "routing-adapters"
     weight: float = setting(1.0, "Weight of the tokenizer's own loss.", least=0)
     rank: int = setting(8, "Rank of the adapter matrix of each depth.", least=1)
-    gate_bias: bool = setting(True, "Whether the bias of the merge gate learns too.")
+    gate_bias: bool = setting(True, "Whether the bias of the merge gate is trained too.")
     share: float = setting(1 / 3, "Share of the phase's steps in which the routing adapts.", above=0, below=1)
-    refreshes: int = setting(1, "How many times items get new codes, evenly spread over those steps.", least=1)
-    churn: float = setting(0.05, "Share of the items that a refresh may give new codes, at most.", least=0, most=1)
+    refreshes: int = setting(1, "How many times items get new codes, evenly spaced over these steps.", least=1)
+    churn: float = setting(0.05, "Largest share of the items that get new codes in one refresh.", least=0, most=1)
     merge_weight: float = setting(0.2, "Weight of the merge gate's loss.", least=0)
     rate: float = setting(1.0, "The adapters' learning rate, as a multiple of the generator's.", above=0)
 
@@ -62,7 +63,7 @@ class _Routed(Prepared):
 
 
 class BoundAdapters(BoundTerm):
-    """The adapters and the gate's bias at work."""
+    """The bound adapters and the gate's bias."""
 
     def __init__(self, settings: RoutingAdapters, context: TermContext) -> None:
         super().__init__(settings.weight)
@@ -77,17 +78,17 @@ class BoundAdapters(BoundTerm):
         self.gate: _Gate | None = None
         if settings.gate_bias and len(context.ids.layout.merges):
             self.gate = _Gate(tokenizer.merges_, settings.merge_weight)
-        # Frozen parts are looked at, not owned: they must not enter checkpoints.
+        # Frozen modules are referenced, not registered, so that they stay out of checkpoints.
         self._seen: tuple[SoftAssigning, np.ndarray] = tokenizer.tokenizer_, tokenizer.vectors_
         self._ids, self._tokenizer, self._churn = context.ids, tokenizer, settings.churn
 
     @property
     def bias(self) -> float:
-        """What the gate's bias has become."""
+        """The current bias of the gate."""
         return float(self.gate.bias.detach()) if self.gate is not None else 0.0
 
     def prepare(self, lesson: Lesson, network: GeneratorNetwork) -> Prepared:
-        """A zero with a gradient for every token of every item in turn, and the tokenizer's own loss."""
+        """Zeros with a gradient, one row for every token of every item in order, and the tokenizer's own loss."""
         return self.routed(network.token.vectors().enter_VD, lesson.batch.items)
 
     def routed(self, token_VD: Tensor, items: Ragged) -> _Routed:
@@ -116,7 +117,7 @@ class BoundAdapters(BoundTerm):
         return prepared.loss
 
     def settle(self, table: ItemTable, progress: Progress) -> ItemTokenizer:
-        """New ids from what the adapters have learnt, no more of them than the settings allow."""
+        """New ids from the adapted routing, at most as many as the settings allow."""
         old = self._tokenizer.ids
         new = self._tokenizer.adapt(table, most=self._churn, gate_bias=self.bias)
         progress.line(churn(old, new.ids))
@@ -127,7 +128,7 @@ class BoundAdapters(BoundTerm):
 
 
 class _Gate(nn.Module):
-    """The learnable scalar on the merge gate: one number, shared by all pairs."""
+    """The learnable scalar bias of the merge gate, shared by all pairs."""
 
     def __init__(self, merges: Any, weight: float) -> None:
         super().__init__()
@@ -153,12 +154,12 @@ class _Gate(nn.Module):
         return torch.zeros(len(tokens.values), token_VD.shape[1]).index_add(0, merged_R, zero_R[:, None] * change_RD)
 
     def loss(self) -> Tensor:
-        """How far the shifted gate is from what the merge scores ask for."""
+        """Cross-entropy of the shifted gate and its targets."""
         return self._weight * F.binary_cross_entropy_with_logits(self._logit_C + self.bias, self._target_C)
 
 
 def _per_token(depths_ULD: Tensor, tokens: Ragged, layout: TokenLayout) -> Tensor:
-    """The sum over the depths that each token stands for; none for suffix and end tokens. Shape: (tokens, D)."""
+    """The sum over the depths that each token spans; none for suffix and end tokens. Shape: (tokens, D)."""
     running_ULD = F.pad(depths_ULD.cumsum(1), (0, 0, 1, 0))
     item_R = tokens.row_numbers
     spans_R = code_spans(layout)[tokens.values]

@@ -1,7 +1,7 @@
-"""Loss terms: values in a recipe that are bound to ids, trie and tokenizer once per phase, and may learn themselves.
+"""Loss terms: values in a recipe that are bound to ids, trie and tokenizer once per phase, and may have parameters.
 
-A bound term may add to what the network reads, looks at what the network predicted, and may give items new codes when a
-stretch of joint training ends. It knows no optimiser and no schedule.
+A bound term may add to the network's input, sees its predictions, and may give items new codes when a stretch of joint
+training ends. It knows no optimiser and no schedule.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TermContext:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One training step: what was read and asked for, and what the network made of it."""
+    """One training step: the lesson, the network and its predictions."""
 
     lesson: Lesson
     network: GeneratorNetwork
@@ -49,7 +49,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What a term has ready before the network reads. Terms that carry more to their loss derive a class of it.
+    """What a term prepares before the network reads. Terms that pass more to their loss use a subclass.
 
     `inputs_RD` is added to what the network reads, one row for each real token of the batch in turn.
     """
@@ -61,7 +61,7 @@ NOTHING = Prepared()
 
 
 class BoundTerm(nn.Module):
-    """A term at work. Its parameters, if it has any, learn with the generator and are clipped by themselves.
+    """A bound term. Its parameters, if any, are trained with the generator and clipped separately.
 
     `rate` multiplies the learning rate of its parameters. A term that `carries` goes on in the next stretch with what
     it has learnt; others begin anew.
@@ -80,11 +80,11 @@ class BoundTerm(nn.Module):
         return False
 
     def prepare(self, lesson: Lesson, network: GeneratorNetwork) -> Prepared:
-        """What is ready before the network reads; by default nothing is."""
+        """Prepare a batch before the network reads it; by default nothing."""
         return NOTHING
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
-        """The term's mean over the batch, not yet weighted."""
+        """The term's mean over the batch, unweighted."""
         raise NotImplementedError
 
     def settle(self, table: ItemTable, progress: Progress) -> ItemTokenizer | None:
@@ -103,16 +103,16 @@ class Term(Protocol):
 
     @property
     def weight(self) -> float:
-        """What the loss is multiplied by."""
+        """Factor of the loss."""
 
     def bind(self, context: TermContext) -> BoundTerm:
-        """The term at work on these ids."""
+        """The term, bound to these ids."""
 
 
 class JointTerm(Term, Protocol):
-    """A term that learns beside the generator during the first `share` of a phase's steps, in `refreshes` stretches.
+    """A term that is trained with the generator during the first `share` of a phase's steps, in `refreshes` stretches.
 
-    After each stretch it is asked to `settle`; then it is bound anew, or dropped for the rest of the phase.
+    After each stretch `settle` is called; then the term is bound again, or dropped for the rest of the phase.
     """
 
     @property
@@ -167,6 +167,6 @@ class Objective(nn.Module):
         return next((found for term in self if (found := term.dense()) is not None), None)
 
     def settle(self, table: ItemTable, progress: Progress) -> ItemTokenizer | None:
-        """The tokenizer with new codes, if a term has some."""
+        """The tokenizer with new codes, if a term returns one."""
         found = [settled for term in self if (settled := term.settle(table, progress)) is not None]
         return found[-1] if found else None

@@ -10,12 +10,12 @@ from capsid.train.options import Training
 
 BERT4REC = Recipe(
     name="bert4rec",
-    about="Attention both ways over item ids, masked items foretold against the whole catalogue",
+    about="Bidirectional attention over item ids; masked items are predicted among the whole catalogue",
     paper="Sun et al. 2019, arXiv 1904.06690",
     deviations=(
         "pre-LayerNorm; scores are products with the item embeddings, without the extra layer and the biases",
         "of some sequences only the last item is masked, drawn anew at every step instead of added once to the data",
-        "twice the steps of sasrec: a step foretells fewer items",
+        "twice the steps of sasrec: a step predicts fewer items",
     ),
     tokenizer=Atomic(),
     generator=MaskedGenerator(
