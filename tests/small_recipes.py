@@ -18,6 +18,8 @@ SMALL = {
     "generator.feedforward": "64",
     "generator.dropout": "0.0",
     "generator.embedding_dropout": "0.1",
+    "generator.attention_dropout": "0.0",
+    "generator.hidden_dropout": "0.0",
     "generator.history": "8",
     "decoder.width": "20",
 }

@@ -54,7 +54,16 @@ SETTINGS: dict[str, tuple[str, ...]] = {
         *GENERATOR,
     ),
     "rq-kmeans": ("tokenizer.codebooks=128,128", *GENERATOR),
+    # The recipe is for tens of thousands of people; hundreds need a shorter training and less dropout.
     "sasrec": (
+        "generator.heads=2",
+        "generator.dropout=0.5",
+        "generator.embedding_dropout=0.5",
+        "generator.attention_dropout=0",
+        "generator.hidden_dropout=0",
+        "generator.input_scale=1",
+        "generator.positions_from=start",
+        "schedule.0.training=training",
         "schedule.0.training.steps=1500",
         "schedule.0.training.batch_size=16",
         "schedule.0.training.learning_rate=0.002",

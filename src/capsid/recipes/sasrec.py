@@ -17,11 +17,41 @@ SASREC = Recipe(
         "GELU, pre-LayerNorm and feed-forward of four times the width, as our generator has them",
     ),
     tokenizer=Atomic(),
+    # Small, heavily dropped and trained long: public code for this data agrees on that, and so does validation.
     generator=TransformerGenerator(
-        layers=2, heads=2, width=64, feedforward=256, dropout=0.5, embedding_dropout=0.5, warm_start=False
+        layers=2,
+        heads=1,
+        width=64,
+        feedforward=256,
+        dropout=0.6,
+        embedding_dropout=0.6,
+        attention_dropout=0.6,
+        hidden_dropout=0.6,
+        input_scale=8.0,
+        positions_from="end",
+        warm_start=False,
     ),
     objective=(NextToken(),),
     schedule=(
-        Phase(training=Training(steps=8_000, batch_size=128, weight_decay=0.01, validate_every=500, patience=6)),
+        Phase(
+            training=Training(
+                steps=3_520,
+                batch_size=512,
+                learning_rate=1e-3,
+                final_rate=1.0,
+                warmup=0.0,
+                weight_decay=0.0,
+                beta2=0.999,
+                # Never reached: gradients are not clipped.
+                clip=1_000.0,
+                ema=0.99,
+                equal_targets=True,
+                validate_every=220,
+                patience=6,
+                validation_users=1_000_000,
+                select="ndcg@10",
+                select_filtered=True,
+            )
+        ),
     ),
 )
