@@ -59,6 +59,24 @@ class Tokenizer(Protocol):
 
 
 @runtime_checkable
+class FitEncodes(Protocol):
+    """Knows the codes of the fitted items when the fit ends, so that they need not be encoded once more."""
+
+    def fit_encode(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> Ragged:
+        """`fit`, and what `encode` gives for the same table afterwards."""
+
+
+@runtime_checkable
+class Confident(Protocol):
+    """Says how sure it is of each code of an id."""
+
+    def encode_confident(self, table: ItemTable) -> tuple[Ragged, Ragged]:
+        """What `encode` gives, and a confidence for each code."""
+
+
+@runtime_checkable
 class ReadsBlock(Protocol):
     """Makes codes from one block of vectors of the item table, and says from which."""
 

@@ -34,8 +34,9 @@ from capsid.ids.mixtures import Mixtures
 from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
+from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
-from capsid.tokenize.base import Adapting, LastCosts, Merges, ReadsBlock, Revising, Tokenizer, Tracing
+from capsid.tokenize.base import Adapting, FitEncodes, LastCosts, Merges, ReadsBlock, Revising, Tokenizer, Tracing
 from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
 from capsid.vocabulary import Vocabulary
 
@@ -99,8 +100,13 @@ class ItemTokenizer:
             self.encoder_, views = encode_blocks(self.encoder, table, seed=seed, progress=progress)
             table = table.with_blocks(views)
         self.blocks_ = dict(table.blocks)
-        self.tokenizer_ = fresh(self.tokenizer).fit(table, seed=seed, progress=progress, checkpoint=checkpoint)
-        self.ids_: SemanticIds = self._settled(table)
+        self.tokenizer_ = fresh(self.tokenizer)
+        given: dict[str, Any] = {"seed": seed, "progress": progress, "checkpoint": checkpoint}
+        if isinstance(self.tokenizer_, FitEncodes):
+            codes = self.tokenizer_.fit_encode(table, **given)
+        else:
+            codes = self.tokenizer_.fit(table, **given).encode(table)
+        self.ids_: SemanticIds = self._settled(table, codes)
         self.merges_: Any | None = None
         if self.merges is not None:
             self.merges_ = fresh(self.merges).fit(
@@ -138,7 +144,7 @@ class ItemTokenizer:
         return self._assign_again(table, layout)
 
     def _assign_again(self, table: ItemTable, layout: TokenLayout) -> ItemTokenizer:
-        ids = self._settled(table)
+        ids = self._settled(table, self.tokenizer_.encode(table))
         if ids.layout.sizes != layout.sizes:
             raise ConfigError("re-tokenising changed the codebook sizes, so the generator's tokens lost their meaning")
         old, self.ids_ = self.ids_.mixtures, dataclasses.replace(ids, layout=layout)
@@ -161,10 +167,9 @@ class ItemTokenizer:
         trace = self.tokenizer_.trace(table, strongest=strongest)
         return Mixtures.of(trace.strongest, trace.strongest_weight, sharpness)
 
-    def _settled(self, table: ItemTable) -> SemanticIds:
-        """Ids of a whole catalogue under the collision policy."""
-        codes, sizes = self.tokenizer_.encode(table), self.tokenizer_.sizes
-        return SemanticIds.assign(table.items, codes, sizes, self.collisions, self._costs(table))
+    def _settled(self, table: ItemTable, codes: Ragged) -> SemanticIds:
+        """Ids of a whole catalogue with these codes under the collision policy."""
+        return SemanticIds.assign(table.items, codes, self.tokenizer_.sizes, self.collisions, self._costs(table))
 
     def _costs(self, table: ItemTable) -> Costs | None:
         if not self.collisions.needs_costs or not isinstance(self.tokenizer_, LastCosts):

@@ -25,7 +25,7 @@ from capsid.encode.mapped_files import MappedVectors
 from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.tokenize.base import Tokenizer, Tracing
+from capsid.tokenize.base import Confident, Tokenizer
 
 VERSION = 1
 SUMMARY = "shards.json"
@@ -120,11 +120,7 @@ def _encoded(tokenizer: Tokenizer, table: ItemTable, about: Mapping[str, Any]) -
 
 def _codes(tokenizer: Tokenizer, table: ItemTable) -> tuple[Ragged, Ragged | None]:
     """Codes, and a confidence for each where the tokenizer has one."""
-    if not isinstance(tokenizer, Tracing):
-        return tokenizer.encode(table), None
-    trace = tokenizer.trace(table)
-    lengths = tokenizer.stop(trace).lengths
-    return Ragged.from_dense(trace.codes, lengths), Ragged.from_dense(trace.confidence, lengths)
+    return tokenizer.encode_confident(table) if isinstance(tokenizer, Confident) else (tokenizer.encode(table), None)
 
 
 def _about(path: Path) -> Any:

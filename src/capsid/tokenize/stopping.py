@@ -69,12 +69,14 @@ class SharedPrefixes:
     def mask(self, codes_ND: np.ndarray) -> np.ndarray:
         """Where a prefix is shared by more than `max_sharing` codes. Shape: (items, depths)."""
         keys_ND = prefix_keys(codes_ND)
-        out = np.zeros(codes_ND.shape, dtype=bool)
-        for depth, keys in enumerate(self.keys):
-            if len(keys):
-                index = np.searchsorted(keys, keys_ND[:, depth]).clip(max=len(keys) - 1)
-                out[:, depth] = keys[index] == keys_ND[:, depth]
-        return out
+        return np.stack([self.at(depth, keys_ND[:, depth]) for depth in range(len(self.keys))], 1)
+
+    def at(self, depth: int, keys_N: np.ndarray) -> np.ndarray:
+        """The same of one depth, from the keys of the prefixes that end there. Shape: (items,)."""
+        known = self.keys[depth]
+        if not len(known):
+            return np.zeros(len(keys_N), dtype=bool)
+        return known[np.searchsorted(known, keys_N).clip(max=len(known) - 1)] == keys_N
 
 
 def prefix_keys(codes_ND: np.ndarray) -> np.ndarray:
@@ -84,11 +86,21 @@ def prefix_keys(codes_ND: np.ndarray) -> np.ndarray:
     for one with a chance of 0.0003.
     """
     out = np.empty(codes_ND.shape, dtype=np.uint64)
-    key_N = np.zeros(len(codes_ND), dtype=np.uint64)
+    key_N = no_keys(len(codes_ND))
     for depth in range(codes_ND.shape[1]):
-        key_N = _mixed(key_N + codes_ND[:, depth].astype(np.uint64) + np.uint64(1))
+        key_N = longer_keys(key_N, codes_ND[:, depth])
         out[:, depth] = key_N
     return out
+
+
+def no_keys(rows: int) -> np.ndarray:
+    """Keys of prefixes without a code. Shape: (rows,)."""
+    return np.zeros(rows, dtype=np.uint64)
+
+
+def longer_keys(keys_N: np.ndarray, codes_N: np.ndarray) -> np.ndarray:
+    """Keys of the prefixes that are one code longer. Shape: (items,)."""
+    return _mixed(keys_N + codes_N.astype(np.uint64) + np.uint64(1))
 
 
 def _mixed(keys_N: np.ndarray) -> np.ndarray:
@@ -131,3 +143,11 @@ def stop(confidence_ND: np.ndarray, residual_ND: np.ndarray, shared_ND: np.ndarr
     waited_N = stopped_N & (wants_ND.argmax(1) + 1 < lengths_N)
     causes_N = np.where(waited_N, PREFIX, causes_N)
     return Stops(lengths_N, np.where(stopped_N, causes_N, CAP))
+
+
+def may_end(
+    confidence_N: np.ndarray, residual_N: np.ndarray, shared_N: np.ndarray, depth: int, rules: StopRules
+) -> np.ndarray:
+    """Whether ids that reached a depth may end there: `stop`, one depth at a time. Shape: (items,)."""
+    wants_N = (confidence_N >= rules.confidence) | (residual_N <= rules.residual)
+    return wants_N & ~shared_N if depth >= rules.shortest - 1 else np.zeros(len(wants_N), dtype=bool)

@@ -47,8 +47,12 @@ def weight_source(seed: int, name: str) -> torch.Generator:
 
 def draw_sample(vectors_NI: np.ndarray, most: int, seed: int, name: str) -> np.ndarray:
     """At most `most` rows in catalogue order, copied into memory. Shape: (rows, I)."""
-    rows = numpy_rng(seed, name, "sample").permutation(len(vectors_NI))[:most]
-    return np.array(vectors_NI[np.sort(rows)], dtype=np.float32)
+    return np.array(vectors_NI[sample_rows(len(vectors_NI), most, seed, name)], dtype=np.float32)
+
+
+def sample_rows(items: int, most: int, seed: int, name: str) -> np.ndarray:
+    """Which rows a sample has, in catalogue order. Shape: (rows,)."""
+    return np.sort(numpy_rng(seed, name, "sample").permutation(items)[:most])
 
 
 def row_plan(rows: int, training: Training, seed: int) -> BatchPlan:

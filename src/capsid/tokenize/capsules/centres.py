@@ -40,7 +40,7 @@ def _mean_missing(
     """What items miss without this depth's centre, averaged over their prefixes that have the depth. Shape: (R, d)."""
     missing_RD = x_ND[rows].astype(np.float64)
     for other, table in enumerate(centres):
-        if other == depth:
+        if other == depth or other >= codes_NL.shape[1]:
             continue
         has_R = lengths_N[rows] > other
         # A later depth is part of fewer of those prefixes than an earlier one.

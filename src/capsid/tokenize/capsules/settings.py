@@ -116,6 +116,11 @@ class CapsuleSettings:
         return StopRules(self.confidence, self.residual, self.max_sharing, self.shortest)
 
     @property
+    def ends_by_centres(self) -> bool:
+        """Whether the codes' centres have a say in where an id ends."""
+        return self.residual > 0 and self.residual_of == "hard"
+
+    @property
     def stops(self) -> bool:
         """Whether any rule can end an id before the cap: a confidence is below 1 and a norm above 0."""
         return self.confidence < 1 or self.residual > 0

@@ -5,6 +5,7 @@ The best step is the one with the least hard error and the fewest collisions on 
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,32 +14,37 @@ import torch
 from torch import Tensor
 
 from capsid.progress import Progress
+from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.tokenize.capsules.centres import fit_centres
-from capsid.tokenize.capsules.encoding import trace, traces
+from capsid.tokenize.capsules.early_exit import encode, encode_catalogue
+from capsid.tokenize.capsules.encoding import trace
 from capsid.tokenize.capsules.initialise import GAIN, settle, start_from_data
 from capsid.tokenize.capsules.losses import terms
 from capsid.tokenize.capsules.network import CapsuleNetwork, Depth, Projection
 from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.capsules.votes import norm
-from capsid.tokenize.capsules.watch import Watch, look, warn_of_collapse
+from capsid.tokenize.capsules.watch import Watch, collision_rate, look, warn_of_collapse
 from capsid.tokenize.stopping import SharedPrefixes
 from capsid.tokenize.trace import Trace
-from capsid.tokenize.training import VectorTraining, draw_sample, unused_codes, weight_source, worst_first
+from capsid.tokenize.training import VectorTraining, sample_rows, unused_codes, weight_source, worst_first
 
 # Above this share of growing residuals a depth's step is made smaller (CapsID, appendix A.1), down to a floor.
 GROWTH, STEP_FACTOR, STEP_FLOOR = 0.01, 0.8, 0.1
+# Items whose routing at every depth drift is measured against: quantiles of so many are sure to one or two percent.
+REFERENCE_ROWS = 4096
 NAME = "capsules"
 
 
 @dataclass(frozen=True, eq=False)
 class StageOne:
     """What stage 1 made. `reference` holds confidence and hard residual of the fitted items by depth, sorted, to see
-    drift against. Shape: (2, depths, quantiles)."""
+    drift against, shape (2, depths, quantiles); `codes` are the ids of all items."""
 
     network: CapsuleNetwork
     shared: SharedPrefixes
     reference: np.ndarray
+    codes: Ragged
 
 
 def fit_stage_one(
@@ -51,14 +57,15 @@ def fit_stage_one(
 ) -> StageOne:
     """Initialise, train, settle, and freeze the prefix counts."""
     network = CapsuleNetwork(settings, vectors_NI.shape[1], weight_source(seed, NAME))
-    sample_NI = draw_sample(vectors_NI, settings.sample, seed, NAME)
+    sample_N = sample_rows(len(vectors_NI), settings.sample, seed, NAME)
+    sample_NI = np.array(vectors_NI[sample_N], dtype=np.float32)
     if settings.start == "data":
         start_from_data(network, torch.from_numpy(sample_NI), settings.masses, seed)
     job = CapsuleTraining(settings.training, network, vectors_NI, sample_NI, progress, settings)
     job.run(seed=seed, checkpoint=checkpoint)
     if settings.start == "data":
         settle(network, torch.from_numpy(sample_NI), settings.masses)
-    return _freeze(job)
+    return _freeze(job, sample_N)
 
 
 def routing_loss(
@@ -159,25 +166,35 @@ class CapsuleTraining(VectorTraining):
         layer.centres[capsules] = hard_RD
 
 
-def _freeze(job: CapsuleTraining) -> StageOne:
-    """Prefix counts from all items, centres fitted to the final codes, quantiles for drift."""
+def _freeze(job: CapsuleTraining, sample_N: np.ndarray) -> StageOne:
+    """Prefix counts and codes of all items, centres fitted to the final codes of the sample, quantiles for drift."""
     settings, network = job.settings, job.network
-    full_NL = np.concatenate([t.codes for t in traces(network, job.vectors_NI)])
-    shared = SharedPrefixes.count(full_NL, settings.codebooks, settings.max_sharing)
-    seen = trace(network, job.sample_NI)
-    watch = look(settings, seen, shared)
+    encoded, shared = encode_catalogue(settings, network, job.vectors_NI)
     with torch.inference_mode():
         x_ND = network.enter(torch.from_numpy(job.sample_NI)).numpy()
     start = [layer.centres.numpy() for layer in network.depths]
-    fitted = fit_centres(x_ND, seen.codes, watch.stops.lengths, start)
+    sampled = encoded.codes.take(sample_N)
+    fitted = fit_centres(x_ND, sampled.dense(), sampled.lengths, start)
     with torch.no_grad():
         for layer, centres in zip(network.depths, fitted):
             layer.centres.copy_(torch.from_numpy(centres))
-    seen = trace(network, job.sample_NI)
-    watch = look(settings, seen, shared)
+    if settings.ends_by_centres:
+        encoded = encode(settings, network, job.vectors_NI, shared)
+    seen = reference_trace(network, job.sample_NI)
+    watch = dataclasses.replace(
+        look(settings, seen, shared),
+        mean_length=float(encoded.codes.lengths.mean()),
+        collision_rate=collision_rate(encoded.codes),
+    )
     job.progress.line(f"capsules settled: {watch.line()}")
-    warn_of_collapse(watch, settings.codebooks, len(job.sample_NI), job.progress)
-    return StageOne(network, shared, drift_reference(seen))
+    warn_of_collapse(watch, settings.codebooks, len(seen), job.progress)
+    return StageOne(network, shared, drift_reference(seen), encoded.codes)
+
+
+def reference_trace(network: CapsuleNetwork, vectors_NI: np.ndarray) -> Trace:
+    """Every depth of an evenly spaced part of the items."""
+    rows = np.unique(np.linspace(0, len(vectors_NI) - 1, min(REFERENCE_ROWS, len(vectors_NI))).astype(np.int64))
+    return trace(network, vectors_NI[rows])
 
 
 def drift_reference(seen: Trace) -> np.ndarray:

@@ -11,12 +11,11 @@ import numpy as np
 
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules.adapters import fold, limit
-from capsid.tokenize.capsules.encoding import trace
+from capsid.tokenize.capsules.early_exit import encode_catalogue
 from capsid.tokenize.capsules.network import CapsuleNetwork
 from capsid.tokenize.capsules.settings import CapsuleSettings
-from capsid.tokenize.capsules.stage_one import drift_reference
-from capsid.tokenize.stopping import SharedPrefixes, stop
-from capsid.tokenize.trace import Trace
+from capsid.tokenize.capsules.stage_one import drift_reference, reference_trace
+from capsid.tokenize.stopping import SharedPrefixes
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,18 +35,10 @@ def settle_adapters(
     """
 
     def changed() -> float:
-        new = _encoded(settings, trace(network, vectors_NI))[0]
+        new = encode_catalogue(settings, network, vectors_NI)[0].codes
         return float(np.mean([not np.array_equal(a, b) for a, b in zip(codes, new)]))
 
     limit(network, changed, most)
     fold(network)
-    seen = trace(network, vectors_NI)
-    return Settled(_encoded(settings, seen)[1], drift_reference(seen))
-
-
-def _encoded(settings: CapsuleSettings, seen: Trace) -> tuple[Ragged, SharedPrefixes]:
-    """Codes of a whole catalogue cut by its own prefix counts, and those counts."""
-    shared = SharedPrefixes.count(seen.codes, settings.codebooks, settings.max_sharing)
-    residual = seen.hard if settings.residual_of == "hard" else seen.soft
-    lengths = stop(seen.confidence, residual, shared.mask(seen.codes), settings.rules).lengths
-    return Ragged.from_dense(seen.codes, lengths), shared
+    shared = encode_catalogue(settings, network, vectors_NI)[1]
+    return Settled(shared, drift_reference(reference_trace(network, vectors_NI)))

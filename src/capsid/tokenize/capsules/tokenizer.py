@@ -48,6 +48,18 @@ class CapsuleTokenizer(CapsuleSettings):
         checkpoint: CheckpointFile | None = None,
     ) -> CapsuleTokenizer:
         """Stage 1 on the table's vectors, which may be a mapped file larger than memory."""
+        self.fit_encode(table, seed=seed, progress=progress, checkpoint=checkpoint)
+        return self
+
+    def fit_encode(
+        self,
+        table: ItemTable,
+        *,
+        seed: int = 0,
+        progress: Progress = silent,
+        checkpoint: CheckpointFile | None = None,
+    ) -> Ragged:
+        """`fit`, and the codes of the same items, which the fit knows: what `encode` would give after it."""
         from capsid.tokenize.capsules.stage_one import fit_stage_one
 
         require_items(table)
@@ -57,16 +69,18 @@ class CapsuleTokenizer(CapsuleSettings):
         self.network_: CapsuleNetwork = fitted.network
         self.shared_prefixes_: SharedPrefixes = fitted.shared
         self.reference_: np.ndarray = fitted.reference
-        return self
+        return fitted.codes
 
     def encode(self, table: ItemTable) -> Ragged:
         """Codes of every item, each cut where its id ends."""
-        from capsid.tokenize.capsules.encoding import traces
+        return self.encode_confident(table)[0]
 
-        vectors = self._checked(table)
-        # Block by block: of a large catalogue only the codes are held.
-        parts = [Ragged.from_dense(t.codes, self.stop(t).lengths) for t in traces(self._fitted(), vectors)]
-        return Ragged.join(parts)
+    def encode_confident(self, table: ItemTable) -> tuple[Ragged, Ragged]:
+        """Codes as `encode` gives them, and a confidence for each."""
+        from capsid.tokenize.capsules.early_exit import encode
+
+        found = encode(self, self._fitted(), self._checked(table), self.shared_prefixes_)
+        return found.codes, found.confidences
 
     def begin_adapting(self, rank: int, *, seed: int = 0) -> nn.ModuleList:
         """Low-rank adapters on the routing of every depth, for stage 2 to train; nothing else of it learns."""

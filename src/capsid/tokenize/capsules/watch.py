@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from capsid.progress import Progress
+from capsid.ragged import Ragged
 from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.stopping import SharedPrefixes, Stops, prefix_keys, stop
 from capsid.tokenize.trace import Trace
@@ -61,8 +62,6 @@ def look(settings: CapsuleSettings, seen: Trace, shared: SharedPrefixes | None =
     residual = seen.hard if settings.residual_of == "hard" else seen.soft
     stops = stop(seen.confidence, residual, shared.mask(seen.codes), settings.rules)
     rows = np.arange(len(seen))
-    # An id is told from a longer one that begins with it, so the length is part of the key.
-    ends = np.stack([prefix_keys(seen.codes)[rows, stops.lengths - 1], stops.lengths.astype(np.uint64)], 1)
     live_NL = np.arange(seen.codes.shape[1]) < stops.lengths[:, None]
     return Watch(
         utilization=[len(np.unique(seen.codes[:, d])) / k for d, k in enumerate(settings.codebooks)],
@@ -70,11 +69,17 @@ def look(settings: CapsuleSettings, seen: Trace, shared: SharedPrefixes | None =
         grew=seen.grew.mean(0).tolist(),
         hard=[float(seen.hard[rows, np.minimum(d, stops.lengths - 1)].mean()) for d in range(live_NL.shape[1])],
         hard_at_end=float(seen.hard[rows, stops.lengths - 1].mean()),
-        collision_rate=1 - len(np.unique(ends, axis=0)) / len(seen),
+        collision_rate=collision_rate(Ragged.from_dense(seen.codes, stops.lengths)),
         mean_length=float(stops.lengths.mean()),
         stops=stops,
         causes=stops.shares(with_prefix=settings.max_sharing > 0),
     )
+
+
+def collision_rate(codes: Ragged) -> float:
+    """Share of the ids that another item has as well, but for one item of each id."""
+    # An absent code counts as one of its own, which tells an id from a longer one that begins with it.
+    return 1 - len(np.unique(prefix_keys(codes.dense())[:, -1])) / len(codes)
 
 
 def warn_of_collapse(watch: Watch, codebooks: Sequence[int], items: int, progress: Progress) -> None:
