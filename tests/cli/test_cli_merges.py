@@ -83,7 +83,7 @@ def test_report(merged: Path, exported: list[dict], fitted: Path) -> None:
     assert merges["tokens"]["item_after"] == pytest.approx(report["mean_tokens"])
     shown = capsid("tokenizer", "report", merged).out
     assert "merges: candidates" in shown
-    assert "merges: tokens an interaction, tail" in shown
+    assert "merges: tokens per interaction, tail" in shown
     plain = capsid("tokenizer", "report", fitted, "--json").json
     assert plain["merges"] is None
     assert plain["mean_tokens"] == 3, "two codes and a suffix"

@@ -91,8 +91,8 @@ def _merges(value: dict[str, Any]) -> list[tuple[str, Any]]:
     for name, tokens in [("all", value["tokens"]), *((n, t["tokens"]) for n, t in value["tiers"].items())]:
         for what in ("item", "interaction"):
             text = f"{tokens[f'{what}_before']:.4f} -> {tokens[f'{what}_after']:.4f}"
-            rows.append((f"merges: tokens an {what}, {name}", text))
-    for what, key in (("items that carry one", "merges"), ("interactions", "interactions")):
+            rows.append((f"merges: tokens per {what}, {name}", text))
+    for what, key in (("items with a merge", "merges"), ("interactions", "interactions")):
         rows.append((f"merges: {what}, by tier", {n: tier[key] for n, tier in value["tiers"].items()}))
     return rows
 
