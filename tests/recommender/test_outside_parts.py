@@ -122,7 +122,7 @@ def test_code_that_is_quoted_is_there() -> None:
     for file in {found[1] for found in named if found}:
         source = (ROOT / file).read_text(encoding="utf-8")
         assert all(block in source for block in blocks_of(file)), file
-    for file in re.findall(r"`((?:recipes|tokenize|generate|decode|encode|ids|evaluate)/\w+\.py)`", PAGE):
+    for file in re.findall(r"`((?:recipes|tokenize|generate|decode|encode|ids|evaluate|data)/\w+\.py)`", PAGE):
         assert (ROOT / "src" / "capsid" / file).exists(), file
 
 
