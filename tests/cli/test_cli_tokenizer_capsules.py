@@ -143,7 +143,7 @@ def test_facets_of_what_has_none(routed: Path, fitted: Path) -> None:
         ([fitted], "does not route"),
         ([routed, "--depth", 4], "--depth is 4"),
         ([routed, "--depth", 0], "--depth is 0"),
-        ([routed, "-k", 0], "-k is 0"),
+        ([routed, "-k", 0], "-k must be a whole number from 1 to 100,000, got 0"),
     ):
         answer = capsid("tokenizer", "facets", *arguments)
         assert answer.code in (1, 2)
