@@ -24,7 +24,7 @@ def lines() -> list[str]:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the guide shows curl")
 def test_every_line_of_the_guide_works(run: Path, tmp_path: Path) -> None:
-    assert len(lines()) == 12
+    assert len(lines()) == 13
     with Served(run, tmp_path / "state") as served:
         for line in lines():
             for theirs, ours in NAMES.items():

@@ -25,7 +25,7 @@ LINGER = 0.003
 SILENCE = 30.0
 _SMOOTHING = 0.1
 # A request is queued if it can be expected to be searched within this share of its deadline.
-_HOPE = 0.7
+_HOPE = 0.5
 
 Work = Query | Callable[[Snapshot], Any]
 
