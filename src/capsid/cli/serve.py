@@ -28,6 +28,9 @@ def serve(
     state: Annotated[
         Path | None, typer.Option("--state", metavar="DIR", help="Where edits are kept [default: RUN.live].")
     ] = None,
+    compare: Annotated[
+        list[Path] | None, typer.Option("--compare", metavar="RUN", help="Another run to compare with; repeat.")
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", help="Most histories in one search.")] = 16,
     queue: Annotated[int, typer.Option("--queue", help="Most histories that wait; beyond that: 429.")] = 256,
     deadline: Annotated[float, typer.Option("--deadline", help="Seconds a request may wait; beyond: 504.")] = 2.0,
@@ -57,6 +60,7 @@ def serve(
         workers=workers,
         api_key_file=str(api_key_file or ""),
         admin_key_file=str(admin_key_file or ""),
+        compare=tuple(str(other) for other in compare or ()),
         batch=batch,
         queue=queue,
         deadline=deadline,

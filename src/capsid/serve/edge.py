@@ -33,7 +33,7 @@ logger = logging.getLogger("capsid.serve")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 # Questions that are asked with POST, because a history does not fit into a URL.
-_QUESTIONS = frozenset({"/v1/recommend", "/v1/recommend/batch", "/v1/explain"})
+_QUESTIONS = frozenset({"/v1/recommend", "/v1/recommend/batch", "/v1/explain", "/v1/compare"})
 _OPEN = ("/health/",)
 # Where no key is set: names under which only this machine is reached, so that no page elsewhere can pose as it.
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})

@@ -31,6 +31,7 @@ class ServeOptions:
     body_limit: int = setting(1 << 20, "Most bytes of a request body; beyond that the answer is 413.", least=1024)
     rate_limit: float = setting(0.0, "Requests per second for each key or address; 0 sets no limit.", least=0)
     cors: tuple[str, ...] = setting((), "Origins whose pages may call the service; none by default.")
+    compare: tuple[str, ...] = setting((), "Other runs to compare the served one with.")
     drain: float = setting(0.3, "Seconds between SIGTERM and closing the port, for balancers to notice.", least=0)
 
     def __post_init__(self) -> None:
@@ -55,7 +56,7 @@ class ServeOptions:
     def from_environment(cls) -> ServeOptions:
         """What the parent process handed over."""
         data = json.loads(os.environ[ENVIRONMENT])
-        return cls(**{**data, "cors": tuple(data["cors"])})
+        return cls(**{**data, "cors": tuple(data["cors"]), "compare": tuple(data["compare"])})
 
 
 def is_loopback(host: str) -> bool:

@@ -18,6 +18,7 @@ from capsid.answering import Query, Recommendation
 from capsid.serve import schema
 from capsid.serve.edge import VERSION
 from capsid.serve.errors import Refused, invalid
+from capsid.serve.others import compared, listed
 from capsid.serve.questions import about_item, explained, info, number_of, search_items, tree
 from capsid.serve.reports import Reports
 from capsid.serve.service import Service
@@ -81,6 +82,8 @@ class Routes:
         add("/v1/items/{item_id:path}/restore", self.restore, methods=["POST"], **edited)  # type: ignore[arg-type]
         add("/v1/items/{item_id:path}", self.item, response_model=schema.ItemAnswer, responses=_errors(404, 504))
         add("/v1/items/{item_id:path}", self.retire, methods=["DELETE"], **edited)  # type: ignore[arg-type]
+        add("/v1/runs", self.runs, response_model=schema.RunsAnswer, responses=_errors())
+        add("/v1/compare", self.compare, response_model=schema.CompareAnswer, **post)  # type: ignore[arg-type]
         add("/v1/report", self.report, responses=_errors())
         add("/v1/facets", self.facets, responses=_errors(409))
         add("/v1/merges", self.merges, responses=_errors(409))
@@ -192,6 +195,22 @@ class Routes:
         """A prefix of the ids, and its largest children."""
         tokens = [int(token) for token in prefix.split(",")] if prefix else []
         return _json(await asyncio.to_thread(tree, self.service.snapshot, tokens, limit))
+
+    async def runs(self) -> Response:
+        """The served run and those it is compared with, with their metrics."""
+        service = self.service
+        return _json(await asyncio.to_thread(listed, Path(service.options.run), service.snapshot, service.others))
+
+    async def compare(self, body: schema.RecommendRequest, request: Request) -> Response:
+        """What every run recommends after one history."""
+        query, run = _query(body, body.history), Path(self.service.options.run)
+
+        def work(snapshot: Snapshot) -> dict[str, Any]:
+            return compared(run, snapshot, self.service.others, query)
+
+        ((answer, version),) = await self._ask(request, [work])
+        request.scope[VERSION] = version
+        return _json(answer)
 
     async def report(self) -> dict[str, Any]:
         """What `capsid tokenizer report --json` prints, of the version that is served."""

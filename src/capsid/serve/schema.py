@@ -143,6 +143,47 @@ class ExplainAnswer(BaseModel):
     influences: list[HistoryInfluence]
 
 
+class RunAnswer(BaseModel):
+    """What one run recommends; `problem` says why it could not answer."""
+
+    run: str
+    recipe: str
+    items: list[RankedItem]
+    personal: bool
+    problem: str | None
+
+
+class CompareAnswer(BaseModel):
+    """What every run recommends after one history, the served one first."""
+
+    runs: list[RunAnswer]
+
+
+class Metric(BaseModel):
+    """Mean over the test users, and its standard error."""
+
+    mean: float
+    error: float
+
+
+class ListedRun(BaseModel):
+    """A run; metrics are null where it was not evaluated."""
+
+    run: str
+    served: bool
+    recipe: str
+    dataset: str
+    seed: int
+    items: int
+    metrics: dict[str, dict[str, Metric] | None]
+
+
+class RunsAnswer(BaseModel):
+    """The served run first."""
+
+    runs: list[ListedRun]
+
+
 class BatchAnswer(BaseModel):
     """An answer for every history, in order; all of one version."""
 

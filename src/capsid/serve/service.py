@@ -22,6 +22,7 @@ from capsid.serve.journal import Journal
 from capsid.serve.live import LiveCatalogue
 from capsid.serve.metrics import Metrics
 from capsid.serve.options import ServeOptions
+from capsid.serve.others import OtherRun
 from capsid.serve.snapshot import Edit, Snapshot
 
 logger = logging.getLogger("capsid.serve")
@@ -41,6 +42,7 @@ class Service:
         self._editor = ThreadPoolExecutor(1, thread_name_prefix="capsid-edit")
         self._edits = 0
         self._loading: asyncio.Task[None] | None = None
+        self.others: list[OtherRun] = []
 
     @property
     def ready(self) -> bool:
@@ -96,6 +98,7 @@ class Service:
         run = Path(self.options.run)
         self._journal = Journal(self.options.state_folder)
         live = LiveCatalogue(lambda: Recommender.from_pretrained(run), self._journal)
+        self.others = [OtherRun.load(path) for path in self.options.compare]
         # The first searches allocate and compile; nobody should wait for that.
         catalogue = live.current.recommender.catalogue_
         known = tuple(catalogue.items[: min(8, len(catalogue.items))])
