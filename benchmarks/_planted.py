@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutant:
-    """`tests` are paths below `tests/`, the narrowest that should notice."""
+    """`tests` are files below `tests/`, or single tests of them (`file::test`): the narrowest that should notice."""
 
     name: str
     file: str
@@ -22,99 +22,131 @@ class Mutant:
 NOTICED = "noticed/test_planted_mistakes.py"
 MUTANTS = (
     # Those of the issue, which once went unnoticed.
-    Mutant("validation reads test cases", "fitting.py", "split.valid", "split.test", (NOTICED,)),
+    Mutant(
+        "validation reads test cases",
+        "fitting.py",
+        "split.valid",
+        "split.test",
+        (f"{NOTICED}::test_validation_never_reads_the_test_cases",),
+    ),
     Mutant(
         "balance with the wrong sign",
         "tokenize/capsules/losses.py",
         "return math.log(len(mean_K)) + (mean_K",
         "return math.log(len(mean_K)) - (mean_K",
-        (NOTICED,),
+        (f"{NOTICED}::test_balance_is_least_where_all_capsules_are_used_alike",),
     ),
     Mutant(
         "survival without the residual rule",
         "tokenize/capsules/losses.py",
         "alive_B * (1 - sure_B) * (1 - small_B)",
         "alive_B * (1 - sure_B)",
-        (NOTICED,),
+        (f"{NOTICED}::test_an_id_survives_only_where_neither_rule_ends_it",),
     ),
     Mutant(
         "prefix counts of the sample",
         "tokenize/capsules/stage_one.py",
         "traces(network, job.vectors_NI)",
         "traces(network, job.sample_NI)",
-        (NOTICED,),
+        (f"{NOTICED}::test_prefixes_are_counted_among_all_items",),
     ),
     Mutant(
-        "one-sided p-value", "evaluate/significance.py", "min(1.0, 2 * (tail + 1)", "min(1.0, (tail + 1)", (NOTICED,)
+        "one-sided p-value",
+        "evaluate/significance.py",
+        "min(1.0, 2 * (tail + 1)",
+        "min(1.0, (tail + 1)",
+        (f"{NOTICED}::test_a_p_value_has_two_sides",),
     ),
     Mutant(
-        "joined key without missing", "encode/joined.py", "self.whiten, self.missing, ", "self.whiten, ", (NOTICED,)
+        "joined key without missing",
+        "encode/joined.py",
+        "self.whiten, self.missing, ",
+        "self.whiten, ",
+        (f"{NOTICED}::test_every_field_is_in_the_cache_key",),
     ),
-    Mutant("joined key without ridge", "encode/joined.py", "self.missing, self.ridge)", "self.missing)", (NOTICED,)),
+    Mutant(
+        "joined key without ridge",
+        "encode/joined.py",
+        "self.missing, self.ridge)",
+        "self.missing)",
+        (f"{NOTICED}::test_every_field_is_in_the_cache_key",),
+    ),
     Mutant(
         "precomputed key without missing",
         "encode/precomputed.py",
         "self.version, self.missing, hashes",
         "self.version, hashes",
-        (NOTICED,),
+        (f"{NOTICED}::test_what_to_do_with_missing_vectors_is_in_the_cache_key",),
     ),
     Mutant(
         "text key without the cut",
         "encode/text.py",
         "self.model, self.max_tokens, texts",
         "self.model, texts",
-        (NOTICED,),
+        (f"{NOTICED}::test_every_field_is_in_the_cache_key",),
     ),
     Mutant(
         "block means of all rows",
         "encode/joined.py",
         "known_MD = block_ND[has_evidence(block_ND)].astype",
         "known_MD = block_ND.astype",
-        (NOTICED,),
+        (f"{NOTICED}::test_means_of_a_block_are_of_rows_with_evidence",),
     ),
     Mutant(
         "gate logits not in merge order",
         "tokenize/merging/semantic_bpe.py",
         "self.probability(pairs.logit[rows])",
         "self.probability(pairs.logit[np.sort(rows)])",
-        (NOTICED,),
+        (f"{NOTICED}::test_logits_of_the_gate_follow_the_order_of_the_merges",),
     ),
     Mutant(
         "score before probability",
         "tokenize/merging/semantic_bpe.py",
         "-pairs.score(self.settings.alpha[1]), -pi])",
         "-pi, -pairs.score(self.settings.alpha[1])])",
-        (NOTICED,),
+        (f"{NOTICED}::test_the_probability_decides_before_the_score",),
     ),
     Mutant(
         "biases not centred",
         "tokenize/capsules/initialise.py",
         "GAIN * (bias_KC - bias_KC.mean(0))",
         "GAIN * bias_KC",
-        (NOTICED,),
+        (f"{NOTICED}::test_capsules_start_with_biases_around_zero",),
     ),
-    Mutant("store line not fsynced", "bench/store.py", "        os.fsync(handle)\n", "", (NOTICED,)),
-    Mutant("gzip with a time stamp", "data/prepared.py", "compresslevel=6, mtime=0)", "compresslevel=6)", (NOTICED,)),
+    Mutant(
+        "store line not fsynced",
+        "bench/store.py",
+        "        os.fsync(handle)\n",
+        "",
+        (f"{NOTICED}::test_a_line_of_the_store_is_on_disk_before_it_counts",),
+    ),
+    Mutant(
+        "gzip with a time stamp",
+        "data/prepared.py",
+        "compresslevel=6, mtime=0)",
+        "compresslevel=6)",
+        (f"{NOTICED}::test_the_same_data_give_the_same_bytes_at_any_time",),
+    ),
     Mutant(
         "optimistic check reversed",
         "bench/check.py",
         'variants["recall@10:optimistic"] >=',
         'variants["recall@10:optimistic"] <=',
-        (NOTICED,),
+        (f"{NOTICED}::test_an_optimistic_reading_is_never_below_the_headline",),
     ),
     Mutant(
         "k-means without the block shape",
         "tokenize/kmeans.py",
         "        padded[: len(part)] = part\n",
         "        padded = np.ascontiguousarray(part)\n",
-        (NOTICED,),
+        (f"{NOTICED}::test_distances_do_not_depend_on_who_else_is_asked",),
     ),
     Mutant(
         "counts of held-out items",
         "data/item_table.py",
         "np.bincount(train.values",
         "np.bincount(dataset.sequences.values",
-        (NOTICED,),
+        (f"{NOTICED}::test_training_counts_leave_out_what_is_held_out",),
     ),
     # Files: nothing is lost, nothing is overwritten.
     Mutant(
@@ -264,7 +296,13 @@ MUTANTS = (
         "if int(second) >= 0 else []",
         ("data/test_data_forms.py",),
     ),
-    Mutant("rows without columns", "data/frames.py", "    if rest.width:\n", "    if True:\n", (NOTICED,)),
+    Mutant(
+        "rows without columns",
+        "data/frames.py",
+        "    if rest.width:\n",
+        "    if True:\n",
+        (f"{NOTICED}::test_frames_of_nothing_but_ids",),
+    ),
     Mutant(
         "ties by another order",
         "data/frames.py",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from capsid.printable import one_line, printable
 
@@ -35,6 +35,9 @@ class Silent:
 class Console:
     """Writes to standard error; updates replace each other on a terminal and are rare lines in a log."""
 
+    # Set by `capsid --quiet` for all of a command.
+    quiet: ClassVar[bool] = False
+
     def __init__(self, *, every_seconds: float = 10.0) -> None:
         self._terminal = sys.stderr.isatty()
         self._every = 0.2 if self._terminal else every_seconds
@@ -42,12 +45,14 @@ class Console:
         self._open = False
 
     def line(self, text: str) -> None:
+        if self.quiet:
+            return
         self._clear()
         print(printable(text), file=sys.stderr, flush=True)
 
     def update(self, text: str) -> None:
         now = time.monotonic()
-        if now - self._last < self._every:
+        if self.quiet or now - self._last < self._every:
             return
         self._last = now
         if self._terminal:

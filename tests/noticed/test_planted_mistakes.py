@@ -41,11 +41,13 @@ from capsid.tokenize.capsules.encoding import trace
 from capsid.tokenize.capsules.initialise import start_from_data
 from capsid.tokenize.capsules.losses import balance, survival
 from capsid.tokenize.capsules.network import CapsuleNetwork
+from capsid.tokenize.capsules.stage_one import NAME
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.kmeans import distances
 from capsid.tokenize.merging.candidates import Candidates
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE, _Pass
 from capsid.tokenize.stopping import SharedPrefixes
+from capsid.tokenize.training import draw_sample
 
 # Data and split
 
@@ -180,12 +182,13 @@ def capsules(**more: Any) -> CapsuleTokenizer:
 
 def test_prefixes_are_counted_among_all_items() -> None:
     vectors = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
-    fitted = capsules(sample=64).fit(make_table(vectors))
-    every = SharedPrefixes.count(trace(fitted.network_, vectors).codes, fitted.codebooks, 1)
-    few = SharedPrefixes.count(trace(fitted.network_, vectors[:64]).codes, fitted.codebooks, 1)
-    found = [keys.tolist() for keys in fitted.shared_prefixes_.keys]
-    assert found == [keys.tolist() for keys in every.keys]
-    assert found != [keys.tolist() for keys in few.keys], "the world is too small to tell them apart"
+    fitted = capsules(codebooks=(8, 8, 8), sample=24).fit(make_table(vectors))
+    every, few = (
+        [keys.tolist() for keys in SharedPrefixes.count(trace(fitted.network_, v).codes, fitted.codebooks, 1).keys]
+        for v in (vectors, draw_sample(vectors, 24, 0, NAME))
+    )
+    assert [keys.tolist() for keys in fitted.shared_prefixes_.keys] == every
+    assert every != few, "the world is too small to tell them apart"
 
 
 def test_capsules_start_with_biases_around_zero() -> None:

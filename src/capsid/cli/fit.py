@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from capsid.cli.config_file import all_settings
 from capsid.cli.options import (
     CHECKPOINT_EVERY,
     CheckpointEvery,
+    ConfigFile,
     Data,
     RecipeName,
     Seed,
@@ -33,6 +35,7 @@ def fit(
     out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The folder to write.")],
     seed: Seed = 0,
     settings: Settings = None,
+    config: ConfigFile = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     force: Annotated[bool, typer.Option("--force", help="Fit anew and replace what stands at RUN.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
@@ -46,6 +49,8 @@ def fit(
       capsid fit rq-kmeans --data ./my-shop --out runs/shop --seed 1 --set schedule.0.training.steps=5000
 
       capsid fit sasrec --data amazon-beauty --out runs/beauty-sasrec
+
+      capsid fit capsid --data ./my-shop --out runs/shop --config shop.toml
     """
     from capsid.artifacts import reserved
     from capsid.data.sources import load_dataset
@@ -54,7 +59,7 @@ def fit(
     from capsid.stored import KIND
 
     progress, run = Console(), run_options(checkpoint_every)
-    recommender = Recommender.from_recipe(recipe, seed=seed, settings=settings or ())
+    recommender = Recommender.from_recipe(recipe, seed=seed, settings=all_settings(config, settings))
     with reserved(out, kind=KIND, replace=True):
         dataset = load_dataset(data, progress=progress)
         summary = fit_or_reuse(recommender, dataset, out, force=force, progress=progress, run=run)

@@ -6,11 +6,15 @@ help is quick. Help is plain text: rich boxes would double the time it takes.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import platform
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +24,7 @@ from capsid import __version__
 from capsid.cli.streams import OutputError, safe_streams, silence_output
 from capsid.errors import CapsidError, ConfigError, nearest
 from capsid.printable import printable
+from capsid.progress import Console
 
 # verb -> module with its `app`, and one line of help
 VERBS: dict[str, tuple[str, str]] = {
@@ -36,8 +41,13 @@ VERBS: dict[str, tuple[str, str]] = {
     "bench": ("capsid.cli.bench", "Run a plan of methods, datasets and seeds; killed at any moment, it goes on."),
     "serve": ("capsid.cli.serve", "Recommend over HTTP; add and retire items while serving."),
     "explore": ("capsid.cli.explore", "Serve a run to this machine and open its page."),
+    "completion": ("capsid.cli.completion", "A script that lets bash, zsh or fish complete verbs and options."),
     "doctor": ("capsid.cli.doctor", "Versions, optional libraries, cores, cache, and how fast this machine is."),
 }
+
+
+# A shell that completes asks its question in this variable.
+COMPLETION = "_CAPSID_COMPLETE"
 
 
 class Stopped(CapsidError):
@@ -80,19 +90,31 @@ class Verbs(TyperGroup):
 app = typer.Typer(cls=Verbs, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
+# Shown with the version: what results depend on.
+LIBRARIES = ("torch", "numpy", "polars", "faiss-cpu", "safetensors", "typer")
+
+
 def _show_version(asked: bool) -> None:
     if asked:
         print(f"capsid {__version__}")
+        print(f"Python {platform.python_version()}")
+        for name in LIBRARIES:
+            # Asked of the installer, not of the library: importing it would take seconds.
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                print(f"{name} {metadata.version(name)}")
         raise typer.Exit
 
 
 @app.callback(epilog="`capsid VERB --help` has examples. Start with `capsid demo`.")
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Show versions, also of libraries.", callback=_show_version, is_eager=True),
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; errors are still told.")] = False,
 ) -> None:
     """Semantic IDs for recommendation: from interactions to ids to recommendations."""
+    Console.quiet = quiet
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -103,6 +125,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str], interrupts: _Interrupts) -> int:
     try:
+        if COMPLETION in os.environ:
+            from typer.completion import completion_init
+
+            completion_init()
         result = typer.main.get_command(app).main(list(arguments), prog_name="capsid", standalone_mode=False)
         sys.stdout.flush()
         # Typer makes this of a Ctrl-C that comes before a verb is called.

@@ -33,6 +33,10 @@ Settings = Annotated[
         help="Change a setting; `capsid recipes show RECIPE` explains them all. Repeatable.",
     ),
 ]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE.toml", help="Settings from a file, with the fields of --set as tables."),
+]
 CheckpointEvery = Annotated[
     float,
     typer.Option(

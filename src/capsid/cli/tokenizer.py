@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from capsid.cli.config_file import all_settings
 from capsid.cli.options import (
     CHECKPOINT_EVERY,
     CheckpointEvery,
+    ConfigFile,
     Data,
     Force,
     RecipeName,
@@ -36,6 +38,7 @@ def fit(
     out: Annotated[Path, typer.Option("--out", metavar="TOK", help="The folder to write.")],
     seed: Seed = 0,
     settings: Settings = None,
+    config: ConfigFile = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     force: Force = False,
 ) -> None:
@@ -58,7 +61,7 @@ def fit(
     from capsid.tokenize.item_tokenizer import KIND
 
     progress, run = Console(), run_options(checkpoint_every)
-    chosen = get_recipe(recipe).with_settings(settings or ())
+    chosen = get_recipe(recipe).with_settings(all_settings(config, settings))
     with reserved(out, kind=KIND, replace=force):
         dataset = load_dataset(data, progress=progress)
         fit_tokenizer(chosen, dataset, out, seed=seed, replace=force, progress=progress, run=run)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from capsid.cli.config_file import all_settings
 from capsid.cli.options import (
     CHECKPOINT_EVERY,
     CheckpointEvery,
+    ConfigFile,
     Force,
     RecipeName,
     Seed,
@@ -41,6 +43,7 @@ def fit(
     out: Annotated[Path, typer.Option("--out", metavar="TOK", help="The folder to write.")],
     seed: Seed = 0,
     settings: Settings = None,
+    config: ConfigFile = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     keep: Annotated[
         bool, typer.Option("--keep-vectors/--no-vectors", help="Whether TOK holds a copy of the vectors, for reports.")
@@ -62,7 +65,7 @@ def fit(
     from capsid.runs.tokenizers import fit_on_vectors
 
     start = time.monotonic()
-    chosen = get_recipe(recipe).with_settings(settings or ())
+    chosen = get_recipe(recipe).with_settings(all_settings(config, settings))
     run = run_options(checkpoint_every)
     fitted = fit_on_vectors(
         chosen, vectors, out, seed=seed, keep_vectors=keep, replace=force, progress=Console(), run=run
