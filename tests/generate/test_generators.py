@@ -5,7 +5,7 @@ import pytest
 import torch
 from worlds import make_ids, random_generator, random_histories, retriever_of
 
-from capsid.errors import ConfigError, NotFittedError
+from capsid.errors import ArtifactError, ConfigError, NotFittedError
 from capsid.generate.generator import PopularityGenerator, TransformerGenerator
 from capsid.ids.collisions import Suffix
 from capsid.ids.layout import TokenLayout
@@ -60,9 +60,9 @@ def test_state_comes_back() -> None:
     torch.testing.assert_close(again.start(batch)[1], generator.start(batch)[1], rtol=0, atol=0)
     generator.state()["token.weight"].zero_()
     assert generator.network.token.weight.abs().sum() > 0, "the state is a copy"
-    with pytest.raises(ConfigError, match="of another network"):
+    with pytest.raises(ArtifactError, match="do not fit their settings"):
         again.load_state(TokenLayout((5, 5)), generator.state())
-    with pytest.raises(ConfigError, match="of another network"):
+    with pytest.raises(ArtifactError, match="do not fit their settings"):
         TransformerGenerator(layers=1, heads=2, width=16, feedforward=24).load_state(IDS.layout, generator.state())
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from worlds import first_scores, make_ids, objective_of, random_generator, random_histories, retriever_of
 
 from capsid.blocks.layers import Block
-from capsid.errors import ConfigError
+from capsid.errors import ArtifactError, ConfigError
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import MaskedGenerator, TransformerGenerator
 from capsid.generate.masked import MaskedTransformer
@@ -262,7 +262,7 @@ def test_a_state_is_read_back_by_its_own_kind_only() -> None:
     again.load_state(IDS.layout, generator.state())
     batch = IDS.read(random_histories(0, ITEMS, [3, 5]), last=6)
     torch.testing.assert_close(again.start(batch)[1], generator.start(batch)[1], rtol=0, atol=0)
-    with pytest.raises(ConfigError, match="another network"):
+    with pytest.raises(ArtifactError, match="do not fit their settings"):
         TransformerGenerator(layers=2, heads=2, width=16, feedforward=24, history=6).load_state(
             IDS.layout, generator.state()
         )

@@ -15,7 +15,7 @@ from worlds import first_scores, make_ids, next_scores, random_codes, random_gen
 from capsid.blocks.layers import Block, Layer
 from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import exact_scores
-from capsid.errors import ConfigError
+from capsid.errors import ArtifactError, ConfigError
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.timeline import READINGS
 from capsid.ids.reading import TokenBatch
@@ -182,5 +182,5 @@ def test_a_state_is_read_back_by_its_own_kind_only() -> None:
     again.load_state(IDS.layout, generator.state())
     torch.testing.assert_close(again.start(batch)[1], generator.start(batch)[1], rtol=0, atol=0)
     flat = TransformerGenerator(**{f.name: getattr(again, f.name) for f in dataclasses.fields(TransformerGenerator)})
-    with pytest.raises(ConfigError, match="another network"):
+    with pytest.raises(ArtifactError, match="do not fit their settings"):
         flat.load_state(IDS.layout, generator.state())
