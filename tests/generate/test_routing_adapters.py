@@ -18,7 +18,8 @@ from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.network import GeneratorNetwork, Predictions
 from capsid.generate.next_token import NextToken
-from capsid.generate.routing_adapters import BoundAdapters, RoutingAdapters, code_spans
+from capsid.generate.routing_adapters import BoundAdapters, RoutingAdapters
+from capsid.generate.soft_tokens import code_spans
 from capsid.generate.terms import TermContext
 from capsid.ids.collisions import Bucket, Suffix
 from capsid.ids.reading import Lesson
@@ -76,7 +77,7 @@ class Fed:
     def __init__(self, network: GeneratorNetwork, inputs_RD: Tensor | None) -> None:
         self.network, self.inputs_RD, self.norm = network, inputs_RD, network.norm
 
-    def predict(self, lesson: Lesson, _: Tensor | None) -> Predictions:
+    def predict(self, lesson: Lesson, _: Tensor | None, **others: object) -> Predictions:
         return self.network.predict(lesson, self.inputs_RD)
 
 

@@ -87,7 +87,8 @@ class BoundMatch(BoundTerm):
             return NOTHING
         unique_U, which_E = np.unique(lesson.batch.items.values, return_inverse=True)
         vectors_UC = self.network.items(torch.from_numpy(np.array(self._x_NI[unique_U], dtype=np.float32)))
-        return _Vectors(self.network.inputs(lesson.batch, vectors_UC[torch.from_numpy(which_E)]), unique_U, vectors_UC)
+        inputs_RD = self.network.inputs(lesson.batch, vectors_UC[torch.from_numpy(which_E)])
+        return _Vectors(inputs_RD=inputs_RD, unique_U=unique_U, vectors_UC=vectors_UC)
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
         """Mean over predicted items: each against the batch's items, without those that its user takes later."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from capsid.generate.dense_match import DenseMatch
 from capsid.generate.generator import MaskedGenerator, PopularityGenerator, TimelineGenerator, TransformerGenerator
+from capsid.generate.gumbel_codes import GumbelCodes
 from capsid.generate.next_token import NextToken
 from capsid.generate.routing_adapters import RoutingAdapters
 
@@ -12,4 +13,4 @@ GENERATORS: dict[str, type] = {
 }
 TERMS: dict[str, type] = {t.kind: t for t in (NextToken, DenseMatch)}
 # Terms that learn beside the generator for a part of a phase.
-JOINT_TERMS: dict[str, type] = {t.kind: t for t in (RoutingAdapters,)}
+JOINT_TERMS: dict[str, type] = {t.kind: t for t in (RoutingAdapters, GumbelCodes)}

@@ -47,7 +47,14 @@ class MaskedTransformer(GeneratorNetwork):
         reset(self, self.shape.layers, generator, self.shape.initial)
         self.token.start()
 
-    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None, *, closing: bool = False) -> Predictions:
+    def predict(
+        self,
+        lesson: Lesson,
+        inputs_RD: Tensor | None = None,
+        *,
+        forced_ND: Tensor | None = None,
+        closing: bool = False,
+    ) -> Predictions:
         """Hidden rows of masked items, and these items (BERT4Rec, Eq. 8). Outside training the last item is masked."""
         refuse_closing(closing)
         batch = lesson.batch

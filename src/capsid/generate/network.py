@@ -96,11 +96,19 @@ class GeneratorNetwork(nn.Module):
         """Fresh weights."""
         raise NotImplementedError
 
-    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None, *, closing: bool = False) -> Predictions:
+    def predict(
+        self,
+        lesson: Lesson,
+        inputs_RD: Tensor | None = None,
+        *,
+        forced_ND: Tensor | None = None,
+        closing: bool = False,
+    ) -> Predictions:
         """Read whole sequences; the rows that predict the tokens of the lesson's items, in order.
 
-        `inputs_RD` is added to what the network reads, one row for each real token, in order. With `closing` the rows
-        after the items' last tokens are given too.
+        `inputs_RD` is added to what the network reads, one row for each real token in turn. `forced_ND` is added to the
+        tokens of the lesson's items where they are read to predict the next one, if that is another reading than the
+        first. With `closing` the rows after the items' last tokens are given too.
         """
         raise NotImplementedError
 
@@ -168,7 +176,14 @@ class CausalTransformer(TokenNetwork):
         self.place = nn.Embedding(shape.history + 1, shape.width)
         self.blocks = nn.ModuleList(BLOCKS[shape.block](shape) for _ in range(shape.layers))
 
-    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None, *, closing: bool = False) -> Predictions:
+    def predict(
+        self,
+        lesson: Lesson,
+        inputs_RD: Tensor | None = None,
+        *,
+        forced_ND: Tensor | None = None,
+        closing: bool = False,
+    ) -> Predictions:
         """Hidden rows of the tokens before those that are predicted."""
         refuse_closing(closing)
         batch = lesson.batch

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.generate.network import GeneratorNetwork
+from capsid.generate.soft_tokens import per_token
 from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
 from capsid.ids.layout import TokenLayout
 from capsid.ids.reading import Lesson
@@ -103,12 +104,12 @@ class BoundAdapters(BoundTerm):
             weights_UK @ token_VD[base : base + size]
             for weights_UK, base, size in zip(weights, ids.layout.bases, ids.layout.sizes)
         ]
-        inputs_RD = _per_token(torch.stack([m - m.detach() for m in mixed], 1), tokens, ids.layout)
+        inputs_RD = per_token(torch.stack([m - m.detach() for m in mixed], 1), tokens, ids.layout)
         if self.gate is not None:
             inputs_RD = inputs_RD + self.gate.inputs(token_VD, tokens, ids.layout)
             loss = loss + self.gate.loss()
         rows = Ragged.ranges(tokens.offsets[which], tokens.lengths[which]).values
-        return _Routed(inputs_RD[torch.from_numpy(rows)], loss)
+        return _Routed(inputs_RD=inputs_RD[torch.from_numpy(rows)], loss=loss)
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
         """The tokenizer's own terms and the gate's."""
@@ -156,20 +157,3 @@ class _Gate(nn.Module):
     def loss(self) -> Tensor:
         """Cross-entropy of the shifted gate and its targets."""
         return self._weight * F.binary_cross_entropy_with_logits(self._logit_C + self.bias, self._target_C)
-
-
-def _per_token(depths_ULD: Tensor, tokens: Ragged, layout: TokenLayout) -> Tensor:
-    """The sum over the depths that each token spans; none for suffix and end tokens. Shape: (tokens, D)."""
-    running_ULD = F.pad(depths_ULD.cumsum(1), (0, 0, 1, 0))
-    item_R = tokens.row_numbers
-    spans_R = code_spans(layout)[tokens.values]
-    start_R = np.where(spans_R > 0, layout.depth_of[tokens.values], 0)
-    return running_ULD[item_R, start_R + spans_R] - running_ULD[item_R, start_R]
-
-
-def code_spans(layout: TokenLayout) -> np.ndarray:
-    """How many codes every token stands for. Shape: (vocabulary,)."""
-    out = ((layout.depth_of >= 0) & (layout.depth_of < len(layout.sizes))).astype(np.int64)
-    if len(layout.merges):
-        out[layout.merges.first :] = layout.merges.members.lengths
-    return out

@@ -51,10 +51,12 @@ class Step:
 class Prepared:
     """What a term prepares before the network reads. Terms that pass more to their loss use a subclass.
 
-    `inputs_RD` is added to what the network reads, one row for each real token of the batch in turn.
+    `inputs_RD` is added to what the network reads, one row for each real token of the batch in turn; `forced_ND` to the
+    tokens of the lesson's items where they are read to predict the next one.
     """
 
     inputs_RD: Tensor | None = None
+    forced_ND: Tensor | None = None
 
 
 NOTHING = Prepared()
@@ -150,9 +152,12 @@ class Objective(nn.Module):
     def loss(self, lesson: Lesson, network: GeneratorNetwork) -> Tensor:
         """The weighted sum of all terms for one batch."""
         prepared = [term.prepare(lesson, network) for term in self]
-        inputs = [p.inputs_RD for p in prepared if p.inputs_RD is not None]
-        closing = any(term.closes for term in self)
-        predictions = network.predict(lesson, sum(inputs[1:], inputs[0]) if inputs else None, closing=closing)
+        predictions = network.predict(
+            lesson,
+            _total([p.inputs_RD for p in prepared]),
+            forced_ND=_total([p.forced_ND for p in prepared]),
+            closing=any(term.closes for term in self),
+        )
         step = Step(lesson, network, predictions)
         return sum((term.weight * term.loss(step, ready) for term, ready in zip(self, prepared)), torch.zeros(()))
 
@@ -170,3 +175,9 @@ class Objective(nn.Module):
         """The tokenizer with new codes, if a term returns one."""
         found = [settled for term in self if (settled := term.settle(table, progress)) is not None]
         return found[-1] if found else None
+
+
+def _total(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The sum of those that there are."""
+    given = [part for part in parts if part is not None]
+    return sum(given[1:], given[0]) if given else None

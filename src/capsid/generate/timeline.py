@@ -55,7 +55,14 @@ class TimelineTransformer(TokenNetwork):
             if isinstance(module, Distances | Repeats):
                 module.start()
 
-    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None, *, closing: bool = False) -> Predictions:
+    def predict(
+        self,
+        lesson: Lesson,
+        inputs_RD: Tensor | None = None,
+        *,
+        forced_ND: Tensor | None = None,
+        closing: bool = False,
+    ) -> Predictions:
         """Hidden rows for every token of every item of the lesson."""
         vectors = self.token.vectors()
         read_BPD = self._read(vectors, lesson.batch, lesson.batch.positions_B - 1, inputs_RD)[:, :-1]
@@ -66,12 +73,13 @@ class TimelineTransformer(TokenNetwork):
         # The token before a row's own, somebody else's where the row is its item's first.
         before_R = np.maximum(np.repeat(lesson.tokens.offsets[:-1], rows.lengths) + depth_R - 1, 0)
         tokens_R = torch.from_numpy(lesson.tokens.values[before_R].astype(np.int64))
+        forced_RD = None if forced_ND is None else forced_ND[torch.from_numpy(before_R)]
         # An item is predicted from the timeline's hidden row of the position before it.
         last_M = lesson.row_M * read_BPD.shape[1] + lesson.position_M - 1
         rows_RD = torch.where(
             torch.from_numpy(depth_R == 0)[:, None],
             read_BPD.flatten(0, 1)[torch.from_numpy(np.repeat(last_M, rows.lengths))],
-            self._generated(vectors, tokens_R, torch.from_numpy(np.maximum(depth_R - 1, 0))),
+            self._generated(vectors, tokens_R, torch.from_numpy(np.maximum(depth_R - 1, 0)), forced_RD),
         )
         # Items are short and differ in length: linear layers run on rows without padding, attention on padded items.
         width = int(depth_R.max()) + 1
@@ -130,13 +138,12 @@ class TimelineTransformer(TokenNetwork):
             x_BPD, _ = block(x_BPD)
         return x_BPD
 
-    def _generated(self, vectors: TokenVectors, tokens: Tensor, depths: Tensor) -> Tensor:
+    def _generated(self, vectors: TokenVectors, tokens: Tensor, depths: Tensor, extra: Tensor | None = None) -> Tensor:
         """Embeddings of tokens that were generated for the next item."""
-        return dropout(
-            self._entering(F.embedding(tokens, vectors.enter_VD)) + self.depth(depths),
-            self.shape.embedding_dropout,
-            self.training,
-        )
+        embedded = F.embedding(tokens, vectors.enter_VD)
+        embedded = embedded if extra is None else embedded + extra
+        x = self._entering(embedded) + self.depth(depths)
+        return dropout(x, self.shape.embedding_dropout, self.training)
 
 
 def _corrections(soft: Corrections, vectors: TokenVectors) -> Tensor:

@@ -15,6 +15,7 @@ from capsid.recipes.capsid_bpe import CAPSID_BPE
 from capsid.recipes.capsid_dense import CAPSID_DENSE
 from capsid.recipes.capsid_literal import CAPSID_LITERAL
 from capsid.recipes.cobra import COBRA
+from capsid.recipes.diger import DIGER
 from capsid.recipes.frequency import FREQUENCY
 from capsid.recipes.kmeans_flat import KMEANS_FLAT
 from capsid.recipes.lc_rec import LC_REC
@@ -39,6 +40,7 @@ RECIPES: dict[str, Recipe] = {
         TIGER_TEXT,
         TIGER_DENSE,
         LC_REC,
+        DIGER,
         COBRA,
         UNIREC_COA,
         CAPSID,

@@ -127,6 +127,28 @@ class Adapting(Protocol):
         """Take over what they learnt, as much of it as changes at most a share `most` of the `codes`."""
 
 
+@runtime_checkable
+class AssignsCatalogue(Protocol):
+    """May choose the codes of a whole catalogue together; `encode` gives those of items by themselves."""
+
+    def assign_catalogue(self, table: ItemTable) -> Ragged:
+        """Codes of every item, each in view of all others."""
+
+
+@runtime_checkable
+class LearnsBooks(Protocol):
+    """Quantises latent vectors with residual codebooks that a generator may train."""
+
+    def centres(self) -> tuple[np.ndarray, ...]:
+        """The codebooks."""
+
+    def latents(self, vectors_NI: np.ndarray) -> np.ndarray:
+        """What is quantised of items' vectors. Shape: (items, D)."""
+
+    def with_books(self, books: Sequence[np.ndarray]) -> Tokenizer:
+        """The same with other codebooks of the same sizes."""
+
+
 class Merges(Protocol):
     """Learns which neighbouring tokens are written as one. Estimator as `Tokenizer`."""
 

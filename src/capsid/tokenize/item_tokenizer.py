@@ -36,7 +36,18 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
-from capsid.tokenize.base import Adapting, FitEncodes, LastCosts, Merges, ReadsBlock, Revising, Tokenizer, Tracing
+from capsid.tokenize.base import (
+    Adapting,
+    AssignsCatalogue,
+    FitEncodes,
+    LastCosts,
+    LearnsBooks,
+    Merges,
+    ReadsBlock,
+    Revising,
+    Tokenizer,
+    Tracing,
+)
 from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
 from capsid.vocabulary import Vocabulary
 
@@ -105,7 +116,7 @@ class ItemTokenizer:
         if isinstance(self.tokenizer_, FitEncodes):
             codes = self.tokenizer_.fit_encode(table, **given)
         else:
-            codes = self.tokenizer_.fit(table, **given).encode(table)
+            codes = self._catalogue_codes(self.tokenizer_.fit(table, **given), table)
         self.ids_: SemanticIds = self._settled(table, codes)
         self.merges_: Any | None = None
         if self.merges is not None:
@@ -143,8 +154,16 @@ class ItemTokenizer:
             layout = dataclasses.replace(layout, merges=self.merges_.table_)
         return self._assign_again(table, layout)
 
+    def with_books(self, table: ItemTable, books: Sequence[np.ndarray]) -> ItemTokenizer:
+        """One with other codebooks, and new ids for the same items from them. This tokenizer does not change."""
+        if not isinstance(self.tokenizer_, LearnsBooks):
+            raise ConfigError(f"the tokenizer {self.tokenizer_.kind!r} has no codebooks that a generator can train")
+        new = copy.copy(self)
+        new.tokenizer_ = self.tokenizer_.with_books(books)
+        return new._assign_again(self._with_vectors(table), self.ids.layout)
+
     def _assign_again(self, table: ItemTable, layout: TokenLayout) -> ItemTokenizer:
-        ids = self._settled(table, self.tokenizer_.encode(table))
+        ids = self._settled(table, self._catalogue_codes(self.tokenizer_, table))
         if ids.layout.sizes != layout.sizes:
             raise ConfigError("re-tokenising changed the codebook sizes, so the generator's tokens lost their meaning")
         old, self.ids_ = self.ids_.mixtures, dataclasses.replace(ids, layout=layout)
@@ -166,6 +185,11 @@ class ItemTokenizer:
             )
         trace = self.tokenizer_.trace(table, strongest=strongest)
         return Mixtures.of(trace.strongest, trace.strongest_weight, sharpness)
+
+    @staticmethod
+    def _catalogue_codes(tokenizer: Tokenizer, table: ItemTable) -> Ragged:
+        """Codes of a whole catalogue: together where the tokenizer assigns them so, else item by item."""
+        return tokenizer.assign_catalogue(table) if isinstance(tokenizer, AssignsCatalogue) else tokenizer.encode(table)
 
     def _settled(self, table: ItemTable, codes: Ragged) -> SemanticIds:
         """Ids of a whole catalogue with these codes under the collision policy."""

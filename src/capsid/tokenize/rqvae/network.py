@@ -148,6 +148,19 @@ def encode(network: RQVAENetwork, vectors_NI: np.ndarray) -> Ragged:
     return Ragged.from_dense(np.concatenate([np.zeros((0, len(network.books)), dtype=np.int32), *parts]))
 
 
+def latents(network: RQVAENetwork, vectors_NI: np.ndarray) -> np.ndarray:
+    """What is quantised of every row. Shape: (items, D)."""
+    parts = [found.residuals_LBD[0].numpy() for _, found in quantized_blocks(network, vectors_NI)]
+    return np.concatenate([np.zeros((0, network.books[0].shape[1]), dtype=np.float32), *parts])
+
+
+@torch.no_grad()
+def balanced_codes(network: RQVAENetwork, latents_ND: np.ndarray, assign: Sinkhorn) -> Ragged:
+    """Codes of all rows together, at the last depths such that all codes are taken about equally often."""
+    found = network.quantize(torch.from_numpy(latents_ND), assign)
+    return Ragged.from_dense(found.codes_BL.to(torch.int32).numpy())
+
+
 def last_distances(network: RQVAENetwork, vectors_NI: np.ndarray) -> np.ndarray:
     """Squared distances of what the earlier depths leave of the latent to the last codebook. Shape: (items, K)."""
     book_KD = network.books[-1]

@@ -6,7 +6,8 @@ torch with it, is loaded when it is needed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +53,25 @@ class RQVAE(RQVAESettings):
         network, vectors = self._fitted(), table.vectors(self.block)
         check_vectors(vectors, table.items, dim=network.inputs)
         return encode(network, vectors)
+
+    def assign_catalogue(self, table: ItemTable) -> Ragged:
+        """Balanced codes over the whole catalogue where the settings ask for that, nearest ones otherwise."""
+        from capsid.tokenize.rqvae.network import balanced_codes
+
+        if self.assign is None or not self.assign.catalogue:
+            return self.encode(table)
+        return balanced_codes(self._fitted(), self.latents(table.vectors(self.block)), self.assign)
+
+    def latents(self, vectors_NI: np.ndarray) -> np.ndarray:
+        """What the encoder makes of the items' vectors."""
+        from capsid.tokenize.rqvae.network import latents
+
+        return latents(self._fitted(), vectors_NI)
+
+    def with_books(self, books: Sequence[np.ndarray]) -> RQVAE:
+        """The same with other codebooks; encoder and decoder stay."""
+        state = {**self.state(), **{f"books.{depth}": book for depth, book in enumerate(books)}}
+        return replace(self).load_state(state)
 
     def last_costs(self, table: ItemTable) -> Costs:
         """Squared distances, in the latent space, of what the earlier depths leave to the last codebook."""
