@@ -15,7 +15,7 @@ BERT4REC = Recipe(
     deviations=(
         "pre-LayerNorm; scores are products with the item embeddings, without the extra layer and the biases",
         "of some sequences only the last item is masked, drawn anew at every step instead of added once to the data",
-        "twice the steps of sasrec: a step predicts fewer items",
+        "16,000 steps of 128 sequences, because a step predicts fewer items than one of sasrec",
     ),
     tokenizer=Atomic(),
     generator=MaskedGenerator(
