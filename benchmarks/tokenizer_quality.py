@@ -45,7 +45,10 @@ VARIANTS: dict[str, dict[str, str]] = {
     "T=1": {"rounds": "1"},
     "T=2": {"rounds": "2"},
     "T=5": {"rounds": "5"},
-    "no spread": {"spread_weight": "0"},
+    "300 steps": {"training.steps": "300"},
+    "300 steps, rank 1": {"training.steps": "300", "rank": "1"},
+    "300 steps, rank 4": {"training.steps": "300", "rank": "4"},
+    "300 steps, no spread": {"training.steps": "300", "spread_weight": "0"},
     "shared poses": {"shared_poses": "true"},
     "votes 64 wide": {"dim": "64"},
 }

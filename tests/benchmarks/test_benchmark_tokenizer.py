@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-TINY = {"items": 600, "width": 8, "codebook": 8, "depths": 2, "steps": 6, "sizes": "200,500"}
+TINY = {"items": 600, "width": 8, "codebook": 8, "depths": 2, "steps": 6, "vae_steps": 6, "sizes": "200,500"}
 
 
 def test_all_variants_are_measured(load, monkeypatch, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]

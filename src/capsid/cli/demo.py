@@ -48,7 +48,6 @@ GENERATOR = (
 SETTINGS: dict[str, tuple[str, ...]] = {
     "capsid-bpe": (
         "tokenizer.codebooks=128,128,128",
-        "tokenizer.training.steps=150",
         "merges.size=1024",
         "merges.passes=1",
         *GENERATOR,

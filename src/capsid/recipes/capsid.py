@@ -14,6 +14,7 @@ CAPSID = Recipe(
     about="Capsule routing, ids of at most 4 x 256 codes; Transformer over items and depths; beam search in the trie",
     paper="CapsID (arXiv 2605.05096), sections 3.1 to 3.4",
     deviations=(
+        "capsules start from the data and are not trained; a depth has one pose matrix (tokenizer.training, rank)",
         "routing subtracts mixtures of fixed outputs, not of input-dependent ones",
         "temperatures are calibrated to a winner mass that rises with depth",
         "an id ends where no other item shares it; confidence and residual norm are asked only if set",

@@ -6,6 +6,7 @@ import dataclasses
 
 from capsid.generate.generator import TransformerGenerator
 from capsid.recipes.capsid import CAPSID
+from capsid.tokenize.capsules.settings import stage_one_training
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 CAPSID_LITERAL = dataclasses.replace(
@@ -32,5 +33,6 @@ CAPSID_LITERAL = dataclasses.replace(
         tie_weight=0.0,
         balance_weight=0.0,
         reseed=False,
+        training=dataclasses.replace(stage_one_training(), steps=300),
     ),
 )

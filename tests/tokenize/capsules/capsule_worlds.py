@@ -17,13 +17,17 @@ from torch import Tensor
 from capsid.recipes import RECIPES
 from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork, Depth
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
-from capsid.tokenize.capsules.votes import FullPoses
+from capsid.tokenize.capsules.votes import BiasPoses, FullPoses
 
 WIDTH = 6
 LEAKY = {"leak": (1.0, 1.0), "dim": 4, "rank": 2}
 # Overrides of the default settings; "literal" overrides the recipe of that name.
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {"rank": 2},
+    "biases": {"rank": -1},
+    "biases, narrow": {"rank": -1, "dim": 3},
+    "biases, dot": {"rank": -1, "agreement": "dot", "on_direction": False},
+    "biases that leak": {**LEAKY, "rank": -1},
     "narrow": {"rank": 2, "dim": 3},
     "literal": {},
     "full": {"rank": 0, "dim": 5},
@@ -132,6 +136,8 @@ def _plain(layer: CapsuleLayer) -> Capsules:
     poses = layer.poses
     if isinstance(poses, FullPoses):
         pose_KCD = array(poses.weight)
+    elif isinstance(poses, BiasPoses):
+        pose_KCD = np.stack([array(poses.base)] * len(poses.bias))
     else:
         # W_k = P + sum over m of a_km (outer) b_km, spelled differently from `FactorisedPoses.full`.
         own_KCD = np.einsum("kmc,kmd->kcd", array(poses.up), array(poses.down))

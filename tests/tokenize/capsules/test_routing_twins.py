@@ -18,7 +18,7 @@ from worlds import shared_prefixes
 
 from capsid.tokenize.capsules import encoding
 from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork, Depth
-from capsid.tokenize.capsules.votes import FactorisedPoses
+from capsid.tokenize.capsules.votes import BiasPoses, FactorisedPoses, new_poses
 from capsid.tokenize.stopping import CAUSES, SharedPrefixes, Stops, stop
 
 CLOSE = {"rtol": 1e-7, "atol": 1e-9}
@@ -42,7 +42,7 @@ def check_same(left: list[Depth], right: list[Depth], **tolerance: float) -> Non
 def with_full_poses(network: CapsuleNetwork) -> CapsuleNetwork:
     twin = copy.deepcopy(network)
     for layer in twin.depths:
-        if isinstance(layer.poses, FactorisedPoses):
+        if isinstance(layer.poses, FactorisedPoses | BiasPoses):
             layer.poses = layer.poses.full().requires_grad_(False)
     return twin
 
@@ -50,16 +50,17 @@ def with_full_poses(network: CapsuleNetwork) -> CapsuleNetwork:
 # --- factorised votes and matrices ---
 
 
-def random_poses(seed: int, capsules: int, dim: int, rank: int, scale: float) -> FactorisedPoses:
+def random_poses(seed: int, capsules: int, dim: int, rank: int, scale: float) -> FactorisedPoses | BiasPoses:
     rng = torch.Generator().manual_seed(seed)
-    poses = FactorisedPoses(capsules, dim, 7, rank, rng).requires_grad_(False)
+    poses = new_poses(capsules, dim, 7, rank, rng).requires_grad_(False)
+    assert isinstance(poses, FactorisedPoses | BiasPoses)
     for parameter in poses.parameters():
         parameter.copy_(scale * torch.randn(parameter.shape, generator=rng))
     return poses
 
 
 @settings(max_examples=15)
-@given(seeds(), st.integers(1, 6), st.integers(1, 8), st.integers(1, 4), scales())
+@given(seeds(), st.integers(1, 6), st.integers(1, 8), st.sampled_from([-1, 1, 2, 4]), scales())
 @in_double()
 def test_factorised_votes_are_the_votes(seed: int, capsules: int, dim: int, rank: int, scale: float) -> None:
     poses = random_poses(seed, capsules, dim, rank, scale)
@@ -68,13 +69,20 @@ def test_factorised_votes_are_the_votes(seed: int, capsules: int, dim: int, rank
     weights_BK = torch.rand(4, capsules, generator=rng)
     code_B = torch.randint(capsules, (4,), generator=rng)
     quick, slow = poses(r_BD), poses.full().requires_grad_(False)(r_BD)
-    own_KCD = np.einsum("kmc,kmd->kcd", array(poses.up), array(poses.down))
+    own_KCD = np.zeros((capsules, dim, 7))
+    if isinstance(poses, FactorisedPoses):
+        own_KCD = np.einsum("kmc,kmd->kcd", array(poses.up), array(poses.down))
     by_hand = np.einsum("kcd,bd->bkc", array(poses.base) + own_KCD, array(r_BD)) + array(poses.bias)
     np.testing.assert_allclose(slow.votes_BKC.numpy(), by_hand, **CLOSE)
     torch.testing.assert_close(quick.dot(other_BC), slow.dot(other_BC), **CLOSE)
     torch.testing.assert_close(quick.norms(), slow.norms(), rtol=1e-5, atol=1e-7)  # a root of a difference
     torch.testing.assert_close(quick.mix(weights_BK), slow.mix(weights_BK), **CLOSE)
     torch.testing.assert_close(quick.pick(code_B), slow.pick(code_B), **CLOSE)
+    scale_B1 = torch.rand(4, 1, generator=rng)
+    for votes in (quick, slow):
+        np.testing.assert_allclose(votes.mean().numpy(), by_hand.mean(1), **CLOSE)
+        dots_BK = np.einsum("bkc,bc->bk", by_hand, by_hand.mean(1)) * array(scale_B1)
+        np.testing.assert_allclose(votes.dot_mean(scale_B1).numpy(), dots_BK, **CLOSE)
     np.testing.assert_allclose(slow.norms().numpy(), np.linalg.norm(by_hand, axis=2), **CLOSE)
     np.testing.assert_allclose(slow.pick(code_B).numpy(), by_hand[np.arange(4), code_B], **CLOSE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from capsid.errors import ConfigError
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules import stage_one
 from capsid.tokenize.capsules.centres import fit_centres
-from capsid.tokenize.capsules.initialise import calibrate, start_from_data
+from capsid.tokenize.capsules.initialise import calibrate, fit_depth, start_from_data
 from capsid.tokenize.capsules.network import CapsuleNetwork
 from capsid.tokenize.capsules.routing import route
+from capsid.tokenize.capsules.settings import stage_one_training
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.capsules.watch import CollapseWarning
 from capsid.train.options import Training
@@ -81,6 +83,33 @@ def test_calibration_meets_its_mass() -> None:
             calibrate(layer, unit_ND, mass)
             weights = route(layer.votes(unit_ND), layer.capsules, len(unit_ND), layer.rounds, layer.kappa).weights_BK
             assert float(weights.max(1).values.mean()) == pytest.approx(mass, abs=0.02)
+
+
+@pytest.mark.parametrize("fields", [{}, {"winner": "hard"}, {"leak": (0.5, 0.5)}, {"rank": -1}, {"rank": 0}])
+def test_a_depth_is_fitted_to_what_it_does(fields: dict[str, Any]) -> None:
+    settings = fixed(**fields)
+    network = CapsuleNetwork(settings, VECTORS.shape[1], torch.Generator().manual_seed(0)).requires_grad_(False)
+    start_from_data(network, torch.from_numpy(VECTORS), settings.masses, 0)
+    unit_ND = network.enter(torch.from_numpy(VECTORS))
+    # The residuals that the fit of a depth hands on are those that the fitted depth leaves.
+    soft_ND, hard_ND = fit_depth(network.depths[0], unit_ND, unit_ND)
+    after = network.depths[0](unit_ND, unit_ND)
+    torch.testing.assert_close(soft_ND, after.soft_BD, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(hard_ND, after.hard_BD, rtol=1e-4, atol=1e-5)
+
+
+def test_without_steps_the_start_is_kept() -> None:
+    tokenizer = CapsuleTokenizer(codebooks=BRANCHING, confidence=1.0, max_sharing=0)
+    assert tokenizer.training.steps == 0
+    codes_ND = tokenizer.fit(TABLE).encode(TABLE).dense()
+    assert purity(codes_ND[:, 0], PATHS[:, 0]) > 0.97
+    network = CapsuleNetwork(tokenizer, VECTORS.shape[1], torch.Generator().manual_seed(0)).requires_grad_(False)
+    start_from_data(network, torch.from_numpy(VECTORS), tokenizer.masses, 0)
+    for ours, theirs in zip(tokenizer.network_.depths, network.depths, strict=True):
+        for name in ("outputs", "poses.bias", "kappa"):
+            fitted, started = (operator.attrgetter(name)(layer) for layer in (ours, theirs))
+            assert torch.equal(fitted, started), name
+    np.testing.assert_allclose(tokenizer.trace(TABLE).mass.mean(0), tokenizer.masses, atol=0.05)
 
 
 def test_settled_masses_are_the_targets() -> None:
@@ -238,6 +267,7 @@ def test_every_variant_is_a_setting(name: str) -> None:
         ({"rounds": 0}, "capsules.rounds must be at least 1, got 0"),
         ({"winner_mass": (0.5, 1.0)}, "capsules.winner_mass must be finite numbers, each above 0 and below 1"),
         ({"shared_poses": True}, "codebooks of one size"),
+        ({"start": "random", "training": stage_one_training()}, "capsules that start at random need training"),
     ],
 )
 def test_wrong_settings(fields: dict[str, Any], message: str) -> None:

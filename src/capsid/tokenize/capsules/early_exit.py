@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules.encoding import BLOCK
 from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork
@@ -134,6 +135,7 @@ def _nobody(_depth: int, live: Live) -> np.ndarray:
 
 def _window(settings: CapsuleSettings, network: CapsuleNetwork, vectors_RI: np.ndarray, leaves: Leaves) -> Routes:
     """Rows through the depths, each until it leaves."""
+    keep_freed_memory()
     shape = (len(vectors_RI), len(network.depths))
     codes_RL, confidence_RL = np.full(shape, -1, dtype=np.int32), np.full(shape, -1, dtype=np.float32)
     residual_RL = np.full(shape, np.inf, dtype=np.float32)

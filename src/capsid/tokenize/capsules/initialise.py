@@ -20,10 +20,14 @@ from capsid.tokenize.capsules.routing import route
 from capsid.tokenize.capsules.votes import norm, squash_scale
 
 # How far a capsule's own direction outweighs the item's in its vote at the start.
-GAIN = 3.0
+GAIN = 1.0
 NOISE = 0.1
 RIDGE = 1e-2
 CALIBRATION_ROWS = 1024
+# Halvings of the temperature's range, on a log scale: the last one is a third of a percent wide.
+HALVINGS = 12
+# Starts of k-means, as many as residual k-means has.
+RESTARTS = 3
 # Rows at once: bounds what is held of a large sample.
 CHUNK = 1024
 KAPPAS = (1e-2, 1e4)
@@ -45,8 +49,7 @@ def start_from_data(network: CapsuleNetwork, x_NI: Tensor, masses: Sequence[floa
                 _place_poses(layer, soft_ND, child_seed(seed, "capsules", number), rng)
             if masses:
                 calibrate(layer, soft_ND, masses[number])
-            fit_outputs(layer, soft_ND)
-            soft_ND, hard_ND = _advance(layer, soft_ND, hard_ND)
+            soft_ND, hard_ND = fit_depth(layer, soft_ND, hard_ND)
 
 
 def settle(network: CapsuleNetwork, x_NI: Tensor, masses: Sequence[float]) -> None:
@@ -56,8 +59,9 @@ def settle(network: CapsuleNetwork, x_NI: Tensor, masses: Sequence[float]) -> No
         for number, layer in enumerate(network.depths):
             if masses:
                 calibrate(layer, soft_ND, masses[number])
-                fit_outputs(layer, soft_ND)
-            soft_ND, hard_ND = _advance(layer, soft_ND, hard_ND)
+                soft_ND, hard_ND = fit_depth(layer, soft_ND, hard_ND)
+            else:
+                soft_ND, hard_ND = _advance(layer, soft_ND, hard_ND)
 
 
 def calibrate(layer: CapsuleLayer, r_ND: Tensor, mass: float) -> None:
@@ -66,7 +70,7 @@ def calibrate(layer: CapsuleLayer, r_ND: Tensor, mass: float) -> None:
     sample_BD = r_ND[::stride][:CALIBRATION_ROWS]
     votes = layer.votes(sample_BD)
     low, high = KAPPAS
-    for _ in range(16):
+    for _ in range(HALVINGS):
         kappa = (low * high) ** 0.5
         routed = route(votes, layer.capsules, len(sample_BD), layer.rounds, kappa)
         if float(routed.weights_BK.max(1).values.mean()) < mass:
@@ -76,12 +80,18 @@ def calibrate(layer: CapsuleLayer, r_ND: Tensor, mass: float) -> None:
     layer.kappa.fill_((low * high) ** 0.5)
 
 
-def fit_outputs(layer: CapsuleLayer, r_ND: Tensor) -> None:
-    """Outputs, and the lift where there is one, by ridge regression of the residuals on what routing mixes."""
-    weights_NK, lifted_NC = _regressors(layer, r_ND)
-    layer.outputs.copy_(_ridge(weights_NK, r_ND, layer.outputs))
+def fit_depth(layer: CapsuleLayer, soft_ND: Tensor, hard_ND: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs, and the lift where there is one, by ridge regression of the residuals on what routing mixes; then the
+    centres. Returns both residuals after the depth."""
+    weights_NK, lifted_NC = _regressors(layer, soft_ND)
+    layer.outputs.copy_(_ridge(weights_NK, soft_ND, layer.outputs))
     if layer.lift is not None:
-        layer.lift.copy_(_ridge(lifted_NC, r_ND, layer.lift.T).T)
+        layer.lift.copy_(_ridge(lifted_NC, soft_ND, layer.lift.T).T)
+    if float(layer.leak):
+        return _advance(layer, soft_ND, hard_ND)
+    # Where outputs are fixed, these weights say all that the depth does: no need to route once more.
+    codes_N = weights_NK.argmax(1)
+    return soft_ND - layer.step * (weights_NK @ layer.outputs), _centred(layer, codes_N, hard_ND)
 
 
 def principal_axes(x_ND: Tensor, count: int) -> Tensor:
@@ -109,9 +119,13 @@ def _advance(layer: CapsuleLayer, soft_ND: Tensor, hard_ND: Tensor) -> tuple[Ten
         depth = layer(soft_ND[start : start + CHUNK], hard_ND[start : start + CHUNK])
         codes.append(depth.code_B)
         softs.append(depth.soft_BD)
-    codes_N = torch.cat(codes)
+    return torch.cat(softs), _centred(layer, torch.cat(codes), hard_ND)
+
+
+def _centred(layer: CapsuleLayer, codes_N: Tensor, hard_ND: Tensor) -> Tensor:
+    """Set the centres to the means of what their items miss; what is then left of the items. Shape: (N, d)."""
     layer.centres.copy_(class_means(hard_ND, codes_N, layer.outputs))
-    return torch.cat(softs), hard_ND - layer.centres[codes_N]
+    return hard_ND - layer.centres[codes_N]
 
 
 def class_means(values_ND: Tensor, codes_N: Tensor, default_KD: Tensor) -> Tensor:
@@ -157,7 +171,13 @@ def _spherical_kmeans(vectors_NC: np.ndarray, k: int, seed: int) -> np.ndarray:
         )
     else:
         means = faiss.Kmeans(
-            vectors_NC.shape[1], k, niter=20, nredo=5, seed=seed % (2**31), spherical=True, min_points_per_centroid=1
+            vectors_NC.shape[1],
+            k,
+            niter=20,
+            nredo=RESTARTS,
+            seed=seed % (2**31),
+            spherical=True,
+            min_points_per_centroid=1,
         )
         means.train(vectors_NC)
         centres_KC = np.asarray(means.centroids, dtype=np.float64)

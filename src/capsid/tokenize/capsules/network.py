@@ -68,11 +68,11 @@ class CapsuleLayer(nn.Module):
         routed = route(votes, self.capsules, len(r_BD), self.rounds, self.kappa)
         # Of equal weights (the literal T=1: all of them) the first wins.
         mass_B, code_B = routed.weights_BK.max(1)
-        own_B = self.step * self._scale(r_BD)
+        own_B = self.step * self._scale(r_BD) if float(self.leak) else self.step
         winner_BD = self._winner(votes, code_B, own_B)
-        choice_BK = _straight_through(routed.weights_BK, code_B)
+        chosen_BD = self._chosen(self.centres, routed.weights_BK, code_B)
         if self.hard_winner:
-            output_BD = self._hard_output(choice_BK, winner_BD)
+            output_BD = self._hard_output(routed.weights_BK, code_B, winner_BD)
         else:
             output_BD = self._mixture(votes, routed.weights_BK, own_B)
         return Depth(
@@ -83,7 +83,7 @@ class CapsuleLayer(nn.Module):
             output_BD=output_BD,
             winner_BD=winner_BD,
             soft_BD=r_BD - output_BD,
-            hard_BD=hard_BD - choice_BK @ self.centres,
+            hard_BD=hard_BD - chosen_BD,
         )
 
     def _scale(self, r_BD: Tensor) -> Tensor:
@@ -104,10 +104,18 @@ class CapsuleLayer(nn.Module):
             return fixed_BD
         return (1 - self.leak) * fixed_BD + self.leak * own_B[:, None] * self._lifted(squash(votes.pick(code_B)))
 
-    def _hard_output(self, choice_BK: Tensor, winner_BD: Tensor) -> Tensor:
+    def _hard_output(self, weights_BK: Tensor, code_B: Tensor, winner_BD: Tensor) -> Tensor:
         """The winner alone is subtracted; the gradient reaches the weights as if the fixed outputs were mixed."""
-        slope_BD = choice_BK @ self.outputs.detach()
+        if not torch.is_grad_enabled():
+            return winner_BD
+        slope_BD = self._chosen(self.outputs.detach(), weights_BK, code_B)
         return winner_BD + slope_BD - slope_BD.detach()
+
+    def _chosen(self, table_KD: Tensor, weights_BK: Tensor, code_B: Tensor) -> Tensor:
+        """The winners' rows of a table; the gradient reaches the weights as if all rows were mixed."""
+        if not torch.is_grad_enabled():
+            return table_KD[code_B]
+        return _straight_through(weights_BK, code_B) @ table_KD
 
     def _lifted(self, z_BC: Tensor) -> Tensor:
         return z_BC if self.lift is None else z_BC @ self.lift.T
@@ -179,4 +187,5 @@ class CapsuleNetwork(nn.Module):
 def _straight_through(weights_BK: Tensor, code_B: Tensor) -> Tensor:
     """One-hot winners whose gradient goes to the routing weights (straight-through estimator)."""
     hard_BK = torch.zeros_like(weights_BK).scatter_(1, code_B[:, None], 1.0)
-    return hard_BK + weights_BK - weights_BK.detach()
+    # The difference is zero to the bit, so that values do not depend on whether a gradient is asked for.
+    return hard_BK + (weights_BK - weights_BK.detach())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from capsid.tokenize.capsules.votes import TINY, Votes, norm, squash
+from capsid.tokenize.capsules.votes import Votes, norm, squash_scale
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,19 @@ class Routed:
 
 def route(votes: Votes, capsules: int, rows: int, how: Rounds, kappa: Tensor | float) -> Routed:
     """Weights c and consensus o after the rounds."""
-    norms_BK = votes.norms() if how.agreement == "cosine" else None
-    logits_BK = torch.zeros(rows, capsules)
-    weights_BK = torch.full((rows, capsules), 1.0 / capsules)
-    consensus_BC = squash(votes.mix(weights_BK))
-    for _ in range(how.updates):
-        agreement_BK = votes.dot(consensus_BC)
-        if norms_BK is not None:
-            agreement_BK = agreement_BK / (norms_BK * norm(consensus_BC)[:, None]).clamp_min(TINY)
-        logits_BK = logits_BK + kappa * agreement_BK
+    inverse_BK = votes.norms().reciprocal() if how.agreement == "cosine" else None
+    mixed_BC = votes.mean()
+    norm_B1 = norm(mixed_BC)[:, None]
+    weights_BK = mixed_BC.new_full((rows, capsules), 1.0 / capsules)
+    logits_BK = torch.zeros_like(weights_BK)
+    for number in range(how.updates):
+        # All votes meet one vector a row, which takes the temperature along. A cosine needs no squash: only the
+        # direction of the consensus counts.
+        scale_B1 = kappa * squash_scale(norm_B1) if inverse_BK is None else kappa / norm_B1
+        # The first consensus is the mean, whose products the votes may know already.
+        dots_BK = votes.dot(mixed_BC * scale_B1) if number else votes.dot_mean(scale_B1)
+        logits_BK = logits_BK + dots_BK if inverse_BK is None else torch.addcmul(logits_BK, dots_BK, inverse_BK)
         weights_BK = logits_BK.softmax(1)
-        consensus_BC = squash(votes.mix(weights_BK))
-    return Routed(logits_BK, weights_BK, consensus_BC)
+        mixed_BC = votes.mix(weights_BK)
+        norm_B1 = norm(mixed_BC)[:, None]
+    return Routed(logits_BK, weights_BK, mixed_BC * squash_scale(norm_B1))

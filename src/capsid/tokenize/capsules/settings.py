@@ -5,7 +5,7 @@ What follows from the settings alone (stop rules, target masses) is here too. No
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from capsid.errors import ConfigError
@@ -14,10 +14,21 @@ from capsid.tokenize.stopping import StopRules
 from capsid.train.options import Training
 
 
-def stage_one_training() -> Training:
-    """Enough steps for a catalogue of ten thousand items; no averaging, since capsules may be re-seeded."""
-    return Training(
-        steps=300,
+@dataclass(kw_only=True, frozen=True)
+class StageOneTraining(Training):
+    """Training that may be left out."""
+
+    steps: int = setting(0, "Optimiser steps of stage 1, at most; 0: the start from the data is kept.", least=0)
+
+    @classmethod
+    def of(cls, training: Training) -> StageOneTraining:
+        """The same options where 0 steps would be allowed."""
+        return cls(**{f.name: getattr(training, f.name) for f in fields(training)})
+
+
+def stage_one_training() -> StageOneTraining:
+    """No steps: the start from the data is as good. No averaging in any case, since capsules may be re-seeded."""
+    return StageOneTraining(
         batch_size=256,
         learning_rate=1e-3,
         weight_decay=1e-5,
@@ -42,7 +53,11 @@ class CapsuleSettings:
         count=(1, None),
     )
     dim: int = setting(0, "Width of the capsules' votes; 0: as wide as the vectors.", least=0)
-    rank: int = setting(4, "Rank of the pose matrices that make votes; 0: full matrices.", least=0)
+    rank: int = setting(
+        -1,
+        "Rank of the pose matrices' differences within a depth; 0: full matrices; -1: one matrix, biases differ.",
+        least=-1,
+    )
     rounds: int = setting(3, "Rounds of routing by agreement.", least=1)
     readout: str = setting(
         "post", "Whether the code is read after the last update of the routing or before it.", choices=("post", "pre")
@@ -95,14 +110,18 @@ class CapsuleSettings:
     tie_weight: float = setting(0.25, "Weight of the loss that ties outputs to centres.", least=0)
     balance_weight: float = setting(0.2, "Weight of the loss that balances the use of capsules.", least=0)
     reseed: bool = setting(True, "Whether capsules that win no item start anew from the data.")
-    training: Training = setting(factory=stage_one_training, about="How stage 1 trains.")
+    training: StageOneTraining = setting(factory=stage_one_training, about="How stage 1 trains.")
     sample: int = setting(65_536, "How many items the start and the validation look at, at most.", least=1)
     block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
 
     def __post_init__(self) -> None:
+        if type(self.training) is Training:  # What every other network takes will do as well.
+            self.training = StageOneTraining.of(self.training)
         check_settings(self)
         if self.shared_poses and len(set(self.codebooks)) > 1:
             raise ConfigError("shared poses need codebooks of one size", hint="set tokenizer.shared_poses=false")
+        if self.start == "random" and self.training.steps == 0:
+            raise ConfigError("capsules that start at random need training", hint="set tokenizer.training.steps=300")
 
     @property
     def masses(self) -> tuple[float, ...]:

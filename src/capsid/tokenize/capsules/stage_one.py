@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capsid.memory import keep_freed_memory
 from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
@@ -55,16 +56,19 @@ def fit_stage_one(
     checkpoint: CheckpointFile | None,
     progress: Progress,
 ) -> StageOne:
-    """Initialise, train, settle, and freeze the prefix counts."""
+    """Initialise, train and settle if there are steps, and freeze the prefix counts."""
+    keep_freed_memory()
     network = CapsuleNetwork(settings, vectors_NI.shape[1], weight_source(seed, NAME))
     sample_N = sample_rows(len(vectors_NI), settings.sample, seed, NAME)
     sample_NI = np.array(vectors_NI[sample_N], dtype=np.float32)
     if settings.start == "data":
         start_from_data(network, torch.from_numpy(sample_NI), settings.masses, seed)
     job = CapsuleTraining(settings.training, network, vectors_NI, sample_NI, progress, settings)
-    job.run(seed=seed, checkpoint=checkpoint)
-    if settings.start == "data":
-        settle(network, torch.from_numpy(sample_NI), settings.masses)
+    if settings.training.steps:
+        job.run(seed=seed, checkpoint=checkpoint)
+        if settings.start == "data":
+            settle(network, torch.from_numpy(sample_NI), settings.masses)
+    network.requires_grad_(False)
     return _freeze(job, sample_N)
 
 

@@ -25,6 +25,12 @@ class Votes(Protocol):
     def norms(self) -> Tensor:
         """|u_k|. Shape: (B, K)."""
 
+    def mean(self) -> Tensor:
+        """Mean of all votes. Shape: (B, C)."""
+
+    def dot_mean(self, scale_B1: Tensor) -> Tensor:
+        """u_k . scale mean. Shape: (B, K)."""
+
     def mix(self, weights_BK: Tensor) -> Tensor:
         """sum_k w_k u_k. Shape: (B, C)."""
 
@@ -44,7 +50,7 @@ def squash(z_BC: Tensor) -> Tensor:
 
 def norm(z_BC: Tensor) -> Tensor:
     """Row norms with a gradient at zero. Shape: (B,)."""
-    return z_BC.square().sum(-1).clamp_min(TINY**2).sqrt()
+    return torch.linalg.vector_norm(z_BC, dim=-1).clamp_min(TINY)
 
 
 class FullVotes:
@@ -61,6 +67,14 @@ class FullVotes:
         """|u_k|. Shape: (B, K)."""
         return norm(self.votes_BKC)
 
+    def mean(self) -> Tensor:
+        """Mean of all votes. Shape: (B, C)."""
+        return self.votes_BKC.mean(1)
+
+    def dot_mean(self, scale_B1: Tensor) -> Tensor:
+        """u_k . scale mean. Shape: (B, K)."""
+        return self.dot(scale_B1 * self.mean())
+
     def mix(self, weights_BK: Tensor) -> Tensor:
         """sum_k w_k u_k. Shape: (B, C)."""
         return (weights_BK[:, None, :] @ self.votes_BKC)[:, 0]
@@ -68,6 +82,43 @@ class FullVotes:
     def pick(self, capsule_B: Tensor) -> Tensor:
         """The vote of one capsule a row. Shape: (B, C)."""
         return self.votes_BKC[torch.arange(len(capsule_B)), capsule_B]
+
+
+class BiasVotes:
+    """u_k = p + b_k with p = P r: what capsules say differs by their biases only."""
+
+    def __init__(self, base_BC: Tensor, bias_KC: Tensor) -> None:
+        self.base_BC, self.bias_KC = base_BC, bias_KC
+        # p . b_k is part of the norms and of the first agreement, p . p of every one.
+        self.cross_BK = base_BC @ bias_KC.T
+        self.square_B1 = base_BC.square().sum(1, keepdim=True)
+
+    def dot(self, other_BC: Tensor) -> Tensor:
+        """u_k . other. Shape: (B, K)."""
+        return torch.addmm((self.base_BC * other_BC).sum(1, keepdim=True), other_BC, self.bias_KC.T)
+
+    def norms(self) -> Tensor:
+        """|u_k|. Shape: (B, K)."""
+        squares_BK = torch.add(self.square_B1 + self.bias_KC.square().sum(1), self.cross_BK, alpha=2)
+        return squares_BK.clamp_min_(TINY**2).sqrt()
+
+    def mean(self) -> Tensor:
+        """Mean of all votes. Shape: (B, C)."""
+        return self.base_BC + self.bias_KC.mean(0)
+
+    def dot_mean(self, scale_B1: Tensor) -> Tensor:
+        """u_k . scale mean, without another product of all pairs. Shape: (B, K)."""
+        mean_C = self.bias_KC.mean(0)
+        base_B1 = self.square_B1 + (self.base_BC @ mean_C)[:, None]
+        return (self.cross_BK + base_B1 + self.bias_KC @ mean_C) * scale_B1
+
+    def mix(self, weights_BK: Tensor) -> Tensor:
+        """sum_k w_k u_k. Shape: (B, C)."""
+        return torch.addmm(self.base_BC * weights_BK.sum(1, keepdim=True), weights_BK, self.bias_KC)
+
+    def pick(self, capsule_B: Tensor) -> Tensor:
+        """The vote of one capsule a row. Shape: (B, C)."""
+        return self.base_BC + self.bias_KC[capsule_B]
 
 
 class FactorisedVotes:
@@ -93,6 +144,14 @@ class FactorisedVotes:
         squares_BK = base_B1 + bias_K + 2 * self.base_BC @ self.bias_KC.T + own_BK
         return squares_BK.clamp_min(TINY**2).sqrt()
 
+    def mean(self) -> Tensor:
+        """Mean of all votes. Shape: (B, C)."""
+        return self.mix(self.base_BC.new_full(self.down_BKM.shape[:2], 1.0 / self.down_BKM.shape[1]))
+
+    def dot_mean(self, scale_B1: Tensor) -> Tensor:
+        """u_k . scale mean. Shape: (B, K)."""
+        return self.dot(scale_B1 * self.mean())
+
     def mix(self, weights_BK: Tensor) -> Tensor:
         """sum_k w_k u_k. Shape: (B, C)."""
         own_BC = (weights_BK[:, :, None] * self.down_BKM).flatten(1) @ self.up_KMC.flatten(0, 1)
@@ -107,6 +166,48 @@ class FactorisedVotes:
     def _up(self, other_BC: Tensor) -> Tensor:
         """A_k^T other. Shape: (B, K, M)."""
         return (other_BC @ self.up_KMC.flatten(0, 1).T).view(len(other_BC), *self.up_KMC.shape[:2])
+
+
+class BiasPoses(nn.Module):
+    """W_k = P for all capsules, which differ by their biases: C d + K C numbers."""
+
+    def __init__(self, capsules: int, dim: int, width: int, rng: torch.Generator) -> None:
+        super().__init__()
+        self.base = nn.Parameter(torch.randn(dim, width, generator=rng) / width**0.5)
+        self.bias = nn.Parameter(torch.zeros(capsules, dim))
+
+    def forward(self, r_BD: Tensor, shift_BC: Tensor | None = None) -> BiasVotes:
+        """Votes of a batch of residuals; `shift` is added to every vote of a row."""
+        base_BC = r_BD @ self.base.T
+        return BiasVotes(base_BC if shift_BC is None else base_BC + shift_BC, self.bias)
+
+    def absorb(self, change_CD: Tensor) -> None:
+        """Add one matrix to the poses of all capsules."""
+        self.base.add_(change_CD)
+
+    def full(self) -> FullPoses:
+        """The same poses as matrices, for the twin."""
+        capsules, dim = self.bias.shape
+        poses = FullPoses(capsules, dim, self.base.shape[1], torch.Generator())
+        with torch.no_grad():
+            poses.weight.copy_(self.base.expand_as(poses.weight))
+            poses.bias.copy_(self.bias)
+        return poses
+
+    def start(self, shared_CD: Tensor, bias_KC: Tensor, noise: float, rng: torch.Generator) -> None:
+        """Begin from a projection and a bias for each capsule; there is nothing that noise would have to tell apart."""
+        with torch.no_grad():
+            self.base.copy_(shared_CD)
+            self.bias.copy_(bias_KC)
+
+    def restart(self, capsules: Tensor, bias_RC: Tensor) -> None:
+        """Give some capsules a new bias."""
+        with torch.no_grad():
+            self.bias[capsules] = bias_RC
+
+    def shared(self) -> Tensor:
+        """The projection that capsules have in common. Shape: (C, d)."""
+        return self.base.detach()
 
 
 class FullPoses(nn.Module):
@@ -195,8 +296,13 @@ class FactorisedPoses(nn.Module):
         return self.base.detach()
 
 
-def new_poses(capsules: int, dim: int, width: int, rank: int, rng: torch.Generator) -> FullPoses | FactorisedPoses:
-    """Poses of the given rank; rank 0 means full matrices."""
+Poses = BiasPoses | FullPoses | FactorisedPoses
+
+
+def new_poses(capsules: int, dim: int, width: int, rank: int, rng: torch.Generator) -> Poses:
+    """Poses of the given rank; rank 0 means full matrices, and -1 one matrix for all capsules."""
+    if rank < 0:
+        return BiasPoses(capsules, dim, width, rng)
     if rank == 0:
         return FullPoses(capsules, dim, width, rng)
     return FactorisedPoses(capsules, dim, width, rank, rng)
