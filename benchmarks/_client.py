@@ -172,3 +172,32 @@ async def _one(
         out.seconds.append(time.perf_counter() - since)
         if check is not None:
             check(body)
+
+
+def ask_by_document(port: int, cases: int) -> dict[str, Any]:
+    """Requests that schemathesis makes, spread over all routes; what was answered, and what breaks the document."""
+    import hypothesis
+    import schemathesis
+
+    url = f"http://127.0.0.1:{port}"
+    operations = [found.ok() for found in schemathesis.openapi.from_url(f"{url}/openapi.json").get_all_operations()]
+    asked, failures = Counter[int](), []
+    settings = hypothesis.settings(
+        max_examples=-(-cases // len(operations)),
+        deadline=None,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    for operation in operations:
+
+        @settings
+        @hypothesis.given(case=operation.as_strategy())
+        def ask(case: schemathesis.Case) -> None:
+            asked[case.call_and_validate(base_url=url).status_code] += 1
+
+        try:
+            ask()
+        except Exception as error:
+            failures.append(f"{operation.label}: {error}"[:500])
+    worst = sum(count for code, count in asked.items() if code >= 500)
+    return {"codes": {str(c): n for c, n in sorted(asked.items())}, "failures": failures, "server_errors": worst}

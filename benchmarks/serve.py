@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from _client import Outcome, Service, closed_loop, connected, open_loop
+from _client import Outcome, Service, ask_by_document, closed_loop, connected, open_loop
 from common import machine, side_by_side, write_result
 
 from capsid.answering import Query
@@ -343,6 +343,11 @@ class Bench:
         worst = sum(count for code, count in codes.items() if code >= 500)
         return {"codes": {str(c): n for c, n in sorted(codes.items())}, "server_errors": worst, "memory": memory}
 
+    async def document(self) -> dict[str, Any]:
+        """Requests that schemathesis makes from the OpenAPI document: every answer is one that the document names."""
+        async with self.service() as service:
+            return await asyncio.to_thread(ask_by_document, service.port, max(self.amounts.bodies // 10, 40))
+
     def watching(self) -> dict[str, Any]:
         """The search with and without a recorder, processor time; and whether both give the same bits."""
         retriever, items = self.recommender.retriever, self.recommender.catalogue_.items
@@ -358,9 +363,19 @@ class Bench:
         return {"same_bits": bool(same), "cost": times["watched"].cpu_seconds / times["plain"].cpu_seconds}
 
 
-PARTS = (
-    "peak", "steady", "overload", "edits", "adding", "retired", "terminations", "kills", "bodies", "watching"
-)  # fmt: skip
+PARTS = [
+    "peak",
+    "steady",
+    "overload",
+    "edits",
+    "adding",
+    "retired",
+    "terminations",
+    "kills",
+    "bodies",
+    "document",
+    "watching",
+]
 
 
 async def measure(bench: Bench, names: list[str]) -> dict[str, Any]:
