@@ -8,8 +8,11 @@ from functools import cache
 from capsid.data.dataset import Dataset
 from capsid.data.planted import planted_dataset
 from capsid.encode.hashing import HashingEncoder
+from capsid.encode.sequence import SequenceEncoder
+from capsid.encode.views import Views
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
+from capsid.train.options import Training
 
 SMALL = {
     "generator.layers": "1",
@@ -37,11 +40,20 @@ def tiny_world() -> Dataset:
     return planted_dataset(branching=(3, 2), items_per_leaf=2, users=20, length=6)
 
 
+def _small_encoder(encoder: object) -> HashingEncoder | Views:
+    """Text vectors without a language model; other views as small as the latent of a small tokenizer."""
+    text = HashingEncoder(dim=24)
+    if not isinstance(encoder, Views):
+        return text
+    few = Training(steps=10, batch_size=32)
+    return Views(item=text, others=tuple((n, SequenceEncoder(dim=8, training=few)) for n, _ in encoder.others))
+
+
 def small(name: str, steps: int = 60) -> Recipe:
     """The recipe with small parts; text vectors without a language model."""
     recipe = RECIPES[name]
     if recipe.encoder is not None:
-        recipe = dataclasses.replace(recipe, encoder=HashingEncoder(dim=24))
+        recipe = dataclasses.replace(recipe, encoder=_small_encoder(recipe.encoder))
     if hasattr(recipe.tokenizer, "inner"):
         inner = ["codebooks=8,8,8", "restarts=1"]
         fields = ["0.level=0", "1.level=1", "0.least=1", "1.least=1"]

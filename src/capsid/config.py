@@ -139,7 +139,7 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
         if isinstance(node, dict) and node:
             for key, child in node.items():
                 walk(child, f"{path}.{key}" if path else key)
-        elif isinstance(node, list) and any(isinstance(c, dict) for c in node):
+        elif isinstance(node, list) and _holds_parts(node):
             for i, child in enumerate(node):
                 walk(child, f"{path}.{i}")
         else:
@@ -149,11 +149,31 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     return out
 
 
+def _holds_parts(node: Any) -> bool:
+    return isinstance(node, dict) or (isinstance(node, list) and any(map(_holds_parts, node)))
+
+
 def difference(a: Any, b: Any) -> dict[str, tuple[Any, Any]]:
-    """Every dotted path whose value differs; a path that one side lacks has None there."""
-    left, right = flatten(a), flatten(b)
+    """Every dotted path whose value differs; a path that one side lacks has None there.
+
+    A part that stands inside another part on the other side is compared with it there.
+    """
+    plain_a, plain_b = to_dict(a), to_dict(b)
+    left, right = flatten(_as_nested(plain_a, plain_b)), flatten(_as_nested(plain_b, plain_a))
     paths = list(left) + [p for p in right if p not in left]
     return {p: (left.get(p), right.get(p)) for p in paths if left.get(p) != right.get(p)}
+
+
+def _as_nested(value: Any, other: Any) -> Any:
+    """Plain values, with each part moved to where the other side has a part of its kind inside another."""
+    if not isinstance(value, Mapping) or not isinstance(other, Mapping):
+        return value
+    kind = value.get("kind")
+    if kind is not None and kind != other.get("kind"):
+        for name, part in other.items():
+            if isinstance(part, Mapping) and part.get("kind") == kind:
+                return {name: _as_nested(value, part)}
+    return {name: _as_nested(part, other.get(name)) for name, part in value.items()}
 
 
 def _dropped(cls: type) -> Mapping[str, str]:

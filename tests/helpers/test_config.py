@@ -168,3 +168,21 @@ def test_difference_shows_what_one_side_lacks() -> None:
     assert changed["drive.area"] == (None, 3.0)
     assert changed["drive.kind"] == (None, "sail")
     assert changed["wheels.1.spokes"] == (8, None)
+
+
+def test_a_part_inside_another_is_compared_with_the_same_part_alone() -> None:
+    bare, inside = Cart(drive=Wheel(spokes=6)), Cart(drive=Cart(drive=Wheel(spokes=7)))
+    changed = difference(bare, inside)
+    assert changed["drive.drive.spokes"] == (6, 7)
+    assert changed["drive.kind"] == (None, "cart")
+    assert not any(path.startswith(("drive.drive.width", "drive.spokes")) for path in changed)
+    assert difference(inside, bare)["drive.drive.spokes"] == (7, 6)
+
+
+def test_parts_in_lists_of_lists_have_paths_of_their_own() -> None:
+    assert flatten({"views": (("a", Sail()),), "plain": ((1, 2), (3, 4))}) == {
+        "views.0.0": "a",
+        "views.0.1.kind": "sail",
+        "views.0.1.area": 3.0,
+        "plain": [[1, 2], [3, 4]],
+    }

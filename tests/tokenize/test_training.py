@@ -40,7 +40,7 @@ class Means(VectorTraining):
         means_KI: Tensor = self.network.get_parameter("weight")
         return torch.cdist(x_BI, means_KI).min(1).values
 
-    def loss(self, x_BI: Tensor, share: float) -> Tensor:
+    def loss(self, x_BI: Tensor, rows_B: np.ndarray, share: float) -> Tensor:
         self.shares.append(share)
         return self.distances(x_BI).square().mean()
 

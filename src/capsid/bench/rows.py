@@ -11,6 +11,7 @@ from functools import cache
 from capsid.bench.paper import paper
 from capsid.bench.plans import read_plan
 from capsid.encode.defaults import default_encoder
+from capsid.encode.views import Views
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 from capsid.recipes.capsid_bpe import CAPSID_BPE
@@ -45,7 +46,9 @@ def comparable(label: str) -> bool:
     if recipe is None:
         return label in paper()["main"]
     method = planned()[label][0] if label in planned() else label
-    shared_input = recipe.encoder is None or recipe.encoder == default_encoder()
+    # Other views are a method's own; the vectors that ids are made from must be those of all rows.
+    encoder = recipe.encoder.item if isinstance(recipe.encoder, Views) else recipe.encoder
+    shared_input = encoder is None or encoder == default_encoder()
     return has_ids(label) and shared_input and recipe.schedule == RECIPES[method].schedule
 
 

@@ -19,6 +19,7 @@ from capsid.recipes.diger import DIGER
 from capsid.recipes.frequency import FREQUENCY
 from capsid.recipes.kmeans_flat import KMEANS_FLAT
 from capsid.recipes.lc_rec import LC_REC
+from capsid.recipes.letter import LETTER
 from capsid.recipes.popularity import POPULARITY
 from capsid.recipes.rq_kmeans import RQ_KMEANS
 from capsid.recipes.sasrec import SASREC
@@ -40,6 +41,7 @@ RECIPES: dict[str, Recipe] = {
         TIGER_TEXT,
         TIGER_DENSE,
         LC_REC,
+        LETTER,
         DIGER,
         COBRA,
         UNIREC_COA,

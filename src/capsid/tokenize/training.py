@@ -107,8 +107,16 @@ class VectorTraining(ABC):
     progress: Progress
 
     @abstractmethod
-    def loss(self, x_BI: Tensor, share: float) -> Tensor:
-        """Mean loss of a batch when that share of training is over."""
+    def loss(self, x_BI: Tensor, rows_B: np.ndarray, share: float) -> Tensor:
+        """Mean loss of a batch, which stands at these rows, when that share of training is over."""
+
+    @property
+    def learner(self) -> nn.Module:
+        """What is trained and kept in checkpoints: the network, or more than it."""
+        return self.network
+
+    def begin_epoch(self) -> None:  # noqa: B027  (most tokenizers have nothing to prepare)
+        """Prepare for an epoch. What this makes is kept in the learner, or a resumed run would not have it."""
 
     @abstractmethod
     def look(self) -> Look:
@@ -141,7 +149,7 @@ class VectorTraining(ABC):
         self.tell(f"{self.name} start")
         plan = row_plan(len(self.vectors_NI), self.training, seed)
         train_rows(
-            self.network,
+            self.learner,
             plan,
             self.batch_loss(len(plan)),
             self.training,
@@ -163,7 +171,10 @@ class VectorTraining(ABC):
         def of(rows: np.ndarray, step: int) -> Loss:
             if step and step % apart == 0:
                 self.answer(early=step <= EARLY * steps)
-            x_BI = torch.from_numpy(np.array(self.vectors_NI[np.sort(rows)], dtype=np.float32))
-            return Loss(self.loss(x_BI, share_done(step, self.training)), len(rows))
+            if step % steps_per_epoch == 0:
+                self.begin_epoch()
+            rows_B = np.sort(rows)
+            x_BI = torch.from_numpy(np.array(self.vectors_NI[rows_B], dtype=np.float32))
+            return Loss(self.loss(x_BI, rows_B, share_done(step, self.training)), len(rows))
 
         return of

@@ -114,7 +114,7 @@ class CapsuleTraining(VectorTraining):
     network: CapsuleNetwork
     settings: CapsuleSettings
 
-    def loss(self, x_BI: Tensor, share: float) -> Tensor:
+    def loss(self, x_BI: Tensor, rows_B: np.ndarray, share: float) -> Tensor:
         """The tokenizer-side terms, with the leak of this moment."""
         s = self.settings
         for layer in self.network.depths:

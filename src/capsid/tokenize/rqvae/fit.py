@@ -5,6 +5,7 @@ The best step is the one with the least unexplained and the fewest collisions on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,11 +13,14 @@ import faiss
 import numpy as np
 import torch
 
+from capsid.data.item_table import ItemTable
 from capsid.ids.order import group_numbers
 from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.rng import child_seed
 from capsid.running import CheckpointFile
+from capsid.tokenize.balanced import balanced_kmeans
+from capsid.tokenize.rqvae.bound_terms import BoundCodeTerm, CodeStep
 from capsid.tokenize.rqvae.network import RQVAENetwork, nearest, quantized_blocks
 from capsid.tokenize.rqvae.settings import RQVAESettings
 from capsid.tokenize.training import VectorTraining, draw_sample, unused_codes, weight_source, worst_first
@@ -58,9 +62,10 @@ class Look:
 
 
 def fit_rqvae(
-    settings: RQVAESettings, vectors_NI: np.ndarray, *, seed: int, checkpoint: CheckpointFile | None, progress: Progress
+    settings: RQVAESettings, table: ItemTable, *, seed: int, checkpoint: CheckpointFile | None, progress: Progress
 ) -> RQVAENetwork:
     """Start the codebooks from data, then train all of it together."""
+    vectors_NI = table.vectors(settings.block)
     sample_NI = draw_sample(vectors_NI, settings.sample, seed, NAME)
     # Twins would make centres that are equally near to everything: ties that rounding decides.
     different_NI = np.unique(sample_NI, axis=0)
@@ -70,16 +75,21 @@ def fit_rqvae(
     network = RQVAENetwork(vectors_NI.shape[1], settings.hidden, settings.latent, sizes)
     network.reset(weight_source(seed, NAME))
     network.measure(torch.from_numpy(sample_NI))
-    start_books(network, torch.from_numpy(different_NI), seed)
-    job = RQVAETraining(settings.training, network, vectors_NI, sample_NI, progress, settings)
+    start_books(network, torch.from_numpy(different_NI), seed, bounded=settings.start == "bounded")
+    # A term without weight is left out, so that it changes neither bits nor time.
+    terms = [(t.weight, t.bind(table, sizes, settings.latent)) for t in settings.terms if t.weight]
+    job = RQVAETraining(settings.training, network, vectors_NI, sample_NI, progress, settings, terms)
     job.run(seed=seed, checkpoint=checkpoint)
     job.tell("rq-vae done")
     return network
 
 
 @torch.no_grad()
-def start_books(network: RQVAENetwork, x_NI: torch.Tensor, seed: int) -> None:
-    """k-means of the latents, then of what it leaves, depth by depth (TIGER, section 3.1, on more than a batch)."""
+def start_books(network: RQVAENetwork, x_NI: torch.Tensor, seed: int, *, bounded: bool = False) -> None:
+    """k-means of the latents, then of what it leaves, depth by depth (TIGER, section 3.1, on more than a batch).
+
+    `bounded` clusters have at least half of the mean size, 50 at most, and four times as much (LETTER's release).
+    """
     left_ND = network.encoder(network.enter(x_NI))
     for depth, book_KD in enumerate(network.books):
         means = faiss.Kmeans(
@@ -91,6 +101,11 @@ def start_books(network: RQVAENetwork, x_NI: torch.Tensor, seed: int) -> None:
         )
         means.train(np.ascontiguousarray(left_ND.numpy()))
         book_KD.copy_(torch.from_numpy(means.centroids))
+        if bounded:
+            least = min(len(x_NI) // (2 * len(book_KD)), 50)
+            most = max(4 * least, -(-len(x_NI) // len(book_KD)))
+            found = balanced_kmeans(left_ND.numpy(), book_KD.numpy(), most, least=least, iterations=10)
+            book_KD.copy_(torch.from_numpy(found.centres_KD))
         left_ND = left_ND - book_KD[nearest(left_ND, book_KD)]
 
 
@@ -102,10 +117,26 @@ class RQVAETraining(VectorTraining):
     most_answers: ClassVar[int | None] = 20
     network: RQVAENetwork
     settings: RQVAESettings
+    terms: Sequence[tuple[float, BoundCodeTerm]] = ()
 
-    def loss(self, x_BI: torch.Tensor, share: float) -> torch.Tensor:
-        """Reconstruction and commitment; the same from the first step to the last."""
-        return self.network.loss(x_BI, self.settings.commitment, self.settings.assign)
+    @property
+    def learner(self) -> torch.nn.Module:
+        """The network, and the terms where there are any."""
+        return torch.nn.ModuleList([self.network, *(term for _, term in self.terms)]) if self.terms else self.network
+
+    def begin_epoch(self) -> None:
+        """Terms look at the codebooks as they are now."""
+        for _, term in self.terms:
+            term.begin(list(self.network.books))
+
+    def loss(self, x_BI: torch.Tensor, rows_B: np.ndarray, share: float) -> torch.Tensor:
+        """Reconstruction, commitment and the terms; the same from the first step to the last."""
+        entered_BI = self.network.enter(x_BI)
+        found = self.network.quantize(self.network.encoder(entered_BI), self.settings.assign)
+        total = self.network.loss_of(entered_BI, found, self.settings.commitment)
+        for weight, term in self.terms:
+            total = total + weight * term.loss(CodeStep(rows_B, found, list(self.network.books)))
+        return total
 
     def look(self) -> Look:
         """Codes and residuals of the items looked at."""

@@ -31,6 +31,11 @@ class Quantized:
     chosen_LBD: list[Tensor]
     residuals_LBD: list[Tensor]
 
+    @property
+    def through_BD(self) -> Tensor:
+        """Sums of the centres; straight through, their gradient reaches the encoder as if they were the latents."""
+        return self.residuals_LBD[0] - self.residuals_LBD[-1].detach()
+
 
 class RQVAENetwork(nn.Module):
     """`hidden` layers to the latent and, mirrored, back; `sizes[d]` codes at depth d.
@@ -91,15 +96,15 @@ class RQVAENetwork(nn.Module):
             left.append(left[-1] - chosen[-1].detach())
         return Quantized(torch.stack(codes, 1), chosen, left)
 
-    def loss(self, x_BI: Tensor, commitment: float, assign: Sinkhorn | None = None) -> Tensor:
+    def loss(self, x_BI: Tensor, commitment: float) -> Tensor:
+        """The loss of a batch whose codes are the nearest."""
+        entered_BI = self.enter(x_BI)
+        return self.loss_of(entered_BI, self.quantize(self.encoder(entered_BI)), commitment)
+
+    def loss_of(self, x_BI: Tensor, found: Quantized, commitment: float) -> Tensor:
         """Mean squared reconstruction, codebook and commitment loss (TIGER, section 3.1, after van den Oord et al.
-        2017, arXiv 1711.00937, Eq. 3)."""
-        x_BI = self.enter(x_BI)
-        z_BD = self.encoder(x_BI)
-        found = self.quantize(z_BD, assign)
-        # Straight through: the decoder sees centres, its gradient reaches the encoder as if it had seen the latent.
-        through_BD = z_BD - found.residuals_LBD[-1].detach()
-        total: Tensor = F.mse_loss(self.decoder(through_BD), x_BI)
+        2017, arXiv 1711.00937, Eq. 3) of vectors as the encoder wants them."""
+        total: Tensor = F.mse_loss(self.decoder(found.through_BD), x_BI)
         for centre_BD, left_BD in zip(found.chosen_LBD, found.residuals_LBD):
             total = total + F.mse_loss(centre_BD, left_BD.detach())
             total = total + commitment * F.mse_loss(left_BD, centre_BD.detach())

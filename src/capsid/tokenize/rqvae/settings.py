@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from capsid.settings import check_settings, setting
 from capsid.tokenize.rqvae.assign import Sinkhorn
+from capsid.tokenize.rqvae.terms import CodeTerm
 from capsid.train.options import Training
 
 
@@ -41,6 +42,10 @@ class RQVAESettings:
     commitment: float = setting(0.25, "Weight of the loss that keeps latent vectors near their codes.", least=0)
     assign: Sinkhorn | None = setting(
         None, "How training chooses codes at the last depths; none: the nearest code at every depth."
+    )
+    terms: tuple[CodeTerm, ...] = setting((), "Loss terms on the codes, beside reconstruction and commitment.")
+    start: Literal["k-means", "bounded"] = setting(
+        "k-means", "How codebooks begin: k-means of the latents, or k-means with clusters of bounded size."
     )
     revive: bool = setting(True, "Whether codes that no item takes start anew between epochs.")
     training: Training = setting(factory=rqvae_training, about="How encoder, codebooks and decoder train.")

@@ -41,9 +41,8 @@ class RQVAE(RQVAESettings):
         from capsid.tokenize.rqvae.fit import fit_rqvae
 
         require_items(table)
-        vectors = table.vectors(self.block)
-        check_vectors(vectors, table.items)
-        self.network_: RQVAENetwork = fit_rqvae(self, vectors, seed=seed, checkpoint=checkpoint, progress=progress)
+        check_vectors(table.vectors(self.block), table.items)
+        self.network_: RQVAENetwork = fit_rqvae(self, table, seed=seed, checkpoint=checkpoint, progress=progress)
         return self
 
     def encode(self, table: ItemTable) -> Ragged:
