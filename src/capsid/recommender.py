@@ -16,6 +16,7 @@ import polars as pl
 
 from capsid.answering import BATCH, Answerer, Query, Recommendation
 from capsid.config import Kinds, fingerprint
+from capsid.data.columns import to_polars
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import as_dataset
@@ -228,7 +229,7 @@ class Recommender:
         `items` has a column `item_id` and the attributes that the items' vectors are made from. All or nothing: if a
         part fails, the recommender is as it was.
         """
-        frame = items if isinstance(items, pl.DataFrame) else pl.DataFrame(dict(items))
+        frame = to_polars(items)
         fitted, old = self.fitted, len(self.catalogue_.items)
         tokenizer = fitted.tokenizer.with_items(frame)
         items_now = tokenizer.ids.items

@@ -129,3 +129,22 @@ def test_frames_and_paths_are_first_class(shop: Path) -> None:
 def test_settings_are_looked_at_before_the_data(tmp_path: Path) -> None:
     answer = capsid("fit", "rq-kmeans", "--data", "no-such", "--out", tmp_path / "run", *settings("generator.width=0"))
     assert (answer.code, "generator.width must be" in answer.err) == (2, True)
+
+
+@pytest.mark.parametrize("ids", [[None, "x"], ["", "x"], ["  ", "x"], [1.5, 2.0], ["i1", "x"], ["x", "x"]])
+def test_ids_of_added_items_are_checked_as_in_files(ids: list[Any], fitted: Path) -> None:
+    recommender = Recommender.from_pretrained(fitted)
+    before = list(recommender.catalogue_.items)
+    titles = ["amber 0 birch 0 cedar 0 item 9"] * len(ids)
+    with pytest.raises(DataError) as caught:
+        recommender.add_items({"item_id": ids, "title": titles})
+    assert caught.value.hint
+    assert list(recommender.catalogue_.items) == before
+    assert len(recommender.recommend(["i1"], 3)) == 3
+
+
+def test_added_items_have_the_ids_that_a_file_would_give(fitted: Path) -> None:
+    recommender = Recommender.from_pretrained(fitted)
+    titles = ["amber 0 birch 0 cedar 0 item 9"] * 2
+    assert recommender.add_items({"item_id": [7.0, 8.0], "title": titles}) == ["7", "8"]
+    assert recommender.add_items({"item_id": [" new ", "other"], "title": titles}) == ["new", "other"]

@@ -354,6 +354,16 @@ def test_what_a_killed_write_left_is_used_again(tmp_path: Path) -> None:
     assert (read_json(tmp_path / "a.json"), os.listdir(tmp_path)) == (1, ["a.json"])
 
 
+def test_a_file_is_on_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, int]] = []
+    sync, rename = os.fsync, os.replace
+    size = lambda handle: os.fstat(handle).st_size  # noqa: E731
+    monkeypatch.setattr(artifacts.os, "fsync", lambda h: (done.append(("fsync", size(h))), sync(h)))
+    monkeypatch.setattr(artifacts.os, "replace", lambda a, b: (done.append(("rename", 0)), rename(a, b)))
+    write_bytes(tmp_path / "a", b"12345")
+    assert done[:2] == [("fsync", 5), ("rename", 0)]
+
+
 # Nothing is trusted
 
 

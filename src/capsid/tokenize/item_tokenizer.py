@@ -19,6 +19,7 @@ from capsid import untrusted
 from capsid.arrays import load_array, load_arrays, save_arrays
 from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds, from_dict, to_dict
+from capsid.data.columns import as_text_ids, to_polars
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import as_dataset
@@ -325,10 +326,15 @@ class ItemTokenizer:
     def _frame(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> tuple[pl.DataFrame, Vocabulary]:
         """Items as a frame, and their ids."""
         self.ids  # noqa: B018  (not fitted)
-        frame = items if isinstance(items, pl.DataFrame) else pl.DataFrame(dict(items))
+        frame = to_polars(items)
         if "item_id" not in frame.columns:
             raise DataError("items need a column 'item_id'", hint=f"there are: {', '.join(frame.columns)}")
-        return frame, Vocabulary(str(i) for i in frame["item_id"])
+        # As the readers take them, so that an item added later has the id that it would have in a file.
+        ids = as_text_ids(frame["item_id"], "items")
+        if ids.null_count():
+            row = int(ids.is_null().arg_true()[0]) + 1
+            raise DataError(f"items row {row}: the item's id is missing", hint="every item needs an id of its own")
+        return frame.with_columns(ids.alias("item_id")), Vocabulary(ids)
 
     def _table(self, frame: pl.DataFrame) -> ItemTable:
         """A table of new items with their vectors."""
