@@ -1,7 +1,7 @@
 """Which items come next after histories of item ids: one way to answer for Python, the command line and HTTP.
 
 Queries that can share a search are searched together; what a user must not get (history, deny list, retired items)
-holds inside the search. Works on a fitted method and its catalogue; knows nothing of files and training.
+holds inside the search. Works on a fitted method and its catalogue; knows no files and no training.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Items best first. `personal` is False where no item of the history was known and popular items stand in.
+    """Items best first. `personal` is False if no item of the history is known; then popular items are given.
 
     `seen` is the share of all probability that the search has weighed, where item probabilities sum to 1.
     """

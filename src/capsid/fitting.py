@@ -214,7 +214,7 @@ class _Stretch:
 
 @dataclass(frozen=True, eq=False)
 class _Now:
-    """The search with the weights of the moment: item vectors are made anew whenever it is asked for."""
+    """The search with the weights of the moment: item vectors are recomputed on every call."""
 
     retriever: Retriever
     objective: Objective
@@ -227,7 +227,7 @@ class _Now:
 def _tell_ids(ids: SemanticIds, progress: Progress) -> None:
     about = ids.statistics()
     merges = len(ids.layout.merges)
-    merged = f" ({merges:,} merged, {about.mean_tokens:.2f} tokens an item)" if merges else ""
+    merged = f" ({merges:,} merged, {about.mean_tokens:.2f} tokens per item)" if merges else ""
     progress.line(
         f"ids: {about.items:,} items, {about.mean_length:.2f} codes each, {100 * about.collision_rate:.1f} % collide, "
         f"use of codebooks {', '.join(f'{100 * u:.0f} %' for u in about.utilization)}, "
@@ -276,7 +276,7 @@ class _Stages:
 
 
 def _open_stage(folder: Path) -> Path:
-    return open_folder(folder, kind="stage", hint=f"delete {folder} and run again; only that stage is fitted anew")
+    return open_folder(folder, kind="stage", hint=f"delete {folder} and run again; only that stage is refitted")
 
 
 def _validation(

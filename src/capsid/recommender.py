@@ -70,7 +70,7 @@ class Recommender:
         run: RunOptions | None = None,
         tokenizer_from: TokenizerFrom | None = None,
     ) -> Recommender:
-        """Learn from a dataset (default split: leave one out). With `work`, a killed fit goes on when called again.
+        """Learn from a dataset (default split: leave one out). With `work`, a killed fit resumes when called again.
 
         `data` is a dataset, a name or a folder. Instead, `interactions` (user, item, timestamp) and `items` may be
         frames of pandas, polars or Arrow, or mappings of columns.
@@ -210,7 +210,7 @@ class Recommender:
         filter_history: bool = False,
         progress: Progress = silent,
     ) -> Evaluation:
-        """Metrics on a split, with one value a user for each."""
+        """Metrics on a split, with one value per user for each."""
         retriever, catalogue = self.retriever, self.catalogue_
         return evaluate(
             retriever,

@@ -128,7 +128,7 @@ def _ids(quality: TokenizerQuality) -> str:
         return "-" if value is None else f"{value:.3f}"
 
     rows = {
-        "codes an item": f"{quality.mean_length:.2f}",
+        "codes per item": f"{quality.mean_length:.2f}",
         "colliding codes, before the policy": share(quality.collision_rate),
         "colliding ids, after it": share(quality.collision_rate_final),
         "codes in use, by depth": ", ".join(share(u) for u in quality.utilization_by_depth),

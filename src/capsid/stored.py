@@ -76,7 +76,7 @@ class Catalogue:
     retired: frozenset[str] = frozenset()
 
     def with_items(self, items: Vocabulary, attributes: pl.DataFrame) -> Catalogue:
-        """The same with more items at the end, that nobody has taken yet."""
+        """The same with more items at the end, without any interactions."""
         every = pl.concat([self.attributes, attributes], how="diagonal_relaxed").select(self.attributes.columns)
         counts = np.concatenate([self.counts, np.zeros(len(items) - len(self.counts), dtype=self.counts.dtype)])
         grown = dataclasses.replace(self, items=items, attributes=every, counts=counts)

@@ -1,4 +1,4 @@
-"""Real processes, killed with -9 on either side; what is run again goes on and ends with the same line."""
+"""Real processes, killed with -9 on either side; a repeated run resumes and ends with the same line."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_runner_and_worker_killed(shop: Path, tmp_path: Path) -> None:
 
     summary, watch = run(plan, place, shop)
     assert [o.state for o in summary.outcomes] == [DONE]
-    assert any("generator: going on from step" in line for line in watch.lines)
-    assert "rq-kmeans/shop/0: starts, goes on" in watch.lines
+    assert any("generator: resuming from step" in line for line in watch.lines)
+    assert "rq-kmeans/shop/0: starts, resumes" in watch.lines
     assert not work.exists()
     (result,) = stored(place)
     assert result.attempts == 3

@@ -61,7 +61,7 @@ def test_killed_and_resumed_gives_the_same_line(
         assert not (place.work(job.key) / "result.json").exists()
     code, messages = work_here(job, place)
     assert code == 0
-    assert any("going on from step" in line for line in messages.lines) == ("step 9/12" in moments)
+    assert any("resuming from step" in line for line in messages.lines) == ("step 9/12" in moments)
     line = result_of(place, job)
     assert line["attempts"] == len(moments) + 1
     assert without_times(line) == without_times(unbroken[1])

@@ -144,7 +144,7 @@ def test_ablation_and_sensitivity(source: Source) -> None:
     assert entries(ablation, "full")["bootstrap p"].values == ()
     assert entries(ablation, "no spread")["Recall@10"].values == ()
     sensitivity = TABLES["sensitivity"](source)
-    assert entries(sensitivity, "T=1")["codes an item"].paper == 3.3
+    assert entries(sensitivity, "T=1")["codes per item"].paper == 3.3
     assert entries(sensitivity, "tau=0.75")["Recall@10"].paper == 0.0817
     assert entries(sensitivity, "L_max=8")["Recall@10"].paper == 0.0837
 

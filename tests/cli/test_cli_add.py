@@ -1,4 +1,4 @@
-"""`capsid tokenizer add`: more items in a tokenizer or a run, and a fit that was stopped goes on."""
+"""`capsid tokenizer add`: more items in a tokenizer or a run, and a stopped fit that resumes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_stopped_fit_goes_on(shop: Path, tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.glob(".ids.*.checkpoint"))
     # Run options are no part of what is fitted, so another choice resumes the same work.
     answer = capsid(*command, "--out", tmp_path / "ids", "--checkpoint-every", "1e9")
-    assert "going on from step 13" in answer.err
+    assert "resuming from step 13" in answer.err
     assert not list(tmp_path.glob(".ids.*"))
     assert contents(tmp_path / "ids") == contents(tmp_path / "whole")
 

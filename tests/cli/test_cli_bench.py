@@ -79,7 +79,7 @@ def test_a_budget_that_is_too_small(plan: Path, shop: Path, tmp_path: Path) -> N
     answer = capsid("bench", "run", plan, *common, "--budget", "0.01")
     assert answer.code == 0
     assert "popularity/shop/0: not started: it would not fit into the budget" in answer.out
-    assert "run the same command again to go on" in answer.out
+    assert "run the same command again to resume" in answer.out
     assert "would not fit into the budget" in answer.err
     dry = capsid("bench", "run", plan, *common, "--budget", "0.01", "--dry-run")
     assert "would not fit into the budget" in dry.out

@@ -36,7 +36,7 @@ def test_the_story_shows_measured_numbers(demo: tuple[Path, str]) -> None:
     out, story = demo
     results = json.loads((out / "results.json").read_text())["methods"]
     assert list(results) == ["capsid-bpe", "rq-kmeans", "sasrec", "popularity"]
-    assert "pairs of codes that go together are one token each" in story
+    assert "frequent pairs of codes became one token each" in story
     for name, result in results.items():
         for kind in ("test", "test-filtered"):
             kept = json.loads((out / name / "evaluations" / f"{kind}.json").read_text())

@@ -181,12 +181,12 @@ def test_a_changed_byte_in_unfinished_work_is_noticed(shop: Path, fitted: Path, 
     whole = checkpoint.read_bytes()
     place = whole.index(tensor.numpy().tobytes())
     checkpoint.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-    refused(capsid(*command), "the checkpoint", "it was changed after it was written", "delete it to start anew")
+    refused(capsid(*command), "the checkpoint", "it was changed after it was written", "delete it to start over")
     # A counter in the metadata, still valid JSON.
     place = whole.index(b'\\"counters\\": [') + len(b'\\"counters\\": [')
     digit = b"1" if whole[place : place + 1] != b"1" else b"3"
     checkpoint.write_bytes(whole[:place] + digit + whole[place + 1 :])
-    refused(capsid(*command), "the checkpoint", "it was changed after it was written", "delete it to start anew")
+    refused(capsid(*command), "the checkpoint", "it was changed after it was written", "delete it to start over")
     checkpoint.write_bytes(whole)
     stage = work / "tokenizer" / "ids.npz"
     data = bytearray(stage.read_bytes())

@@ -33,7 +33,7 @@ def test_killed_and_resumed_gives_the_same_bits(shop: Path, fitted: Path, tmp_pa
 
     resumed = capsid(*command)
     assert resumed.code == 0, resumed.err
-    assert "going on from step" in resumed.err
+    assert "resuming from step" in resumed.err
     assert [p.name for p in tmp_path.iterdir()] == ["run"], "no working folder is left"
 
     whole = tmp_path / "whole"

@@ -91,7 +91,7 @@ def test_a_killed_fit_goes_on_from_the_cache_with_the_same_bits(tmp_path: Path) 
     assert [p.suffix for p in tmp_path.iterdir()] == [".checkpoint"]
     watcher = Watcher()
     _, resumed = encode_items(encoder, table, seed=2, cache=tmp_path, progress=watcher)
-    assert any("going on from step" in line for line in watcher.lines)
+    assert any("resuming from step" in line for line in watcher.lines)
     np.testing.assert_array_equal(resumed, whole)
     assert [p.name for p in tmp_path.iterdir()] == [encoder.cache_key(table, seed=2)], "no checkpoint is left"
     assert encoder.cache_key(table, seed=2) != encoder.cache_key(table, seed=3)

@@ -42,7 +42,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
     merges = len(ids.layout.merges)
     assert merges > 0
     told = next(line for line in watcher.lines if line.startswith("ids: "))
-    assert f"({merges:,} merged, {ids.tokens.lengths.mean():.2f} tokens an item)" in told
+    assert f"({merges:,} merged, {ids.tokens.lengths.mean():.2f} tokens per item)" in told
     everything = whole.recommend(world().items.ids(world().sequences[0][:3]), 72, filter_history=False)
     assert sorted(everything.items) == sorted(world().items), "every item can be reached"
     without = Recommender(small("capsid-bpe", steps=10).with_settings(["merges=null"])).fit(world())

@@ -32,7 +32,7 @@ def test_a_truncated_checkpoint_says_what_to_do(tmp_path: Path, share: float) ->
     save_checkpoint(path, TENSORS, {"done": 3})
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
-    with pytest.raises(ArtifactError, match=r"cannot be read.*delete it to start anew"):
+    with pytest.raises(ArtifactError, match=r"cannot be read.*delete it to start over"):
         load_checkpoint(path)
 
 

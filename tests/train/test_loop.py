@@ -317,7 +317,7 @@ def test_a_checkpoint_that_does_not_fit(tmp_path: Path) -> None:
         train(task(network), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
     data = (tmp_path / "c").read_bytes()
     (tmp_path / "c").write_bytes(data[: len(data) // 2])
-    with pytest.raises(ArtifactError, match="delete it to start anew"):
+    with pytest.raises(ArtifactError, match="delete it to start over"):
         train(task(make_network()), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
 
 

@@ -106,7 +106,7 @@ def _merging(cells: Results) -> Iterator[Check]:
         return
     tokens = [float(c.ids["mean_tokens"]) for c in (plain, merged)]
     same = plain.ids["collision_rate"] == merged.ids["collision_rate"]
-    detail = f"tokens an item {tokens[0]:.2f} -> {tokens[1]:.2f}, collisions {'the same' if same else 'differ'}"
+    detail = f"tokens per item {tokens[0]:.2f} -> {tokens[1]:.2f}, collisions {'the same' if same else 'differ'}"
     yield Check("merges shorten ids and keep collisions", same and tokens[1] < tokens[0], detail)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from capsid.bench.cells import Job
 from capsid.bench.results import Result
 
-# One thread of a plain desktop core, both cores busy: tokens a second in training, by kind of generator.
+# One thread of a plain desktop core, both cores busy: tokens per second in training, by kind of generator.
 TOKENS_PER_SECOND = {"transformer": 4_000.0, "timeline": 8_000.0}
 SLOWEST = 4_000.0
 USERS_PER_SECOND = 150.0

@@ -136,7 +136,7 @@ class CellProcess:
         if code < 0:
             memory = " (out of memory?)" if code == -signal.SIGKILL else ""
             name = signal.Signals(-code).name
-            return Ending(KILLED, f"its process was ended by {name}{memory}", "run the plan again to go on with it")
+            return Ending(KILLED, f"its process was ended by {name}{memory}", "run the plan again to resume it")
         return Ending(FAILED, f"its process ended with code {code}: {self._last_words()}", f"see {self.folder / LOG}")
 
     def _last_words(self) -> str:

@@ -1,4 +1,4 @@
-"""What the store holds, to be read: finished cells as frozen values, and one number a user where asked for.
+"""What the store holds, to be read: finished cells as frozen values, and one number per user where asked for.
 
 Tables and figures start here. Reads only; a line that was cut off is left out and said in `notes`.
 """
@@ -117,7 +117,7 @@ class Results:
         return dataclasses.replace(self, cells=tuple(kept))
 
     def values(self, cell: Result, evaluation: str, metric: str) -> np.ndarray:
-        """One number a case. Shape: (cases,)."""
+        """One number per case. Shape: (cases,)."""
         arrays = self._arrays(cell)
         prefix = f"{evaluation}/"
         found = {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}

@@ -227,7 +227,7 @@ class _Run:
         if left is not None and self._store(job, left):
             self._settle(Outcome(p.cell.name, DONE, 0.0), "was finished, only its line was missing")
             return
-        again = ", goes on" if p.spent else ""
+        again = ", resumes" if p.spent else ""
         self.watch.line(f"{p.cell.name}: starts{again}")
         o = self.options
         self.running.append(CellProcess(job, folder, self.messages, o.run, o.command, o.keep))

@@ -62,7 +62,7 @@ def main_table(source: Source) -> Table:
     notes = [
         f"Evaluation: {source.evaluation}; whole catalogue ranked; mean and deviation where there are several seeds.",
         "Methods without ids and rows on other input or budget: no bold and no underline.",
-        "atomic: one token an item, with the generator that ids have.",
+        "atomic: one token per item, with the generator that ids have.",
         "† uses dense vectors or attributes beside ids.",
     ]
     return Table("main", "Main results", columns, tuple(rows), notes=tuple(notes))
@@ -113,7 +113,7 @@ def ablation_table(source: Source) -> Table:
         Column("drop", None, 1, 100, "%"),
         Column("95 % interval", None),
         Column("bootstrap p", None, 4),
-        Column("tokens an item", None, 2),
+        Column("tokens per item", None, 2),
     )
     notes = (
         "Interval and p: the row minus full, drawn over users; what another seed would have given is not in them.",
@@ -134,7 +134,7 @@ def sensitivity_table(source: Source) -> Table:
             Entry(_ids(cells, label, "amazon-beauty", "collision_rate")),
         )
         rows.append(Row(label, entries))
-    columns = (Column("Recall@10"), Column("codes an item", None, 2), Column("collisions", None, 1, 100, "%"))
+    columns = (Column("Recall@10"), Column("codes per item", None, 2), Column("collisions", None, 1, 100, "%"))
     return Table("sensitivity", "Sensitivity on Beauty", columns, tuple(rows), "setting")
 
 
@@ -165,8 +165,8 @@ def quality_table(source: Source) -> Table:
         Column("intra-code similarity", "high", 3),
         Column("code recall@50", None, 3),
         Column("by chance", None, 3),
-        Column("codes an item", None, 2),
-        Column("tokens an item", None, 2),
+        Column("codes per item", None, 2),
+        Column("tokens per item", None, 2),
     )
     notes = (
         "Collisions are on codes, before any policy; utilization and Gini are means over depths.",
@@ -261,7 +261,7 @@ def hyperparameters_table(source: Source) -> Table:
     t: Any = recipe.tokenizer
     m: Any = recipe.merges
     pairs = [
-        ("capsules a depth", t.codebooks[0], "256"),
+        ("capsules per depth", t.codebooks[0], "256"),
         ("capsule width", t.dim or "as the vectors", "64"),
         ("rounds T", t.rounds, "3"),
         ("longest id", len(t.codebooks), "6"),

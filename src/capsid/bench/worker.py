@@ -82,7 +82,7 @@ class Told:
 def run_cell(
     job: Job, place: Place, journal: Journal, progress: Progress, run: RunOptions, keep: Path | None = None
 ) -> Result:
-    """All of a cell; killed at any moment and called again it goes on. The fitted run is saved at `keep`."""
+    """Run a whole cell; called again after a kill, it resumes. The fitted run is saved at `keep`."""
     if keep is not None:
         check_place(keep, kind=RUN, replace=True)
     dataset = _checked(load_dataset(job.data.source, progress=progress), job.data)

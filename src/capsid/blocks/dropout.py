@@ -1,7 +1,7 @@
 """Dropout that draws eight decisions from one 64-bit random number.
 
-torch's CPU dropout draws one number an element and took 9 to 15 % of a training step here. The rate is rounded to 1/256
-and the scale is that of the rounded rate, so expectations stay exact.
+torch's CPU dropout draws one number per element and took 9 to 15 % of a training step here. The rate is rounded to
+1/256 and the scale is that of the rounded rate, so expectations stay exact.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Block(Layer):
         return self._finish(x_RD, mixed.transpose(1, 2).flatten(2).flatten(0, 1)[slots_R])
 
     def step(self, x_UWD: Tensor, cache: Cache, parents_UW: Tensor, padding_UL: Tensor) -> tuple[Tensor, Cache]:
-        """One new position a beam: queries of all beams of a user against that user's one set of keys."""
+        """One new position per beam: queries of all beams of a user against that user's one set of keys."""
         q_UWHK, k, v = self._project(x_UWD)
         cache = cache.reordered(parents_UW, k, v)
         own_k, own_v = cache.own_keys_UWTHK, cache.own_values_UWTHK

@@ -67,7 +67,7 @@ def run_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run every cell of a plan that is not finished. Killed at any moment, the same command goes on.
+    """Run every cell of a plan that is not finished. If it is killed, the same command resumes it.
 
     Examples:
 
@@ -135,7 +135,7 @@ def status(
 
 
 class BenchConsole(Console):
-    """Standard error: a line a worker, redrawn in place on a terminal, now and then elsewhere."""
+    """Standard error: one line per worker, redrawn in place on a terminal, now and then elsewhere."""
 
     def __init__(self, *, every_seconds: float = 30.0) -> None:
         super().__init__()
@@ -271,6 +271,6 @@ def _show_summary(summary: Summary, lines: Path, as_json: bool) -> None:
             say(f"  {outcome.cell}: {outcome.state}{': ' + outcome.error if outcome.error else ''}")
     say(f"results: {lines}")
     if summary.count(INTERRUPTED, KILLED, NO_TIME):
-        say("run the same command again to go on")
+        say("run the same command again to resume")
     elif summary.count(DONE):
         say(f"next: capsid bench status {summary.plan}")

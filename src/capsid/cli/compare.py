@@ -49,5 +49,5 @@ def compare(
         say(f"{label:<7} {metric} {mean:.4f}   by seed: {', '.join(f'{s:.4f}' for s in seeds)}")
     ratio = f" ({100 * found.difference / found.second:+.1f} %)" if found.second else ""
     say(f"difference {found.difference:+.4f}{ratio}, 95 % of [{found.low:+.4f}, {found.high:+.4f}], p {found.p:.4f}")
-    verdict = "the interval excludes zero" if found.significant else "no difference can be told"
+    verdict = "the interval excludes zero" if found.significant else "the difference is not significant"
     say(f"{found.users:,} users: {verdict}")

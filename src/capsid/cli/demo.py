@@ -79,11 +79,11 @@ def demo(
     quick: Annotated[
         bool, typer.Option("--quick", help="Train a tenth as long: to see the way, not the result.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Fit anew what an earlier demo has fitted.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Refit what an earlier demo has fitted.")] = False,
 ) -> None:
     """Films that people liked become vectors, ids and recommendations, beside other methods. No network.
 
-    A stopped demo goes on where it was; finished runs in FOLDER with the same settings are taken as they are.
+    A stopped demo resumes; finished runs in FOLDER with the same settings are taken as they are.
 
     Examples:
 
@@ -145,7 +145,7 @@ def _fit(
     recommender = Recommender.from_recipe(name, settings=settings)
     fitted = fit_or_reuse(recommender, dataset, out / name, force=force, replace=True, progress=progress)
     if fitted.reused:
-        say(f"   {name}: taken from {out / name}, where an earlier demo left it (--force fits it anew)")
+        say(f"   {name}: taken from {out / name}, where an earlier demo left it (--force refits it)")
         return Recommender.from_pretrained(out / name)
     return recommender
 
@@ -202,7 +202,7 @@ def _tell_ids(recommender: Recommender, dataset: Dataset) -> None:
     merges = len(ids.layout.merges)
     if merges:
         say(
-            f"   {merges:,} pairs of codes that go together are one token each: {about.mean_tokens:.2f} tokens an item "
+            f"   {merges:,} frequent pairs of codes became one token each: {about.mean_tokens:.2f} tokens per item "
             f"instead of {about.mean_length:.2f}."
         )
     say(f"   {about.collision_rate_final:.1%} of the ids collide. The same first code means alike:")

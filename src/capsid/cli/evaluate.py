@@ -34,7 +34,7 @@ def evaluate(
     k: Annotated[str, typer.Option("-k", metavar="K,K", help="Lengths of the list.")] = "5,10",
     filter_history: Annotated[
         bool,
-        typer.Option("--filter-history/--no-filter-history", help="Leave out what the user has taken already."),
+        typer.Option("--filter-history/--no-filter-history", help="Leave out items of the user's history."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

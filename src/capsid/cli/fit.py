@@ -1,4 +1,4 @@
-"""`capsid fit`: fit a recipe and write a run. Killed at any moment, the same command goes on where it was."""
+"""`capsid fit`: fit a recipe and write a run. If it is killed, the same command resumes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fit(
     settings: Settings = None,
     config: ConfigFile = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
-    force: Annotated[bool, typer.Option("--force", help="Fit anew and replace what stands at RUN.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Refit and replace the existing RUN.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Fit a recipe on a dataset; last item of every user is for test, the one before for validation.
@@ -64,7 +64,7 @@ def fit(
         dataset = load_dataset(data, progress=progress)
         summary = fit_or_reuse(recommender, dataset, out, force=force, progress=progress, run=run)
     if summary.reused:
-        progress.line(f"{out} is finished already, with the same recipe, seed and data; --force fits it anew")
+        progress.line(f"{out} is finished already, with the same recipe, seed and data; --force refits it")
     if as_json:
         print_json(summary.to_dict())
     else:

@@ -38,7 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "recommend": ("capsid.cli.recommend", "The next items after a history."),
     "tokenizer": ("capsid.cli.tokenizer", "Fit a tokenizer alone; look at the ids of a tokenizer or a run."),
     "vectors": ("capsid.cli.vectors", "Ids from your own vectors, for catalogues that may be larger than memory."),
-    "bench": ("capsid.cli.bench", "Run a plan of methods, datasets and seeds; killed at any moment, it goes on."),
+    "bench": ("capsid.cli.bench", "Run a plan of methods, datasets and seeds; if it is killed, it resumes."),
     "serve": ("capsid.cli.serve", "Recommend over HTTP; add and retire items while serving."),
     "explore": ("capsid.cli.explore", "Serve a run to this machine and open its page."),
     "completion": ("capsid.cli.completion", "A script that lets bash, zsh or fish complete verbs and options."),

@@ -23,7 +23,7 @@ def predict(
     k: Annotated[int, typer.Option("-k", help="Items a user.")] = 50,
     filter_history: Annotated[
         bool,
-        typer.Option("--filter-history/--no-filter-history", help="Leave out what the user has taken already."),
+        typer.Option("--filter-history/--no-filter-history", help="Leave out items of the user's history."),
     ] = False,
     force: Force = False,
 ) -> None:

@@ -44,7 +44,7 @@ def fit(
 ) -> None:
     """Fit a recipe's encoder, tokenizer and merges on the training part of a dataset; no generator is trained.
 
-    A stopped fit goes on where it was when the same command is given again.
+    A stopped fit resumes when the same command is given again.
 
     Examples:
 
@@ -80,7 +80,7 @@ def encode(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Give items ids, a line an item as in `export`. Known items keep theirs; new ones are placed by their attributes.
+    """Write ids as `export` does. Known items keep theirs; new ones are encoded from their attributes.
 
     Where the tokenizer routes, new items are compared with those of the fit.
 
@@ -254,7 +254,7 @@ def export(
     out: Annotated[str, typer.Option("--out", metavar="FILE.jsonl", help="The file to write; - is printed.")],
     force: Force = False,
 ) -> None:
-    """Write a line an item: {"item", "codes" by depth, "tokens" (global, no end token), "confidences"}.
+    """Write one line per item: {"item", "codes" by depth, "tokens" (global, no end token), "confidences"}.
 
     Examples:
 

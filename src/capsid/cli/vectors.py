@@ -53,7 +53,7 @@ def fit(
 ) -> None:
     """Fit a recipe's tokenizer on vectors from a file; its encoder is not used. A stopped fit resumes.
 
-    Ids stand in `vectors.ids.txt` beside a .npy (one a line), or in the column item_id of a .parquet.
+    Ids stand in `vectors.ids.txt` beside a .npy ((one per line)), or in the column item_id of a .parquet.
 
     Examples:
 

@@ -17,7 +17,7 @@ from capsid.settings import check_settings, setting
 
 @dataclass(kw_only=True, frozen=True)
 class Augment:
-    """Both changes are drawn anew for every sequence and every time it is seen."""
+    """Both changes are drawn again each time a sequence is used."""
 
     kind: ClassVar[str] = "augment"
     crop: float = setting(

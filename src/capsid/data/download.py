@@ -56,7 +56,9 @@ def check_download(path: Path) -> None:
     """Compare a downloaded file with the SHA-256 stored beside it; without that it is the user's own."""
     checksum = _checksum_file(path)
     if checksum.is_file() and checksum.read_text(errors="replace").split()[:1] != [file_hash(path)]:
-        raise DataError(f"{path} was damaged after its download", hint=f"delete {path} and run again to fetch it anew")
+        raise DataError(
+            f"{path} was damaged after its download", hint=f"delete {path} and run again to download it again"
+        )
 
 
 def _checksum_file(path: Path) -> Path:
@@ -96,7 +98,7 @@ def _download(url: str, part: Path, offline_hint: str | None, progress: Progress
             progress.line(f"{part.name}: {problem}; trying again")
             time.sleep(min(0.2 * 4**attempt, 10))
     have = part.stat().st_size if part.exists() else 0
-    kept = f"; {have:,} bytes are kept, the next run goes on from there" if have else ""
+    kept = f"; {have:,} bytes are kept, the next run resumes there" if have else ""
     raise DataError(f"could not download {url}: {problem}{kept}", hint=offline_hint)
 
 
@@ -155,4 +157,4 @@ def _check_gzip(part: Path, url: str) -> None:
                 pass
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         _discard(part)
-        raise DataError(f"{url} arrived damaged: {error}", hint="run again to download it anew") from None
+        raise DataError(f"{url} arrived damaged: {error}", hint="run again to download it once more") from None

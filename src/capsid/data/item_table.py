@@ -19,7 +19,7 @@ from capsid.vocabulary import Vocabulary
 
 @dataclass(frozen=True, eq=False)
 class ItemTable:
-    """A row an item. `sequences` holds training histories only; `counts` are counted from them."""
+    """One row per item. `sequences` holds training histories only; `counts` are counted from them."""
 
     items: Vocabulary
     attributes: pl.DataFrame
@@ -37,7 +37,7 @@ class ItemTable:
 
     @classmethod
     def new_items(cls, items: Vocabulary, attributes: pl.DataFrame, text_fields: tuple[str, ...]) -> ItemTable:
-        """Items nobody has taken yet."""
+        """Items without any interaction."""
         nothing = Ragged(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
         return cls(items, attributes, np.zeros(len(items), dtype=np.int64), nothing, text_fields)
 

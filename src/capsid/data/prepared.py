@@ -1,4 +1,4 @@
-"""The prepared folder: `sequences.txt(.gz)`, a line a user, and `items.jsonl(.gz)`, a line an item.
+"""The prepared folder: `sequences.txt(.gz)`, one line per user, and `items.jsonl(.gz)`, one line per item.
 
 Optional beside them: `dataset.json` (name, text_fields, provenance) and `times.txt(.gz)` (user time time ...).
 """

@@ -33,7 +33,7 @@ class ItemEncoder(Protocol):
     ) -> Self:
         """Learn whatever the vectors need from the catalogue and its training histories.
 
-        What trains for long goes on from `checkpoint` if that is there.
+        Long training resumes from `checkpoint` if it exists.
         """
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
@@ -85,11 +85,11 @@ def has_evidence(vectors_ND: np.ndarray) -> np.ndarray:
 def check_vectors(
     vectors_ND: np.ndarray, items: Sequence[str], *, dim: int | None = None, allow_zero: bool = False
 ) -> None:
-    """Refuse vectors that are no matrix of `dim` columns with a finite (and, unless allowed, non-zero) row an item."""
+    """Refuse vectors that are no matrix of `dim` columns with a finite (and, unless allowed, non-zero) row per item."""
     if vectors_ND.ndim != 2 or not np.issubdtype(vectors_ND.dtype, np.number):
         raise DataError(f"vectors must be a matrix of numbers, got {vectors_ND.dtype} of shape {vectors_ND.shape}")
     if len(vectors_ND) != len(items):
-        raise DataError(f"{len(vectors_ND)} vectors for {len(items)} items", hint="one row an item, in item order")
+        raise DataError(f"{len(vectors_ND)} vectors for {len(items)} items", hint="one row per item, in item order")
     if vectors_ND.shape[1] == 0 or (dim is not None and vectors_ND.shape[1] != dim):
         raise DataError(f"vectors are {vectors_ND.shape[1]} wide, expected {'at least 1' if dim is None else dim}")
     broken_N, zero_N = np.empty(len(vectors_ND), dtype=bool), np.empty(len(vectors_ND), dtype=bool)

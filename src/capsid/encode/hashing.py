@@ -113,5 +113,5 @@ class HashingEncoder:
         return [self._bucket(gram) for gram in grams] + ([self._bucket(word)] if self.words else [])
 
     def _bucket(self, gram: str) -> int:
-        # Python's own hash() is salted anew in every process.
+        # Python's own hash() is salted differently in every process.
         return zlib.crc32(gram.encode()) % self.buckets

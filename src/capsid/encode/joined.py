@@ -55,7 +55,7 @@ class JoinedEncoder:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.weights and len(self.weights) != len(self.parts):
-            raise ConfigError(f"{len(self.weights)} weights for {len(self.parts)} parts", hint="one weight a part")
+            raise ConfigError(f"{len(self.weights)} weights for {len(self.parts)} parts", hint="one weight per part")
         self.parts_: tuple[ItemEncoder, ...] | None = None
         self.rotation_: np.ndarray | None = None
         self.blocks_: list[dict[str, np.ndarray]] = []

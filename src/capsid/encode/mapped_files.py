@@ -212,7 +212,9 @@ def _matrix(path: Path) -> np.ndarray:
     with _readable(path):
         matrix_ND = np.load(path, mmap_mode="r", allow_pickle=False)
     if matrix_ND.ndim != 2 or not np.issubdtype(matrix_ND.dtype, np.number) or not matrix_ND.size:
-        raise DataError(f"{path} holds {matrix_ND.dtype} of shape {matrix_ND.shape}", hint="a matrix, a row an item")
+        raise DataError(
+            f"{path} holds {matrix_ND.dtype} of shape {matrix_ND.shape}", hint="a matrix with one row per item"
+        )
     return matrix_ND
 
 

@@ -16,7 +16,7 @@ VECTOR_NAMES = ("vectors", "vector", "embeddings", "embedding")
 
 
 def ids_file(path: Path) -> Path:
-    """Where the ids of a file without room for them stand, one a line: `vectors.npy` -> `vectors.ids.txt`."""
+    """Where the ids of a file without room for them stand, (one per line): `vectors.npy` -> `vectors.ids.txt`."""
     return path.with_suffix(".ids.txt")
 
 

@@ -109,7 +109,7 @@ def of_lists(items_UK: np.ndarray, counts_N: np.ndarray, k: int) -> dict[str, An
 
 
 def coverage(items_UK: np.ndarray, counts_N: np.ndarray) -> float:
-    """Share of the catalogue that is recommended to somebody."""
+    """Share of the catalogue that is recommended to at least one user."""
     return len(np.unique(items_UK[items_UK >= 0])) / max(len(counts_N), 1)
 
 
@@ -133,7 +133,7 @@ METRICS: dict[str, Metric] = {
 LIST_METRICS: dict[str, ListMetric] = {
     m.name: m
     for m in (
-        ListMetric("coverage", "share of the catalogue that is recommended to somebody", coverage),
+        ListMetric("coverage", "share of the catalogue that is recommended to at least one user", coverage),
         ListMetric("exposure", "shares of head, torso and tail items among the recommended ones", exposure),
     )
 }

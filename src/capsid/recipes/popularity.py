@@ -8,7 +8,7 @@ from capsid.tokenize.atomic import Atomic
 
 POPULARITY = Recipe(
     name="popularity",
-    about="The items taken most often in training, the same for everybody",
+    about="The items with the most training interactions, the same for everybody",
     tokenizer=Atomic(),
     generator=PopularityGenerator(),
 )

@@ -15,8 +15,8 @@ RQ_KMEANS = Recipe(
     paper="TIGER (Rajput et al. 2023, arXiv 2305.05065) with residual k-means in place of the RQ-VAE",
     deviations=(
         "item vectors join text with collaborative vectors",
-        "the generator reads a position an item, scores tokens by cosine, and has no user token",
-        "it learns how likely an item is to be taken again (generator.repeats=false: off)",
+        "the generator reads one position per item, scores tokens by cosine, and has no user token",
+        "it learns how likely users are to return to an item (generator.repeats=false: off)",
     ),
     encoder=default_encoder(),
     tokenizer=ResidualKMeans(),

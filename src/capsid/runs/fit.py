@@ -116,7 +116,7 @@ def _is_done(out: Path, recommender: Recommender, dataset: Dataset, replace: boo
         about, stored = read_json(out / "about.json"), read_json(out / "recipe.json")
     except ArtifactError as error:
         if not replace:
-            raise ArtifactError(error.message, hint="choose another --out, or fit it anew with --force") from None
+            raise ArtifactError(error.message, hint="choose another --out, or refit it with --force") from None
         progress.line(f"what stands at {out} cannot be used and is replaced when the new run is whole: {error.message}")
         return False
     same = (

@@ -1,4 +1,4 @@
-"""One token an item: no quantization at all. With it the generator is SASRec with full cross-entropy."""
+"""One token per item: no quantization at all. With it the generator is SASRec with full cross-entropy."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Tokenizer(Protocol):
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Self:
-        """Learn codebooks. What takes long goes on from `checkpoint` if that is there."""
+        """Learn codebooks. Long training resumes from `checkpoint` if it exists."""
 
     def encode(self, table: ItemTable) -> Ragged:
         """Codes of every item of a table, also of items that were not there at `fit`.

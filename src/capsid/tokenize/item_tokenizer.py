@@ -98,7 +98,7 @@ class ItemTokenizer:
 
         A dataset may also be given by its name, its folder or a frame of interactions.
 
-        With a checkpoint file, training that was killed goes on from there.
+        With a checkpoint file, killed training resumes from it.
         """
         self._check_parts()
         if isinstance(data, ItemTable):

@@ -1,7 +1,7 @@
 """Codes of a catalogue of any size: a pure map over shards of rows, one Parquet file a shard, in any order.
 
 A shard's file carries a key of what it was made from (the tokenizer's settings and arrays, the rows' ids and vectors).
-A finished shard with the right key is not made again, so a killed run goes on where it was, and several processes may
+A finished shard with the right key is not made again, so a killed run resumes, and several processes may
 share the work. Codes only: a suffix that tells equal codes apart would depend on the other shards.
 """
 

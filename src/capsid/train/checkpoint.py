@@ -1,4 +1,4 @@
-"""One file that holds everything an interrupted training needs to go on with the same bits.
+"""One file that holds everything an interrupted training needs to resume with the same bits.
 
 A safetensors file whose metadata carries the plain values, so tensors and counters can never disagree, and a hash of
 all of it, so a changed byte is noticed. Written to a temporary sibling and renamed.
@@ -65,7 +65,7 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
                 raise ValueError("it was changed after it was written")
             return Checkpoint(path, tensors, json.loads(text))
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        raise ArtifactError(f"the checkpoint {path} cannot be read: {error}", hint="delete it to start anew") from error
+        raise ArtifactError(f"the checkpoint {path} cannot be read: {error}", hint="delete it to start over") from error
 
 
 def _digest(tensors: Mapping[str, Tensor], values: str) -> str:

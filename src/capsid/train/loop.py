@@ -59,7 +59,7 @@ class TrainingResult:
 
     @property
     def tokens_per_second(self) -> float:
-        """Real tokens read a second of training time, validation not counted."""
+        """Real tokens read per second of training time, validation not counted."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
@@ -272,13 +272,13 @@ class _Run:
         self.seconds, self.recent = saved.values["numbers"]
         self.curve = [CurvePoint(*p) for p in saved.values["curve"]]
         self.start_tokens, self.start_seconds = self.tokens, self.seconds
-        self.progress.line(f"{self.name}: going on from step {self.done:,}")
+        self.progress.line(f"{self.name}: resuming from step {self.done:,}")
 
     def _restore_tensors(self, saved: Checkpoint) -> None:
         weights, average, adam = (saved.group(g) for g in ("weights", "average", "adam"))
         own = self.parameters | self.buffers
         if {n: t.shape for n, t in weights.items()} != {n: p.shape for n, p in own.items()}:
-            raise CapsidError(f"the checkpoint {saved.path} is of another network", hint="delete it to start anew")
+            raise CapsidError(f"the checkpoint {saved.path} is of another network", hint="delete it to start over")
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(weights[name])

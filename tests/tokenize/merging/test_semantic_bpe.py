@@ -138,7 +138,7 @@ def test_a_killed_fit_goes_on(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir())
     watcher = Watcher()
     resumed = dataclasses.replace(settings).fit(*planted(), seed=3, checkpoint=kept, progress=watcher)
-    assert any("going on from step 50" in line for line in watcher.lines)
+    assert any("resuming from step 50" in line for line in watcher.lines)
     assert same(resumed, unbroken)
     assert not list(tmp_path.iterdir()), "seconds of work leave nothing behind"
 

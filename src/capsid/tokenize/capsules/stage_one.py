@@ -145,7 +145,7 @@ class CapsuleTraining(VectorTraining):
                 self._reseed(seen)
 
     def _reseed(self, seen: Trace) -> None:
-        """Unused capsules begin anew on items that the centres explain worst."""
+        """Reinitialise unused capsules on the items with the largest residuals."""
         dead = unused_codes(seen.codes, self.settings.codebooks)
         if not sum(map(len, dead)):
             return

@@ -143,7 +143,7 @@ class CapsuleTokenizer(CapsuleSettings):
         return leave(network, out)
 
     def centres(self) -> tuple[np.ndarray, ...]:
-        """One vector a token, by depth."""
+        """One vector per token, by depth."""
         return tuple(layer.centres.detach().numpy() for layer in self._fitted().depths)
 
     def state(self) -> dict[str, np.ndarray]:

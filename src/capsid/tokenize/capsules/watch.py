@@ -83,7 +83,7 @@ def collision_rate(codes: Ragged) -> float:
 
 
 def warn_of_collapse(watch: Watch, codebooks: Sequence[int], items: int, progress: Progress) -> None:
-    """Say loudly when depths use few of the codes that so many items could use."""
+    """Warn if depths use few of the codes that so many items could use."""
     poor = [d + 1 for d, (u, k) in enumerate(zip(watch.utilization, codebooks)) if u * k < FEW * min(k, items)]
     if not poor:
         return

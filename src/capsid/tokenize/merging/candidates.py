@@ -18,8 +18,8 @@ BLOCK = 65_536
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """A row a pair, by pass and then by tokens. `logit` is the gate's for merging against not merging, without a bias;
-    `target` is what the score at the end of training asked for, `merge` the place in the table of merges or -1."""
+    """One row per pair, sorted by pass and tokens. `logit` is the gate's log-odds of merging, without bias; `target`
+    says whether the final scores ask for a merge; `merge` is the index in the table of merges, or -1."""
 
     left: np.ndarray
     right: np.ndarray

@@ -129,7 +129,7 @@ class SemanticBPE:
     ) -> SemanticBPE:
         """Learn from the ids, vectors and training sequences of the table's items. `centres_VD` has a vector per token.
 
-        With a checkpoint, a killed fit goes on; files begin with its name and are gone when all is done.
+        With a checkpoint, a killed fit resumes; files begin with its name and are gone when all is done.
         """
         self.first_ = ids.layout.plain.vocabulary
         self.candidates_ = Candidates.none()

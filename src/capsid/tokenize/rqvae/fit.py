@@ -148,7 +148,7 @@ class RQVAETraining(VectorTraining):
             self.revive()
 
     def revive(self) -> None:
-        """Codes that no item takes begin anew at residuals of the items explained worst at their depth."""
+        """Reinitialise unused codes with the largest residuals of their depth."""
         seen = self.look()
         floor = EXPLAINED * float(np.linalg.norm(seen.residuals_LND[0], axis=1).mean())
         revived = []
