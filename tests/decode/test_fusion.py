@@ -112,3 +112,11 @@ def test_what_cannot_be_asked() -> None:
         BeamFusion().rank(reader(), HISTORIES, 0)
     with pytest.raises(ConfigError, match="needs item vectors"):
         BeamFusion().rank(dataclasses.replace(reader(), dense=None), HISTORIES, 3)
+
+
+def test_histories_are_read_once() -> None:
+    given, read = reader(), []
+    start = given.model.start
+    given.model.start = lambda *batch: read.append(batch) or start(*batch)  # type: ignore[method-assign]
+    BeamFusion(width=5).rank(given, HISTORIES, 4)
+    assert len(read) == 1

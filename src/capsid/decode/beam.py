@@ -51,12 +51,13 @@ class BeamSearch:
         k: int,
         allowed: Filter | None = None,
         watch: Watch | None = None,
+        started: tuple[Any, Tensor] | None = None,
     ) -> RankedLeaves:
-        """The k best leaves after every history."""
+        """The k best leaves after every history; `started` is what `reader.start` gave, if it was asked already."""
         if k < 1:
             raise ConfigError(f"k must be at least 1, got {k}")
         keep_freed_memory()
-        return _Search(reader, allowed, watch, max(self.width, k), _Finished(len(histories), k)).run(histories)
+        return _Search(reader, allowed, watch, max(self.width, k), _Finished(len(histories), k)).run(histories, started)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +87,9 @@ class _Search:
     finished: _Finished
 
     @torch.inference_mode()
-    def run(self, histories: Ragged) -> RankedLeaves:
+    def run(self, histories: Ragged, started: tuple[Any, Tensor] | None) -> RankedLeaves:
         users, model, finished = len(histories), self.reader.model, self.finished
-        state, rows = self.reader.start(histories)
+        state, rows = started or self.reader.start(histories)
         ways = self._ways(np.full((users, 1), ROOT, dtype=np.int64))
         steps, scores = 1, torch.zeros(users, 1)
         while True:

@@ -10,7 +10,7 @@ T tokens of an id, E items in leaves, C width of vectors.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -52,9 +52,10 @@ class BeamFusion:
         if reader.dense is None:
             raise ConfigError("decoder=fusion needs item vectors", hint="add the term 'dense', or set decoder=beam")
         wanted = min(max(self.width, k), len(reader.trie))
-        leaves = BeamSearch(width=self.width).leaves(reader, histories, wanted, allowed)
+        started = reader.start(histories)
+        leaves = BeamSearch(width=self.width).leaves(reader, histories, wanted, allowed, started=started)
         slots = leaf_slots(reader.trie, leaves.leaves_UF, allowed)
-        expected_UFC = reader.dense.expected(rows_after(reader, histories, leaves.leaves_UF))
+        expected_UFC = reader.dense.expected(rows_after(reader, started, leaves.leaves_UF))
         scores_E = self._scores(reader.trie, reader.dense, leaves, slots, expected_UFC)
         return _best(reader.trie, leaves, slots, scores_E, k)
 
@@ -77,14 +78,14 @@ class BeamFusion:
         return scores_E
 
 
-def rows_after(reader: Reader, histories: Ragged, leaves_UF: np.ndarray) -> Tensor:
+def rows_after(reader: Reader, started: tuple[Any, Tensor], leaves_UF: np.ndarray) -> Tensor:
     """The model's rows after the last token of every leaf's id; anything where there is no leaf. Shape: (U, F, D)."""
     trie, (users, width) = reader.trie, leaves_UF.shape
     first_UF = trie.items[trie.low[np.maximum(leaves_UF, 0)]]
     ids = reader.ids.prefix_free.take(first_UF.ravel())
     tokens_UFT = torch.from_numpy(ids.dense(PAD).astype(np.int64)).view(users, width, -1)
     lengths_UF = torch.from_numpy(ids.lengths).view(users, width)
-    state, rows_U1D = reader.start(histories)
+    state, rows_U1D = started
     out_UFD = rows_U1D.new_zeros(users, width, rows_U1D.shape[-1])
     parents_UF = torch.zeros(users, width, dtype=torch.int64)
     for depth in range(tokens_UFT.shape[2]):
