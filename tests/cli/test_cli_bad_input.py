@@ -88,7 +88,7 @@ FIT = [
     (["sasrec", "--data", "planted", "--set", "schedule.7.name=x"], 2, ["'7' does not select", "count from 0"]),
     (["sasrec", "--data", "planted", "--set", "schedule.0.training.steps=0"], 2, ["must be at least 1"]),
     (
-        ["sasrec", "--data", "planted", "--set", "generator.width=33"],
+        ["bert4rec", "--data", "planted", "--set", "generator.width=33"],
         2,
         ["must be a multiple of generator.heads", "32"],
     ),

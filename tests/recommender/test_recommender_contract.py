@@ -118,7 +118,7 @@ def test_bad_requests(recommender: Recommender, tmp_path: Path) -> None:
         recommender.recommend("i1")
     for history in (histories()[0], []):
         for k in (0, -1):
-            with pytest.raises(ConfigError, match="k must be at least 1"):
+            with pytest.raises(ConfigError, match="k must be a whole number from 1"):
                 recommender.recommend(history, k)
     with pytest.raises(DataError, match="allowed: raise, drop"):
         recommender.recommend([], unknown="ignore")

@@ -109,7 +109,7 @@ def test_every_setting_that_is_shown_can_be_set_by_its_path(recipe: Recipe) -> N
 
 
 def test_fields_that_must_fit_together_are_checked_when_all_settings_are_made() -> None:
-    recipe = get_recipe("sasrec")
+    recipe = get_recipe("bert4rec")
     assert recipe.with_settings(["generator.width=33", "generator.heads=3"]).generator.width == 33
     with pytest.raises(ConfigError, match=r"width must be a multiple of generator\.heads, got 33 and 2") as caught:
         recipe.with_settings(["generator.width=33"])
