@@ -53,9 +53,8 @@ def test_an_adapter_that_learnt_nothing_changes_nothing_and_a_folded_one_stays(f
     adapted = confidences(tokenizer.network_)
     assert np.abs(adapted - before).max() > 1e-3
     fold(tokenizer.network_)
-    np.testing.assert_allclose(
-        confidences(tokenizer.network_), adapted, atol=1e-4
-    )  # temperatures of 10 to 100 magnify rounding
+    # Temperatures of 10 to 100 magnify rounding errors.
+    np.testing.assert_allclose(confidences(tokenizer.network_), adapted, atol=1e-4)
     assert set(tokenizer.state()) == names, "a stored tokenizer knows nothing of adapters"
 
 
