@@ -37,7 +37,7 @@ class SequenceEncoder(RemembersVectors):
     version: ClassVar[int] = 1
 
     dim: int = setting(32, "Width of the vectors and of the network.", least=1)
-    layers: int = setting(2, "Number of Transformer blocks.", least=1)
+    layers: int = setting(2, "Number of Transformer blocks.", least=1, most=1_000)
     history: int = setting(50, "How many items the network reads at most; longer sequences are cut.", least=1)
     dropout: float = setting(0.3, "Share of the activations that training drops.", least=0, most=0.99)
     training: Training = setting(factory=sequence_training, about="How the network is trained.")

@@ -80,7 +80,7 @@ class TransformerGenerator:
     """
 
     kind: ClassVar[str] = "transformer"
-    layers: int = setting(4, "Transformer layers.", least=1)
+    layers: int = setting(4, "Transformer layers.", least=1, most=1_000)
     heads: int = setting(4, "Attention heads per layer; the width must be a multiple of them.", least=1)
     width: int = setting(128, "Width of embeddings and hidden states.", least=1)
     feedforward: int = setting(512, "Width inside the feed-forward layers.", least=1)
@@ -219,7 +219,7 @@ class TimelineGenerator(TransformerGenerator):
     """
 
     kind: ClassVar[str] = "timeline"
-    layers: int = setting(2, "Layers that read the history, one position per item.", least=1)
+    layers: int = setting(2, "Layers that read the history, one position per item.", least=1, most=1_000)
     cosine_temperature: float = setting(
         0.06, "Tokens are scored by cosine divided by this; 0: by inner product.", least=0
     )
@@ -231,7 +231,9 @@ class TimelineGenerator(TransformerGenerator):
     soft_sharpness: float = setting(
         1.0, "Power of the weights of these mixtures; above 1 the strongest code counts for more.", above=0
     )
-    depth_layers: int = setting(1, "Transformer layers that predict the next item's tokens one by one.", least=1)
+    depth_layers: int = setting(
+        1, "Transformer layers that predict the next item's tokens one by one.", least=1, most=1_000
+    )
     reads: str = setting(
         "mixing",
         "How the history is read: by distance alone, or by attention with distances or with positions.",
@@ -254,7 +256,7 @@ class MaskedGenerator(TransformerGenerator):
     """
 
     kind: ClassVar[str] = "masked"
-    layers: int = setting(2, "Transformer layers.", least=1)
+    layers: int = setting(2, "Transformer layers.", least=1, most=1_000)
     mask: float = setting(0.2, "Share of a sequence's items that is masked.", least=0, most=1)
     only_last: float = setting(0.1, "Share of the sequences in which only the last item is masked.", least=0, most=1)
 
