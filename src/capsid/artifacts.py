@@ -26,6 +26,8 @@ from capsid.errors import ArtifactError
 from capsid.locks import held, holder, lock_file, lock_handle
 
 MANIFEST = "manifest.json"
+# Folders that lie in an artifact and are no part of it: older versions kept evaluations there without a manifest.
+BESIDE = frozenset({"evaluations"})
 FORMAT_VERSION = 1
 WRITE_AGAIN = "write the artifact again"
 # A rename into place takes another process a moment; who holds a place for longer has reserved it.
@@ -104,7 +106,7 @@ def new_folder(path: Path, *, kind: str) -> Iterator[Path]:
         lock_handle(handle)
         try:
             yield temporary
-            _seal(temporary, kind)
+            seal_folder(temporary, kind=kind)
             with _sole(path, patience=PATIENCE_SECONDS):
                 check_place(path, kind=kind, replace=True)
                 _replace_folder(temporary, path)
@@ -234,6 +236,8 @@ def _regular_files(folder: Path, hint: str) -> set[str]:
         for entry in os.scandir(here):
             mode = entry.stat(follow_symlinks=False).st_mode
             if stat.S_ISDIR(mode):
+                if here == folder and entry.name in BESIDE:
+                    continue
                 if not os.path.lexists(os.path.join(entry.path, MANIFEST)):
                     waiting.append(Path(entry.path))
             elif not stat.S_ISREG(mode):
@@ -335,7 +339,8 @@ def _is_whole(folder: Path) -> bool:
     return True
 
 
-def _seal(folder: Path, kind: str) -> None:
+def seal_folder(folder: Path, *, kind: str) -> None:
+    """Write the manifest with the hashes of all files; a folder of an older version becomes an artifact this way."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     for file in files:
         with open(file, "rb") as handle:

@@ -7,11 +7,13 @@ code of that time; the JSON file holds what they recommended after the first two
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from capsid.evaluate.kept import keep_evaluation, kept_evaluation
 from capsid.recommender import Recommender
 
 HERE = Path(__file__).parent
@@ -43,3 +45,23 @@ def test_an_old_run_takes_new_items_and_is_stored_again(name: str, stored: Path,
     recommender.save_pretrained(tmp_path / "again")
     again = Recommender.from_pretrained(tmp_path / "again")
     assert again.recommend(["new"], k=2) == recommender.recommend(["new"], k=2)
+
+
+def test_evaluations_kept_by_older_versions_are_read_and_joined(stored: Path, tmp_path: Path) -> None:
+    """They had no manifest of their own; a run that holds some still opens, and the next evaluation adds one."""
+    run = tmp_path / "run"
+    shutil.copytree(stored / "tiger", run)
+    recommender = Recommender.from_pretrained(run)
+    cases = recommender.catalogue_.split.cases("test")
+    keep_evaluation(run, recommender.evaluate("test"), cases)
+    (run / "evaluations" / "manifest.json").unlink()
+    again = Recommender.from_pretrained(run)
+    assert kept_evaluation(run).metric("recall@10").mean() == pytest.approx(again.evaluate("test").metrics["recall@10"])
+    keep_evaluation(run, again.evaluate("test", filter_history=True), cases)
+    assert sorted(p.name for p in (run / "evaluations").iterdir()) == [
+        "manifest.json",
+        "test-filtered.json",
+        "test-filtered.npz",
+        "test.json",
+        "test.npz",
+    ]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from capsid.arrays import load_arrays, save_arrays
-from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
+from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, seal_folder, write_json
 from capsid.data.split import Cases
 from capsid.errors import ArtifactError, ConfigError, DataError, nearest
 from capsid.evaluate.evaluator import Evaluation
@@ -52,7 +52,9 @@ def keep_evaluation(run: Path, result: Evaluation, cases: Cases) -> Path:
     folder, name = Path(run) / FOLDER, evaluation_name(result.split, result.filter_history)
     arrays: dict[str, np.ndarray] = {"user": cases.users, "target": cases.targets, **result.values}
     summary = result.summary()
-    there = (folder / MANIFEST).exists()
+    if folder.exists() and not (folder / MANIFEST).exists():
+        seal_folder(folder, kind=KIND)
+    there = folder.exists()
     with new_folder(folder, kind=KIND) as new:
         if there:
             _open(folder)
@@ -60,7 +62,7 @@ def keep_evaluation(run: Path, result: Evaluation, cases: Cases) -> Path:
                 if file.name != MANIFEST:
                     shutil.copy(file, new / file.name)
         if (new / f"{name}.npz").exists():
-            arrays = _joined(load_arrays(new / f"{name}.npz"), arrays, result.ks)
+            arrays = _joined(load_arrays(new / f"{name}.npz", compressed=True), arrays, result.ks)
             summary = _joined_summaries(read_json(new / f"{name}.json"), summary)
         save_arrays(new / f"{name}.npz", arrays)
         write_json(new / f"{name}.json", summary)
@@ -75,7 +77,7 @@ def kept_evaluation(run: Path, split: str = "test", *, filter_history: bool = Fa
         command = "capsid evaluate RUN" + (" --filter-history" if filter_history else "")
         raise ArtifactError(f"{run} has no evaluation {name!r}", hint=f"run `{command}` on it first")
     _open(folder)
-    arrays = load_arrays(folder / f"{name}.npz")
+    arrays = load_arrays(folder / f"{name}.npz", compressed=True)
     metrics = {key: values for key, values in arrays.items() if "@" in key}
     return KeptEvaluation(Path(run), name, arrays["user"], arrays["target"], metrics)
 
@@ -105,6 +107,10 @@ def _check_same_cases(first: KeptEvaluation, second: KeptEvaluation) -> None:
 
 
 def _open(folder: Path) -> None:
+    """Check every hash. Evaluations of older versions have none: the loader of arrays checks them, and the next
+    `keep_evaluation` writes a manifest."""
+    if not (folder / MANIFEST).exists():
+        return
     open_folder(folder, kind=KIND, hint=f"delete {folder} and run `capsid evaluate` again")
 
 
