@@ -83,7 +83,7 @@ def test_any_tokenizer_may_follow() -> None:
 def test_a_field_that_tells_nothing_is_told() -> None:
     watcher = Watcher()
     Chained(fields=FIELDS[:1], inner=INNER).fit(table(["red"] * 9), progress=watcher)
-    assert any("field colour says the same of every item" in line for line in watcher.lines)
+    assert any("field colour has one value for all items" in line for line in watcher.lines)
     assert any("field colour: 1 values, unknown for 0.0 % of items" in line for line in watcher.lines)
 
 

@@ -88,7 +88,7 @@ def test_progress_and_seed() -> None:
     watcher = Watcher()
     first = Frequency().fit(table([9, 0, 1]), seed=1, progress=watcher).encode(table([9, 0, 1]))
     assert first == Frequency().fit(table([9, 0, 1]), seed=2).encode(table([9, 0, 1]))
-    assert watcher.lines == ["frequency: items by bucket, most taken first: 1, 0, 0, 1, 1"]
+    assert watcher.lines == ["frequency: items by bucket, most frequent first: 1, 0, 0, 1, 1"]
 
 
 @pytest.mark.parametrize(

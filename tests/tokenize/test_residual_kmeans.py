@@ -89,7 +89,7 @@ def test_more_codes_than_items_are_cut_and_said() -> None:
     watcher = Watcher()
     table = make_table(np.random.default_rng(0).normal(size=(9, 2)))
     assert ResidualKMeans(codebooks=(4096,)).fit(table, progress=watcher).sizes == (9,)
-    assert watcher.lines[0] == "residual k-means: 9 items, so 4,096 codes are cut to as many"
+    assert watcher.lines[0] == "residual k-means: 9 items, so 4,096 codes are reduced to that number"
 
 
 # --- capacity ---

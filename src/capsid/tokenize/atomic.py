@@ -18,7 +18,7 @@ from capsid.vocabulary import Vocabulary
 
 @dataclass(kw_only=True)
 class Atomic:
-    """Code of an item = its number in the catalogue it was fitted on."""
+    """An item's code is its number in the fitted catalogue."""
 
     kind: ClassVar[str] = "atomic"
 
@@ -36,7 +36,7 @@ class Atomic:
         return self
 
     def encode(self, table: ItemTable) -> Ragged:
-        """Numbers of known items; a new item has none."""
+        """The numbers of known items; a new item is an error."""
         numbers = self._fitted().numbers(table.items, missing="negative")
         if (numbers < 0).any():
             new = table.items[int(np.flatnonzero(numbers < 0)[0])]
@@ -47,11 +47,11 @@ class Atomic:
         return Ragged.from_dense(numbers[:, None].astype(np.int32))
 
     def decode(self, codes: Ragged) -> None:
-        """A number stands for nothing but itself."""
+        """None: item numbers carry no meaning."""
         return None
 
     def centres(self) -> None:
-        """There are none."""
+        """None: the codes have no centres."""
         return None
 
     def state(self) -> dict[str, np.ndarray]:
@@ -59,7 +59,7 @@ class Atomic:
         return {"items": np.array(list(self._fitted()), dtype=np.str_)}
 
     def load_state(self, state: dict[str, np.ndarray]) -> Atomic:
-        """The catalogue's ids as saved."""
+        """Restore the catalogue's ids."""
         self.items_ = Vocabulary(str(i) for i in state["items"])
         return self
 

@@ -1,8 +1,8 @@
 """Clusters of bounded size: an assignment within capacity, and k-means with it.
 
 One assignment serves ReSID's trees (sizes that differ by at most one), UniRec's codebooks (weights below a cap) and
-LETTER's groups of codes (sizes between two bounds). It is greedy, not optimal: items are served in the order of what
-they would lose by getting their second choice. Knows no items and no codes.
+LETTER's groups of codes (sizes between two bounds). It is greedy, not optimal: items are assigned in descending
+order of regret, the extra cost of their second choice. Knows no items and no codes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from capsid.tokenize.kmeans import distances
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """The cluster of every vector, and the mean of every cluster; an empty one keeps the centre it started with."""
+    """The cluster of every vector and the mean of every cluster; an empty cluster keeps its initial centre."""
 
     labels_N: np.ndarray
     centres_KD: np.ndarray
@@ -27,11 +27,11 @@ class Clusters:
 def assign(
     costs_NK: np.ndarray, most: float = math.inf, *, least: int = 0, weights_N: np.ndarray | None = None
 ) -> np.ndarray:
-    """A cluster for every row such that no load exceeds `most` and no cluster has fewer than `least` rows.
+    """Assign rows to clusters so that no load exceeds `most` and every cluster has at least `least` rows.
 
     The load of a cluster is the sum of its rows' weights, 1 each by default. Each row, in order of regret, takes the
-    cheapest cluster with room. A row heavier than `most` gets a cluster of its own where there is one; a row that fits
-    nowhere, because the room left is scattered, goes where most room is. Shape: (rows,).
+    cheapest cluster with room. A row heavier than `most` gets an empty cluster if there is one. A row that fits
+    nowhere, because the free room is scattered, goes to the cluster with the most room. Shape: (rows,).
     """
     costs_NK = np.asarray(costs_NK, dtype=np.float64)
     rows, clusters = costs_NK.shape
@@ -63,7 +63,7 @@ def _within(costs_NK: np.ndarray, nearest_N: np.ndarray, weights_N: np.ndarray, 
 
 
 def _order(costs_NK: np.ndarray, weights_N: np.ndarray, most: float) -> np.ndarray:
-    """Rows that no cluster can hold come first, while there are empty ones; then by falling regret."""
+    """Rows heavier than any cluster's limit come first, then rows by descending regret."""
     if costs_NK.shape[1] == 1:
         return np.arange(len(costs_NK))
     two_N2 = np.partition(costs_NK, 1, axis=1)[:, :2]
@@ -71,7 +71,7 @@ def _order(costs_NK: np.ndarray, weights_N: np.ndarray, most: float) -> np.ndarr
 
 
 def _fill(costs_NK: np.ndarray, labels_N: np.ndarray, least: int) -> None:
-    """Bring every cluster to `least` rows, in place: the rows that lose least by it come from clusters with more."""
+    """Fill every cluster up to `least` rows, in place, with the rows from larger clusters that lose least by moving."""
     sizes_K = np.bincount(labels_N, minlength=costs_NK.shape[1])
     for short in np.flatnonzero(sizes_K < least):
         loss_N = costs_NK[:, short] - costs_NK[np.arange(len(labels_N)), labels_N]
@@ -93,7 +93,7 @@ def balanced_kmeans(
     weights_N: np.ndarray | None = None,
     iterations: int = 20,
 ) -> Clusters:
-    """Lloyd's iterations from the given centres with the assignment above, until nothing moves or time is up."""
+    """Lloyd's iterations with bounded clusters, until no assignment changes or the iteration limit is reached."""
     labels_N, centres_KD = None, np.asarray(start_KD, dtype=np.float32)
     for _ in range(iterations):
         found_N = assign(squared_distances(vectors_ND, centres_KD), most, least=least, weights_N=weights_N)
@@ -105,7 +105,7 @@ def balanced_kmeans(
 
 
 def squared_distances(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> np.ndarray:
-    """Of every vector to every centre. Shape: (vectors, centres)."""
+    """Squared distances from every vector to every centre. Shape: (vectors, centres)."""
     nothing = np.zeros((0, len(centres_KD)), dtype=np.float32)
     own_N1 = (vectors_ND**2).sum(1, keepdims=True)
     return np.maximum(own_N1 + np.concatenate([nothing, *distances(vectors_ND, centres_KD)]), 0)

@@ -1,7 +1,7 @@
-"""What a tokenizer is: fitted on an item table, it gives every item a row of codes, and knows its codebook sizes.
+"""The tokenizer protocol: fitted on an item table, it gives every item a row of codes and knows its codebook sizes.
 
-What only some tokenizers can do is declared here too, one protocol per ability. Whoever needs an ability asks with
-`isinstance`; a tokenizer has it by defining the methods, and inherits from nothing.
+Optional abilities are declared here too, one protocol each. Callers check for an ability with `isinstance`; a
+tokenizer has it if it defines the methods. There is no base class.
 """
 
 from __future__ import annotations
@@ -40,69 +40,69 @@ class Tokenizer(Protocol):
         """Learn codebooks. Long training resumes from `checkpoint` if it exists."""
 
     def encode(self, table: ItemTable) -> Ragged:
-        """Codes of every item of a table, also of items that were not there at `fit`.
+        """Codes of every item of a table, including items that `fit` did not see.
 
-        An item's codes do not depend on which other items are encoded with it. Code -1 at a depth: no token there.
+        An item's codes do not depend on which other items are encoded with it. Code -1 means no token at that depth.
         """
 
     def decode(self, codes: Ragged) -> np.ndarray | None:
-        """Vectors that the codes stand for, or None if codes mean nothing by themselves. Shape: (items, d)."""
+        """Vectors that the codes represent, or None if codes carry no meaning. Shape: (items, d)."""
 
     def centres(self) -> tuple[np.ndarray, ...] | None:
-        """One vector per code, by depth, to start token embeddings from; None if there are none."""
+        """One vector per code, by depth, to initialise token embeddings; None if there are none."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Learnt arrays by name."""
 
     def load_state(self, state: dict[str, np.ndarray]) -> Self:
-        """Learnt arrays as saved."""
+        """Restore the learnt arrays."""
 
 
 @runtime_checkable
 class FitEncodes(Protocol):
-    """Knows the codes of the fitted items when the fit ends, so that they need not be encoded once more."""
+    """Knows the codes of the fitted items when `fit` ends, so they need not be encoded again."""
 
     def fit_encode(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Ragged:
-        """`fit`, and what `encode` gives for the same table afterwards."""
+        """Fit, and return what `encode` would give for the same table."""
 
 
 @runtime_checkable
 class Confident(Protocol):
-    """Says how sure it is of each code of an id."""
+    """Gives a confidence for each code of an id."""
 
     def encode_confident(self, table: ItemTable) -> tuple[Ragged, Ragged]:
-        """What `encode` gives, and a confidence for each code."""
+        """The codes of `encode`, with a confidence for each code."""
 
 
 @runtime_checkable
 class ReadsBlock(Protocol):
-    """Makes codes from one block of vectors of the item table, and says from which."""
+    """Makes codes from one named block of vectors of the item table."""
 
     block: str
 
 
 @runtime_checkable
 class LastCosts(Protocol):
-    """Can say what every other last code would cost an item, so that a collision policy may change it."""
+    """Can give the cost of every alternative last code of an item, so that a collision policy can change that code."""
 
     def last_costs(self, table: ItemTable) -> Costs:
         """A function from rows of the table to the costs of every code at each item's last depth, all finite.
 
-        The code that `encode` gives costs least. Columns beyond that depth's codebook mean nothing.
+        The code that `encode` gives costs least. Columns beyond that depth's codebook are padding.
         """
 
 
 @runtime_checkable
 class Tracing(Protocol):
-    """Routes items to several codes at every depth, says how strongly, and ends ids by itself."""
+    """Routes items to several weighted codes at every depth, and decides where ids end."""
 
     def trace(self, table: ItemTable, *, strongest: int = 0) -> Trace:
-        """What routing saw at every depth of every item, with so many of the strongest codes and their weights."""
+        """The routing of every item at every depth, with the given number of strongest codes and their weights."""
 
     def trace_vectors(self, vectors_NI: np.ndarray, *, strongest: int = 0) -> Trace:
-        """The same of a bare matrix."""
+        """`trace` for a plain matrix of vectors."""
 
     def stop(self, trace: Trace) -> Stops:
         """Where the ids of a trace end, and why."""
@@ -110,7 +110,7 @@ class Tracing(Protocol):
 
 @runtime_checkable
 class SoftAssigning(Protocol):
-    """Assigns vectors to codes by weights that have gradients, for training together with a generator."""
+    """Assigns vectors to codes with differentiable weights, for joint training with a generator."""
 
     def soft(self, x_UI: Tensor) -> tuple[Sequence[Tensor], Tensor]:
         """Weights of all codes by depth, each of shape (items, K_l), and the tokenizer's own loss."""
@@ -118,39 +118,39 @@ class SoftAssigning(Protocol):
 
 @runtime_checkable
 class Adapting(Protocol):
-    """Has small parameters that a generator may train, after which some items get other codes."""
+    """Has small adapters that a generator can train, which may change the codes of some items."""
 
     def begin_adapting(self, rank: int, *, seed: int = 0) -> nn.ModuleList:
-        """Attach the parameters; nothing else of the tokenizer learns."""
+        """Attach the adapters; the rest of the tokenizer stays frozen."""
 
     def end_adapting(self, table: ItemTable, codes: Ragged, most: float) -> None:
-        """Take over what they learnt, as much of it as changes at most a share `most` of the `codes`."""
+        """Apply the trained adapters, scaled so that at most a share `most` of the `codes` changes."""
 
 
 @runtime_checkable
 class AssignsCatalogue(Protocol):
-    """May choose the codes of a whole catalogue together; `encode` gives those of items by themselves."""
+    """Can choose the codes of a whole catalogue jointly, where `encode` treats each item independently."""
 
     def assign_catalogue(self, table: ItemTable) -> Ragged:
-        """Codes of every item, each in view of all others."""
+        """Codes of every item, chosen jointly."""
 
 
 @runtime_checkable
 class LearnsBooks(Protocol):
-    """Quantises latent vectors with residual codebooks that a generator may train."""
+    """Quantises latent vectors with residual codebooks that a generator can train."""
 
     def centres(self) -> tuple[np.ndarray, ...]:
         """The codebooks."""
 
     def latents(self, vectors_NI: np.ndarray) -> np.ndarray:
-        """What is quantised of items' vectors. Shape: (items, D)."""
+        """The latent vectors that are quantised. Shape: (items, D)."""
 
     def with_books(self, books: Sequence[np.ndarray]) -> Tokenizer:
-        """The same with other codebooks of the same sizes."""
+        """A copy with other codebooks of the same sizes."""
 
 
 class Merges(Protocol):
-    """Learns which neighbouring tokens are written as one. Estimator as `Tokenizer`."""
+    """Learns which neighbouring tokens to merge. An estimator like `Tokenizer`."""
 
     kind: ClassVar[str]
 
@@ -168,21 +168,21 @@ class Merges(Protocol):
         progress: Progress = silent,
         checkpoint: CheckpointFile | None = None,
     ) -> Self:
-        """Learn merges for ids that have none, from the table's vectors and training sequences."""
+        """Learn merges for unmerged ids from the table's vectors and training sequences."""
 
     def shifted(self, bias: float) -> Self:
-        """The same merges with the gate's bias moved."""
+        """A copy with the same merges and a shifted gate bias."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Learnt arrays by name."""
 
     def load_state(self, state: dict[str, np.ndarray]) -> Self:
-        """Learnt arrays as saved."""
+        """Restore the learnt arrays."""
 
 
 @runtime_checkable
 class Revising(Protocol):
-    """Can find new codes from vectors that a generator has learnt, in the block "learnt" of the table."""
+    """Can make new codes from vectors learnt by a generator, in the block "learnt" of the table."""
 
     def revise(self, table: ItemTable) -> None:
-        """Learn from those vectors; the codebook sizes stay."""
+        """Refit on those vectors with the same codebook sizes."""

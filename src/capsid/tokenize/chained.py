@@ -1,8 +1,8 @@
 """Attributes as the first codes of an id, then the codes of another tokenizer (chain of attributes: UniRec, Wang et al.
 2026, arXiv 2604.12234).
 
-The first codes say what an item is by its metadata; the tokenizer inside sees vectors as ever and does not know of
-them. A value that the catalogue did not have at `fit` is code 0.
+The first codes come from an item's metadata. The inner tokenizer sees vectors only and does not know about them. A
+value that was not in the catalogue at `fit` gets code 0.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Chained:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of values of every field, unknown included, then the inner sizes."""
+        """Number of values of every field, including unknown, then the inner sizes."""
         return (*map(len, self._fitted()), *self.inner_.sizes)
 
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Chained:
-        """Learn which values count, and fit the inner tokenizer."""
+        """Learn the values of each field, and fit the inner tokenizer."""
         require_items(table)
         learnt = learn_fields(self.fields, table.attributes)
         numbers_NF = field_numbers(learnt, table.attributes)
@@ -60,7 +60,7 @@ class Chained:
         return self
 
     def encode(self, table: ItemTable) -> Ragged:
-        """Values of the item's own fields, then the inner codes."""
+        """Codes of the item's field values, then the inner codes."""
         numbers_NF = field_numbers(self._fitted(), table.attributes)
         inner: Ragged = self.inner_.encode(table)
         lengths_N = inner.lengths + len(self.fields)
@@ -70,7 +70,7 @@ class Chained:
         return out
 
     def decode(self, codes: Ragged) -> np.ndarray | None:
-        """What the inner codes stand for; the fields add nothing to a vector."""
+        """Vectors of the inner codes; the fields add nothing."""
         self._fitted()
         lengths_N = np.maximum(codes.lengths - len(self.fields), 0)
         starts_N = np.minimum(len(self.fields), codes.lengths)
@@ -78,7 +78,7 @@ class Chained:
         return decoded
 
     def centres(self) -> tuple[np.ndarray, ...] | None:
-        """For a value the mean of its items, in the space of the inner centres; then those."""
+        """For each value the mean of its items in the space of the inner centres; then the inner centres."""
         self._fitted()
         inner = self.inner_.centres()
         return None if inner is None else (*self.centres_, *inner)
@@ -90,7 +90,7 @@ class Chained:
         return {**names, **centres, **{f"inner.{name}": array for name, array in self.inner_.state().items()}}
 
     def load_state(self, state: dict[str, np.ndarray]) -> Chained:
-        """State as saved."""
+        """Restore the saved state."""
         self.values_ = tuple(
             FieldValues(field, tuple(unpack_strings(state[f"names.{f}"]))) for f, field in enumerate(self.fields)
         )
@@ -108,11 +108,11 @@ def _tell(values: FieldValues, numbers_N: np.ndarray, progress: Progress) -> Non
     name, unknown = values.field.name, 100 * float((numbers_N == 0).mean())
     progress.line(f"field {name}: {len(values.names):,} values, unknown for {unknown:.1f} % of items")
     if len(np.unique(numbers_N)) == 1:
-        progress.line(f"field {name} says the same of every item: its token tells nothing")
+        progress.line(f"field {name} has one value for all items, so its token carries no information")
 
 
 def _field_centres(numbers_NF: np.ndarray, sizes: list[int], inner: Tokenizer, table: ItemTable) -> tuple:
-    """The mean of what each value's items sum up to in the inner centres; zeros for a value without items."""
+    """For each value the mean, over its items, of the sum of their inner centres; zeros for a value without items."""
     centres = inner.centres()
     if centres is None:
         return ()

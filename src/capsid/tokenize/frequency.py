@@ -38,20 +38,20 @@ class Frequency:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of buckets, then the base of the ranks, once a digit; less where the ranks are fewer."""
+        """Number of buckets, then the base once per digit of the rank; smaller where there are fewer ranks."""
         self._fitted()
         return self.sizes_
 
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Frequency:
-        """Count and rank; the seed decides nothing."""
+        """Count and rank the items; the seed has no effect."""
         require_items(table)
         bucket_N = self._buckets(table.counts)
         order = popularity_order(table.counts, table.items)
         rank_N = np.empty(len(order), dtype=np.int64)
         rank_N[order] = running_number(bucket_N[order])
-        # Whoever comes later was never taken: one rank behind the last of those, shared by all who come.
+        # New items have a count of 0: they all share one rank, after the last fitted item with that count.
         late = int((table.counts == 0).sum())
         ranks = max(int(rank_N.max()), late) + 1
         digits = next(d for d in itertools.count(1) if self.codebook**d >= ranks)
@@ -61,20 +61,20 @@ class Frequency:
         self.late_ = self._codes(np.array([top]), np.array([late]))[0]
         self.items_ = table.items
         shared = np.bincount(bucket_N, minlength=top + 1)[::-1]
-        progress.line(f"frequency: items by bucket, most taken first: {', '.join(f'{n:,}' for n in shared)}")
+        progress.line(f"frequency: items by bucket, most frequent first: {', '.join(f'{n:,}' for n in shared)}")
         return self
 
     def encode(self, table: ItemTable) -> Ragged:
-        """Codes as fitted; an item that was not there then has a count of 0."""
+        """Codes as fitted; an item that `fit` did not see has a count of 0."""
         numbers = self._fitted().numbers(table.items, missing="negative")
         return Ragged.from_dense(np.where(numbers[:, None] < 0, self.late_, self.codes_[numbers]))
 
     def decode(self, codes: Ragged) -> None:
-        """A rank stands for no vector."""
+        """None: ranks represent no vectors."""
         return None
 
     def centres(self) -> None:
-        """There are none."""
+        """None: the codes have no centres."""
         return None
 
     def state(self) -> dict[str, np.ndarray]:
@@ -83,14 +83,14 @@ class Frequency:
         return {"items": items, "codes": self.codes_, "late": self.late_, "sizes": np.array(self.sizes_)}
 
     def load_state(self, state: dict[str, np.ndarray]) -> Frequency:
-        """Ids and codes as saved."""
+        """Restore ids and codes."""
         self.items_ = Vocabulary(str(i) for i in state["items"])
         self.codes_, self.late_ = state["codes"], state["late"]
         self.sizes_ = tuple(int(s) for s in state["sizes"])
         return self
 
     def _buckets(self, counts_N: np.ndarray) -> np.ndarray:
-        """0 for items nobody took, then one bucket for every factor of `growth`; rounding must not split a power."""
+        """Bucket 0 for items without interactions, then one per factor of `growth`; rounding must not split a power."""
         logs = np.log(np.maximum(counts_N, 1)) / math.log(self.growth)
         return np.where(counts_N > 0, 1 + np.floor(logs + 1e-9), 0).astype(np.int64)
 

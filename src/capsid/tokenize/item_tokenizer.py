@@ -1,6 +1,6 @@
-"""From items to Semantic IDs and back: encoder, tokenizer, collision policy and merges as one fitted, savable thing.
+"""From items to Semantic IDs and back: encoder, tokenizer, collision policy and merges as one fitted, savable object.
 
-Usable alone, without a generator. Users see their own item ids.
+It works without a generator. Users see their own item ids.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ KINDS: Kinds = {**ENCODERS, **TOKENIZERS, **TOKENIZER_PARTS, **COLLISIONS, **MER
 
 @dataclass(kw_only=True)
 class ItemTokenizer:
-    """Parts as in a recipe; `encoder` may be None where the tokenizer needs no vectors, `merges` where none are.
+    """The parts of a recipe; `encoder` is None if the tokenizer needs no vectors, `merges` is None without merges.
 
-    Item vectors have one owner. While parts are fitted it is the item table (its block "item", and one for every other
-    view of the encoder); afterwards it is `blocks_` of this class, and whoever needs vectors of known items asks here.
+    Item vectors have one owner. During the fit it is the item table (its block "item", and one for every other view
+    of the encoder); afterwards it is `blocks_` of this class, which serves the vectors of known items.
     """
 
     tokenizer: Tokenizer
@@ -71,7 +71,7 @@ class ItemTokenizer:
 
     @property
     def ids(self) -> SemanticIds:
-        """Ids of the catalogue it was fitted on, and of the items added since."""
+        """Ids of the fitted catalogue and of items added since."""
         if not hasattr(self, "ids_"):
             raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
         return self.ids_
@@ -83,7 +83,7 @@ class ItemTokenizer:
 
     @property
     def vectors_(self) -> np.ndarray | None:
-        """The vectors that the ids were made from, where they are kept. Shape: (items, d)."""
+        """The vectors that the ids were made from, if they are kept. Shape: (items, d)."""
         return self.blocks_.get(self.block)
 
     def fit(
@@ -98,7 +98,7 @@ class ItemTokenizer:
 
         A dataset may also be given by its name, its folder or a frame of interactions.
 
-        With a checkpoint file, killed training resumes from it.
+        With a checkpoint file, interrupted training resumes from it.
         """
         self._check_parts()
         if isinstance(data, ItemTable):
@@ -133,7 +133,7 @@ class ItemTokenizer:
         return self
 
     def revise(self, table: ItemTable, learnt_ND: np.ndarray) -> ItemTokenizer:
-        """New ids for the same items, from what a generator has learnt of each (for re-tokenising recipes)."""
+        """New ids for the same items from vectors that a generator has learnt (for re-tokenising recipes)."""
         if not isinstance(self.tokenizer_, Revising):
             raise ConfigError(
                 f"the tokenizer {self.tokenizer_.kind!r} cannot re-tokenise", hint="drop retokenize from the schedule"
@@ -143,11 +143,11 @@ class ItemTokenizer:
         return self._assign_again(table, self.ids.layout)
 
     def adapt(self, table: ItemTable, *, most: float, gate_bias: float) -> ItemTokenizer:
-        """New ids for at most a share `most` of the items, from what adapters of the routing have learnt (stage 2)."""
+        """New ids for at most a share `most` of the items, from the trained routing adapters (stage 2)."""
         if not isinstance(self.tokenizer_, Adapting):
             raise ConfigError(f"the tokenizer {self.tokenizer_.kind!r} has no routing to adapt")
         table = self._with_vectors(table)
-        # What the policy changed is no churn: the tokenizer is compared with its own codes.
+        # Changes by the collision policy are not churn: compare the tokenizer with its own codes.
         self.tokenizer_.end_adapting(table, self.ids.encoded, most)
         layout = self.ids.layout
         if self.merges_ is not None and gate_bias:
@@ -156,7 +156,7 @@ class ItemTokenizer:
         return self._assign_again(table, layout)
 
     def with_books(self, table: ItemTable, books: Sequence[np.ndarray]) -> ItemTokenizer:
-        """One with other codebooks, and new ids for the same items from them. This tokenizer does not change."""
+        """A copy with other codebooks and the new ids that they give the same items. This tokenizer does not change."""
         if not isinstance(self.tokenizer_, LearnsBooks):
             raise ConfigError(f"the tokenizer {self.tokenizer_.kind!r} has no codebooks that a generator can train")
         new = copy.copy(self)
@@ -173,7 +173,7 @@ class ItemTokenizer:
         return self
 
     def softened(self, table: ItemTable, strongest: int, sharpness: float = 1.0) -> ItemTokenizer:
-        """One whose items, those of the table, are read as mixtures of codes (see `capsid.ids.mixtures`)."""
+        """A copy that reads the table's items as mixtures of codes (see `capsid.ids.mixtures`)."""
         soft = copy.copy(self)
         soft.ids_ = self.ids.with_mixtures(self._mixtures(self._with_vectors(table), strongest, sharpness))
         return soft
@@ -189,7 +189,7 @@ class ItemTokenizer:
 
     @staticmethod
     def _catalogue_codes(tokenizer: Tokenizer, table: ItemTable) -> Ragged:
-        """Codes of a whole catalogue: together where the tokenizer assigns them so, else item by item."""
+        """Codes of a whole catalogue: jointly if the tokenizer supports it, otherwise item by item."""
         return tokenizer.assign_catalogue(table) if isinstance(tokenizer, AssignsCatalogue) else tokenizer.encode(table)
 
     def _settled(self, table: ItemTable, codes: Ragged) -> SemanticIds:
@@ -212,8 +212,8 @@ class ItemTokenizer:
     def encode(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
         """Codes of items given by their attributes (a column `item_id` and the text fields), known or new.
 
-        The codes of a known item are read, whatever its attributes say now. A new item gets what the tokenizer finds;
-        `with_items` also asks the collision policy.
+        A known item keeps its codes, whatever its attributes are now. A new item gets the tokenizer's codes;
+        `with_items` also applies the collision policy.
         """
         frame, names = self._frame(items)
         rows, known = self.ids.items.numbers(names, missing="negative"), self.ids.codes
@@ -223,7 +223,7 @@ class ItemTokenizer:
         return {name: tuple(int(c) for c in own) for name, own in zip(names, codes)}
 
     def with_items(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> ItemTokenizer:
-        """A tokenizer that knows new items as well. Nothing is retrained, old ids and this tokenizer do not change."""
+        """A copy that also knows new items. Nothing is retrained; old ids and this tokenizer do not change."""
         table = self._table(self._frame(items)[0])
         grown = copy.copy(self)
         codes = self.tokenizer_.encode(table)
@@ -234,13 +234,13 @@ class ItemTokenizer:
         return grown
 
     def without_vectors(self) -> ItemTokenizer:
-        """The same without the items' vectors: a smaller folder, of which reports can tell less."""
+        """A copy without the items' vectors: its folder is smaller, and reports show less."""
         bare = copy.copy(self)
         bare.blocks_ = {}
         return bare
 
     def decode(self, tokens: Sequence[int]) -> list[str]:
-        """The items that own these tokens."""
+        """The items that have these tokens."""
         return self.ids.lookup(tokens)
 
     def token_vectors(self) -> np.ndarray | None:
@@ -284,11 +284,11 @@ class ItemTokenizer:
 
     @classmethod
     def load(cls, folder: Path, kinds: Kinds | None = None) -> ItemTokenizer:
-        """Read what `save` wrote; `kinds` adds parts that are not ours."""
+        """Read what `save` wrote; `kinds` adds user-defined parts."""
         known = {**KINDS, **(kinds or {})}
         with untrusted.interpreting(folder, "tokenizer"):
             about = untrusted.mapping(read_json(folder / "tokenizer.json"), "tokenizer.json")
-            # Folders from before there were merges do not name them.
+            # Folders written before merges existed do not name them.
             names = ("encoder", "tokenizer", "collisions", "merges")
             parts: dict[str, Any] = {n: from_dict(None, about[n], known) if about.get(n) else None for n in names}
             self = cls(**parts)
@@ -298,38 +298,40 @@ class ItemTokenizer:
             self.merges_ = None if self.merges is None else _loaded(self.merges, folder / "merges.npz")
             self.ids_ = SemanticIds.load(folder)
             if tuple(self.tokenizer_.sizes) != self.ids_.layout.sizes:
-                raise untrusted.refuse("the tokenizer's codebooks and those of the ids have different sizes")
+                raise untrusted.refuse("the tokenizer's codebooks and the ids' codebooks have different sizes")
             # Mapped, not read: only diagnostics look at the vectors.
             views = self.encoder.parts if isinstance(self.encoder, Views) else (MAIN, self.block)
             files = {name: folder / _vectors_file(name) for name in views}
             self.blocks_ = {name: load_array(f, memory_map=True) for name, f in files.items() if f.exists()}
             for name, block in self.blocks_.items():
                 if (block.ndim, len(block)) != (2, len(self.ids_)):
-                    raise untrusted.refuse(f"the vectors {name!r} are not one row for each of {len(self.ids_):,} items")
+                    raise untrusted.refuse(
+                        f"the vectors {name!r} must have one row for each of {len(self.ids_):,} items"
+                    )
             return self
 
     def save_pretrained(self, path: str | Path) -> None:
-        """A folder that `from_pretrained` reads; whole or not at all."""
-        self.ids  # noqa: B018  (not fitted: say so before anything is written)
+        """Write a folder that `from_pretrained` reads, atomically."""
+        self.ids  # noqa: B018  (raises if not fitted, before anything is written)
         with new_folder(Path(path), kind=KIND) as folder:
             self.save(folder)
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, kinds: Kinds | None = None) -> ItemTokenizer:
-        """Read a folder that `save_pretrained` wrote; `kinds` adds parts that are not ours."""
+        """Read a folder that `save_pretrained` wrote; `kinds` adds user-defined parts."""
         return cls.load(open_folder(Path(path), kind=KIND), kinds)
 
     def _with_vectors(self, table: ItemTable) -> ItemTable:
-        """The items of the fit with the vectors that they were fitted on."""
+        """The fitted items with their vectors."""
         return table.with_blocks(self.blocks_)
 
     def _frame(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> tuple[pl.DataFrame, Vocabulary]:
         """Items as a frame, and their ids."""
-        self.ids  # noqa: B018  (not fitted)
+        self.ids  # noqa: B018  (raises if not fitted)
         frame = to_polars(items)
         if "item_id" not in frame.columns:
-            raise DataError("items need a column 'item_id'", hint=f"there are: {', '.join(frame.columns)}")
-        # As the readers take them, so that an item added later has the id that it would have in a file.
+            raise DataError("items need a column 'item_id'", hint=f"found: {', '.join(frame.columns)}")
+        # Convert ids as the file readers do, so that an item added later has the same id as in a file.
         ids = as_text_ids(frame["item_id"], "items")
         if ids.null_count():
             row = int(ids.is_null().arg_true()[0]) + 1

@@ -1,4 +1,4 @@
-"""k-means, and distances to its centres that do not depend on a vector's company. Knows no items and no codes."""
+"""k-means, and distances to its centres that do not depend on the batch. Knows no items and no codes."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def nearest(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> np.ndarray:
 
 
 def distances(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> Iterator[np.ndarray]:
-    """Squared distances to all centres less the vector's own square, block by block.
+    """Squared distances to all centres minus the vector's squared norm, block by block.
 
-    The full norm is used, in blocks of one shape, so batch and single agree.
+    All blocks have the same shape, so a vector gets the same distances alone and in a batch.
     """
     norms_K = (centres_KD**2).sum(1)
     block = 1024

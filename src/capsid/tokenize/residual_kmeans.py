@@ -27,14 +27,14 @@ CAPACITY_ITERATIONS = 20
 
 @dataclass(kw_only=True)
 class ResidualKMeans:
-    """Centres by depth, each depth fitted to what the depths before it leave."""
+    """Centres by depth, each depth fitted to the residuals of the earlier depths."""
 
     kind: ClassVar[str] = "residual-kmeans"
     codebooks: tuple[int, ...] = setting(
         (256, 256, 256), "Number of centres at each depth, fewer where there are fewer items.", least=1, count=(1, None)
     )
     iterations: int = setting(25, "Iterations of k-means.", least=1)
-    restarts: int = setting(3, "Starts of k-means, of which the best is kept.", least=1)
+    restarts: int = setting(3, "Restarts of k-means; the best run is kept.", least=1)
     capacity: float | None = setting(
         None,
         "Largest load of a centre over the mean; an item weighs its training count plus 1; none: no limit.",
@@ -59,7 +59,9 @@ class ResidualKMeans:
         residual = self._vectors(table, None)
         for depth, size in enumerate(self.codebooks):
             if size > len(residual):
-                progress.line(f"residual k-means: {len(residual):,} items, so {size:,} codes are cut to as many")
+                progress.line(
+                    f"residual k-means: {len(residual):,} items, so {size:,} codes are reduced to that number"
+                )
             centres = kmeans(residual, min(size, len(residual)), self.iterations, self.restarts, seed + depth)
             centres, labels_N = self._assigned(residual, centres, table.counts + 1, progress)
             learnt.append(centres)
@@ -101,9 +103,9 @@ class ResidualKMeans:
         return codes_ND
 
     def last_costs(self, table: ItemTable) -> Costs:
-        """Squared distances of what the earlier depths leave to the centres of the last.
+        """Squared distances from the residuals of the earlier depths to the centres of the last depth.
 
-        Capacity plays no part in it: another code may then cost less than an item's own.
+        Capacity is ignored, so another code may cost less than an item's own.
         """
         *earlier, last = self._fitted()
         vectors = table.vectors(self.block)
@@ -138,7 +140,7 @@ class ResidualKMeans:
         return {**centres, "items": pack_strings(self.items_), "codes": self.codes_}
 
     def load_state(self, state: dict[str, np.ndarray]) -> ResidualKMeans:
-        """Arrays as saved."""
+        """Restore the saved arrays."""
         self.centres_ = tuple(state[f"centres_{d}"] for d in range(sum(name.startswith("centres_") for name in state)))
         if self.capacity is not None:
             self.items_, self.codes_ = Vocabulary(unpack_strings(state["items"])), state["codes"]

@@ -1,8 +1,8 @@
-"""Codes of a catalogue of any size: a pure map over shards of rows, one Parquet file a shard, in any order.
+"""Codes of a catalogue of any size: a pure map over shards of rows, one Parquet file per shard, in any order.
 
-A shard's file carries a key of what it was made from (the tokenizer's settings and arrays, the rows' ids and vectors).
-A finished shard with the right key is not made again, so a killed run resumes, and several processes may
-share the work. Codes only: a suffix that tells equal codes apart would depend on the other shards.
+A shard's file carries a hash of its inputs (the tokenizer's settings and arrays, the rows' ids and vectors). A
+finished shard with the right hash is not recomputed, so an interrupted run resumes, and several processes can share
+the work. Shards hold codes only: a suffix that separates equal codes would depend on the other shards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HASH_ROWS = 8192
 
 @dataclass(frozen=True)
 class ShardsDone:
-    """What a run did. `complete`: the folder now holds every shard, whoever made it."""
+    """Result of a run. `complete`: the folder now holds every shard, including those of other processes."""
 
     shards: int
     written: int
@@ -56,10 +56,10 @@ def encode_shards(
     """Write `codes-00000.parquet`, ... with columns item_id, codes and confidences (null where there are none).
 
     `part` (i, n) takes every n-th shard beginning with the i-th, so that n processes can do one each. An item's codes
-    depend neither on the size of the shards nor on who made them. When all are there, `shards.json` says so.
+    depend neither on the shard size nor on the process. `shards.json` is written once all shards exist.
     """
     if rows_per_shard < 1:
-        raise ConfigError(f"rows_per_shard is {rows_per_shard}", hint="give at least one row")
+        raise ConfigError(f"rows_per_shard must be at least 1, got {rows_per_shard}", hint="give at least one row")
     if not 1 <= part[0] <= part[1]:
         raise ConfigError(f"part {part[0]}/{part[1]} does not exist", hint="write 1/2 for the first of two parts")
     folder, count = Path(out_folder), math.ceil(len(source) / rows_per_shard)
@@ -72,19 +72,19 @@ def encode_shards(
         if _about(_file(folder, number)) == about:
             kept += 1
         else:
-            # From here until the end the folder holds old and new shards, or too few.
+            # From here until the end the folder may mix old and new shards, or be incomplete.
             (folder / SUMMARY).unlink(missing_ok=True)
             write_bytes(_file(folder, number), _encoded(tokenizer, source.table(start, stop), about))
             written += 1
         items += stop - start
         progress.update(f"encode: shard {number + 1:,}/{count:,}, {items:,} items")
     complete = _finish(folder, count, key, len(source), rows_per_shard)
-    progress.line(f"encode: {written:,} shards written, {kept:,} were there already, {count:,} in all")
+    progress.line(f"encode: {written:,} shards written, {kept:,} already present, {count:,} in total")
     return ShardsDone(count, written, kept, items, complete)
 
 
 def tokenizer_key(tokenizer: Tokenizer) -> str:
-    """Changes when a setting or a learnt number does."""
+    """A hash of all settings and learnt arrays."""
     digest = hashlib.sha256(f"{VERSION}{canonical_json(tokenizer)}".encode())
     for name, array in sorted(tokenizer.state().items()):
         digest.update(f"{name}{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
@@ -92,7 +92,7 @@ def tokenizer_key(tokenizer: Tokenizer) -> str:
 
 
 def _rows_key(source: MappedVectors, start: int, stop: int) -> str:
-    """Of ids and vectors, read in blocks."""
+    """A hash of ids and vectors, read in blocks."""
     digest = hashlib.sha256(json.dumps(source.ids[start:stop].to_list()).encode())
     for first in range(start, stop, HASH_ROWS):
         digest.update(np.ascontiguousarray(source.vectors_ND[first : min(first + HASH_ROWS, stop)]).data)
@@ -124,7 +124,7 @@ def _codes(tokenizer: Tokenizer, table: ItemTable) -> tuple[Ragged, Ragged | Non
 
 
 def _about(path: Path) -> Any:
-    """What a finished shard was made from; None where there is none, or half of one."""
+    """The key of a finished shard; None if the shard is missing or incomplete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -135,7 +135,7 @@ def _about(path: Path) -> Any:
 
 
 def _check_folder(folder: Path, count: int) -> None:
-    """Refuse a place where the shards would stand among others."""
+    """Refuse a folder that holds other shards or other files."""
     if folder.exists() and not folder.is_dir():
         raise ArtifactError(f"{folder} exists and is not a folder", hint="choose another --out")
     for path in sorted(folder.glob("*")) if folder.exists() else ():
@@ -146,11 +146,11 @@ def _check_folder(folder: Path, count: int) -> None:
                 hint="choose another --out, or remove the shards of the earlier run",
             )
         if not number and path.name != SUMMARY and not path.name.startswith("."):
-            raise ArtifactError(f"{folder} holds {path.name}, which is no shard", hint="choose another --out")
+            raise ArtifactError(f"{folder} holds {path.name}, which is not a shard", hint="choose another --out")
 
 
 def _finish(folder: Path, count: int, key: str, rows: int, rows_per_shard: int) -> bool:
-    """Say that all is there, if it is: with several parts, whoever ends last does."""
+    """Write `shards.json` if all shards exist: with several parts, the last to finish writes it."""
     every = [_about(_file(folder, number)) for number in range(count)]
     if any(about is None or about["tokenizer"] != key for about in every):
         return False

@@ -32,7 +32,7 @@ class StopRules:
 
 @dataclass(frozen=True, eq=False)
 class SharedPrefixes:
-    """Prefixes that more than `max_sharing` codes (or items) of the fitted catalogue share, as sorted keys by depth."""
+    """Prefixes shared by more than `max_sharing` codes (or items) of the fitted catalogue, as sorted keys by depth."""
 
     sizes: tuple[int, ...]
     keys: tuple[np.ndarray, ...]
@@ -50,9 +50,9 @@ class SharedPrefixes:
         max_sharing: int,
         of: Literal["codes", "items"] = "codes",
     ) -> SharedPrefixes:
-        """From the full codes of a catalogue.
+        """Count the prefixes of a catalogue's full codes.
 
-        `of="codes"` counts equal codes once, since no length can tell them apart; `of="items"` counts every item.
+        `of="codes"` counts equal codes once, since no length separates them; `of="items"` counts every item.
         """
         if max_sharing <= 0:
             return cls.none(sizes)
@@ -72,7 +72,7 @@ class SharedPrefixes:
         return np.stack([self.at(depth, keys_ND[:, depth]) for depth in range(len(self.keys))], 1)
 
     def at(self, depth: int, keys_N: np.ndarray) -> np.ndarray:
-        """The same of one depth, from the keys of the prefixes that end there. Shape: (items,)."""
+        """`mask` for one depth, from the keys of the prefixes that end there. Shape: (items,)."""
         known = self.keys[depth]
         if not len(known):
             return np.zeros(len(keys_N), dtype=bool)
@@ -80,10 +80,10 @@ class SharedPrefixes:
 
 
 def prefix_keys(codes_ND: np.ndarray) -> np.ndarray:
-    """One number for each prefix of each row. Shape: (items, depths).
+    """One key for each prefix of each row. Shape: (items, depths).
 
-    64-bit hashes, so that any number of depths and codes will do: two prefixes among a hundred million would be taken
-    for one with a chance of 0.0003.
+    Keys are 64-bit hashes, which allow any number of depths and codes: among a hundred million prefixes, the chance
+    of any collision is 0.0003.
     """
     out = np.empty(codes_ND.shape, dtype=np.uint64)
     key_N = no_keys(len(codes_ND))
@@ -94,7 +94,7 @@ def prefix_keys(codes_ND: np.ndarray) -> np.ndarray:
 
 
 def no_keys(rows: int) -> np.ndarray:
-    """Keys of prefixes without a code. Shape: (rows,)."""
+    """Keys of empty prefixes. Shape: (rows,)."""
     return np.zeros(rows, dtype=np.uint64)
 
 
@@ -104,7 +104,7 @@ def longer_keys(keys_N: np.ndarray, codes_N: np.ndarray) -> np.ndarray:
 
 
 def _mixed(keys_N: np.ndarray) -> np.ndarray:
-    """A bijection of 64-bit numbers that spreads near ones far apart (finaliser of SplitMix64, Steele et al. 2014)."""
+    """A bijection of 64-bit numbers that scatters nearby values (finaliser of SplitMix64, Steele et al. 2014)."""
     keys_N = keys_N * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         keys_N = (keys_N ^ (keys_N >> np.uint64(shift))) * np.uint64(factor)
@@ -119,7 +119,7 @@ class Stops:
     causes: np.ndarray
 
     def shares(self, *, with_prefix: bool) -> dict[str, float]:
-        """Share of each cause. `prefix` only where prefixes are looked at."""
+        """Share of each cause. `prefix` appears only if prefixes are counted."""
         n = max(len(self.causes), 1)
         names = CAUSES if with_prefix else CAUSES[:3]
         return {name: float((self.causes == i).sum() / n) for i, name in enumerate(names)}
@@ -128,8 +128,8 @@ class Stops:
 def stop(confidence_ND: np.ndarray, residual_ND: np.ndarray, shared_ND: np.ndarray, rules: StopRules) -> Stops:
     """The first depth at which an id may end.
 
-    Confidence is named where both rules fire, the cap only where none did. An id that a rule would have ended earlier,
-    if its prefix were not shared, ends because of its prefix.
+    The cause is confidence if both rules fire, and the cap only if none did. If a shared prefix kept an id from ending
+    earlier, the cause is the prefix.
     """
     sure_ND = confidence_ND >= rules.confidence
     small_ND = residual_ND <= rules.residual

@@ -1,4 +1,4 @@
-"""What a tokenizer that routes saw of every item at every depth: plain arrays, read by reports and by stop rules."""
+"""The routing of every item at every depth, as plain arrays for reports and stop rules."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class Trace:
 
     @classmethod
     def join(cls, parts: list[Trace]) -> Trace:
-        """Traces one after the other."""
+        """Concatenate traces."""
         return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})

@@ -1,8 +1,8 @@
-"""One frame for everything in this room that trains: rows in batches, a score on a sample, answers to what was seen.
+"""The training loop shared by all trained tokenizers: batches of rows, a score on a sample, corrections in between.
 
-A tokenizer says what its loss is, what it sees when it looks at the sample, and what it answers between epochs. The
-rest is here: the sample, reading vectors by row (a mapped file larger than memory will do), the common loop, and frozen
-weights at the end. Nothing needs a generator. Knows no kind of tokenizer.
+A tokenizer defines its loss, how it inspects the sample, and how it corrects the network between epochs. This module
+does the rest: it draws the sample, reads vectors by row (from a mapped file larger than memory if need be), runs the
+common loop and freezes the weights. It needs no generator and knows no concrete tokenizer.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from capsid.train.loop import Loss, Task, TrainingResult, train
 from capsid.train.options import Training
 
 LOOK_ROWS = 16_384
-# Answers that need to be learnt from are given only until this share of the steps.
+# Corrections that need further training are made only until this share of the steps.
 EARLY = 0.8
 
 
 class Look(Protocol):
-    """What a tokenizer sees of its items while it trains."""
+    """Statistics of a tokenizer on the sample during training."""
 
     @property
     def score(self) -> float:
         """Higher is better: the weights of the best score are kept."""
 
     def line(self) -> str:
-        """All of it in one line of progress."""
+        """All statistics as one progress line."""
 
 
 def weight_source(seed: int, name: str) -> torch.Generator:
-    """Where the first weights of a network are drawn from."""
+    """The random generator for a network's initial weights."""
     return torch.Generator().manual_seed(child_seed(seed, name, "weights"))
 
 
@@ -51,12 +51,12 @@ def draw_sample(vectors_NI: np.ndarray, most: int, seed: int, name: str) -> np.n
 
 
 def sample_rows(items: int, most: int, seed: int, name: str) -> np.ndarray:
-    """Which rows a sample has, in catalogue order. Shape: (rows,)."""
+    """Row numbers of the sample, in catalogue order. Shape: (rows,)."""
     return np.sort(numpy_rng(seed, name, "sample").permutation(items)[:most])
 
 
 def row_plan(rows: int, training: Training, seed: int) -> BatchPlan:
-    """Batches of rows that are all equally long."""
+    """Batches of rows, all of the same size."""
     return BatchPlan(np.ones(rows, dtype=np.int64), training.batch_size, seed)
 
 
@@ -72,32 +72,32 @@ def train_rows(
     checkpoint: CheckpointFile | None = None,
     progress: Progress,
 ) -> TrainingResult:
-    """The common loop; the best score decides which weights are kept."""
+    """Run the common loop and keep the weights with the best score."""
     task = Task(network, plan, loss, score, "score")
     return train(task, training, seed=seed, checkpoint=checkpoint, progress=progress, name=name)
 
 
 def share_done(step: int, training: Training) -> float:
-    """How much of training is over at a step: 0 at the first, 1 at the last."""
+    """The share of training done at a step: 0 at the first, 1 at the last."""
     return step / max(training.steps - 1, 1)
 
 
 def unused_codes(codes_NL: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    """The codes that no item takes, by depth."""
+    """The codes that no item uses, by depth."""
     return [np.setdiff1d(np.arange(size), codes_NL[:, depth]) for depth, size in enumerate(sizes)]
 
 
 def worst_first(error_N: np.ndarray) -> np.ndarray:
-    """Rows by falling error; equal errors in row order."""
+    """Rows by descending error; ties in row order."""
     return np.argsort(-error_N, kind="stable")
 
 
 @dataclass(eq=False)
 class VectorTraining(ABC):
-    """The training of one tokenizer on item vectors. Subclasses say what is particular about it."""
+    """Trains one tokenizer on item vectors. Subclasses define the loss, the statistics and the corrections."""
 
     name: ClassVar[str]
-    # Answers are given between epochs, but no more often than this in a training: a look costs several steps.
+    # Corrections happen between epochs, at most this often in a fit: inspecting the sample costs several steps.
     most_answers: ClassVar[int | None] = None
 
     training: Training
@@ -108,30 +108,30 @@ class VectorTraining(ABC):
 
     @abstractmethod
     def loss(self, x_BI: Tensor, rows_B: np.ndarray, share: float) -> Tensor:
-        """Mean loss of a batch, which stands at these rows, when that share of training is over."""
+        """Mean loss of a batch from these rows, after this share of training."""
 
     @property
     def learner(self) -> nn.Module:
-        """What is trained and kept in checkpoints: the network, or more than it."""
+        """The module that is trained and saved in checkpoints: the network, possibly with more parts."""
         return self.network
 
     def begin_epoch(self) -> None:  # noqa: B027  (most tokenizers have nothing to prepare)
-        """Prepare for an epoch. What this makes is kept in the learner, or a resumed run would not have it."""
+        """Prepare for an epoch. Keep the results in the learner, so that a resumed run has them."""
 
     @abstractmethod
     def look(self) -> Look:
-        """The items looked at as the network sees them now."""
+        """Statistics of the sample under the current weights."""
 
     @abstractmethod
     def answer(self, *, early: bool) -> None:
-        """Change the network after what was seen; `early` says whether there is time left to learn from it.
+        """Correct the network after inspection; `early` says whether enough training is left to adapt to it.
 
-        Must be a function of the weights alone, so that a resumed run answers the same.
+        Must be a function of the weights alone, so that a resumed run makes the same corrections.
         """
 
     @cached_property
     def looked_at_NI(self) -> np.ndarray:
-        """Part of the sample: a look comes several times in a fit and should cost little beside the steps."""
+        """Part of the sample: it is inspected several times per fit, so it must be cheap compared to the steps."""
         return self.sample_NI[:: -(-len(self.sample_NI) // LOOK_ROWS)]
 
     def tell(self, name: str) -> Look:
@@ -141,7 +141,7 @@ class VectorTraining(ABC):
         return seen
 
     def score(self) -> float:
-        """Of the weights as they are now."""
+        """The score of the current weights."""
         return self.tell(self.name).score
 
     def run(self, *, seed: int, checkpoint: CheckpointFile | None) -> None:
@@ -162,10 +162,10 @@ class VectorTraining(ABC):
         self.network.requires_grad_(False)
 
     def batch_loss(self, steps_per_epoch: int) -> Callable[[np.ndarray, int], Loss]:
-        """The loss of a batch of rows at a step, with answers in between."""
+        """The loss of a batch of rows at a step; corrections are made in between."""
         steps = self.training.steps
         epochs = 1 if self.most_answers is None else max(1, round(steps / self.most_answers / steps_per_epoch))
-        # A catalogue so large that training ends within the first epoch is looked at all the same.
+        # A catalogue so large that training ends within the first epoch is still inspected.
         apart = min(epochs * steps_per_epoch, max(1, steps // 5))
 
         def of(rows: np.ndarray, step: int) -> Loss:

@@ -63,7 +63,7 @@ def test_only_adapters_learn() -> None:
     tokenizer.begin_adapting(8)
     learning = {n for n, p in tokenizer.network_.named_parameters() if p.requires_grad}
     assert learning == {f"layers.{d}.adapter.{part}" for d in range(3) for part in ("up", "down")}
-    with pytest.raises(ConfigError, match="rank of routing adapters is 0"):
+    with pytest.raises(ConfigError, match="rank of routing adapters must be at least 1, got 0"):
         tokenizer.begin_adapting(0)
 
 

@@ -322,12 +322,12 @@ def test_encode_refuses(source: MappedVectors, fitted: CapsuleTokenizer, tmp_pat
     with pytest.raises(DataError, match="NaN or infinity: 'item-1000'"):
         encode_shards(fitted, broken, tmp_path / "out", rows_per_shard=500)
     assert sorted(bytes_of(tmp_path / "out")) == ["codes-00000.parquet", "codes-00001.parquet"]
-    with pytest.raises(ConfigError, match="rows_per_shard is 0"):
+    with pytest.raises(ConfigError, match="rows_per_shard must be at least 1, got 0"):
         encode_shards(fitted, source, tmp_path / "out", rows_per_shard=0)
     with pytest.raises(ConfigError, match="part 3/2"):
         encode_shards(fitted, source, tmp_path / "out", part=(3, 2))
     (tmp_path / "file").write_text("")
-    with pytest.raises(ArtifactError, match="is no shard"):
+    with pytest.raises(ArtifactError, match="is not a shard"):
         encode_shards(fitted, source, tmp_path)
     with pytest.raises(ArtifactError, match="not a folder"):
         encode_shards(fitted, source, tmp_path / "file")

@@ -146,7 +146,7 @@ def test_a_killed_fit_goes_on(tmp_path: Path) -> None:
 def test_nothing_to_merge() -> None:
     ids, table = planted()
     for fields, words in (
-        ({"min_count": 10_000}, "no pair of neighbouring tokens is taken 10000 times"),
+        ({"min_count": 10_000}, "no pair of neighbouring tokens occurs 10000 times"),
         ({"theta": (1.0, 1.0)}, "has a cosine above 1"),
     ):
         watcher = Watcher()

@@ -191,5 +191,5 @@ def test_what_is_refused() -> None:
         small(terms=(MATCH,), latent=9).fit(table)
     with pytest.raises(DataError, match="no vectors 'behaviour'"):
         small(terms=(MATCH,)).fit(make_table(table.vectors()))
-    with pytest.raises(DataError, match="no item has a vector 'behaviour' other than zeros"):
+    with pytest.raises(DataError, match="the vectors 'behaviour' of all items are zeros"):
         small(terms=(MATCH,)).fit(table.with_block("behaviour", np.zeros((96, 6), dtype=np.float32)))

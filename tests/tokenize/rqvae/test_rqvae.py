@@ -221,7 +221,7 @@ def test_progress_tells_use_reconstruction_and_collisions() -> None:
     told = [line for line in watcher.lines if "unexplained" in line and "collisions" in line]
     assert len(told) == 4, "at the start, at both validations and at the end"
     small(codebooks=(600, 4)).fit(TABLE, progress=watcher)
-    assert any("512 different items, so codebooks are cut to (512, 4)" in line for line in watcher.lines)
+    assert any("512 different items, so codebooks are reduced to (512, 4)" in line for line in watcher.lines)
 
 
 def test_what_a_look_sees() -> None:

@@ -17,14 +17,14 @@ from capsid.rng import child_seed
 from capsid.tokenize.capsules.low_rank import LowRank
 from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork
 
-# Halvings of the interval in which the largest allowed share of a change is looked for.
+# Bisection steps in the search for the largest allowed scale of the adapters.
 HALVINGS = 6
 
 
 def attach(network: CapsuleNetwork, rank: int, seed: int) -> nn.ModuleList:
-    """Give every depth an adapter (depths that share poses share it); only adapters learn from here on."""
+    """Give every depth an adapter (depths that share poses share it); only the adapters stay trainable."""
     if rank < 1:
-        raise ConfigError(f"the rank of routing adapters is {rank}, but must be at least 1")
+        raise ConfigError(f"the rank of routing adapters must be at least 1, got {rank}")
     network.requires_grad_(False)
     rng = torch.Generator().manual_seed(child_seed(seed, "capsules", "adapters"))
     made: dict[int, LowRank] = {}
@@ -37,7 +37,7 @@ def attach(network: CapsuleNetwork, rank: int, seed: int) -> nn.ModuleList:
 
 
 def fold(network: CapsuleNetwork) -> None:
-    """Put what the adapters do into the poses, and take the adapters off."""
+    """Fold the adapters into the poses and remove them."""
     for layer in _with_own_poses(network):
         if layer.adapter is not None:
             with torch.no_grad():
@@ -68,5 +68,5 @@ def _scale(network: CapsuleNetwork, value: float) -> None:
 
 
 def _with_own_poses(network: CapsuleNetwork) -> list[CapsuleLayer]:
-    """One layer for each set of poses."""
+    """One layer per set of poses."""
     return list({id(layer.poses): layer for layer in reversed(network.depths)}.values())

@@ -1,7 +1,7 @@
-"""What tokens stand for: the centres that best add up to the items, for the codes as they are.
+"""The centres of the tokens: the vectors whose sums best reconstruct the items, for given codes.
 
-Least squares over every prefix of every id at once, by sweeps over the depths: each centre becomes the mean of what its
-items miss without it. Codes and unit vectors in, centres out; knows no routing.
+Least squares over all prefixes of all ids, by sweeps over the depths: each centre becomes the mean residual of its
+items without it. Takes codes and unit vectors, returns centres; knows no routing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SWEEPS = 8
 def fit_centres(
     x_ND: np.ndarray, codes_NL: np.ndarray, lengths_N: np.ndarray, start: list[np.ndarray], sweeps: int = SWEEPS
 ) -> list[np.ndarray]:
-    """Centres by depth; a code that no id uses keeps its start. Shapes: (K_l, d)."""
+    """Centres by depth; a code that no id uses keeps its initial centre. Shapes: (K_l, d)."""
     centres = [c.astype(np.float64) for c in start]
     depths = [np.flatnonzero(lengths_N > depth) for depth in range(len(centres))]
     for _ in range(sweeps):
@@ -37,7 +37,7 @@ def _mean_missing(
     depth: int,
     rows: np.ndarray,
 ) -> np.ndarray:
-    """What items miss without this depth's centre, averaged over their prefixes that have the depth. Shape: (R, d)."""
+    """The items' residuals without this depth's centre, averaged over their prefixes that reach it. Shape: (R, d)."""
     missing_RD = x_ND[rows].astype(np.float64)
     for other, table in enumerate(centres):
         if other == depth or other >= codes_NL.shape[1]:

@@ -1,7 +1,7 @@
 """Codes with early exit: an item is routed only as deep as its id goes.
 
-`trace` of `capsid.tokenize.capsules.encoding` computes every depth of every item; reports read that one, and it is the
-twin of what is here. Rows that remain are packed into blocks of the same fixed shape, so codes and bits are the same.
+`trace` of `capsid.tokenize.capsules.encoding` computes every depth of every item; reports use it, and it is the slow
+twin of this module. The remaining rows are packed into blocks of the same fixed shape, so results are equal to the bit.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork
 from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.stopping import SharedPrefixes, longer_keys, may_end, no_keys, stop
 
-# Rows that go through the depths together: enough that the padding of the last block of a depth costs little.
+# Rows per chunk, enough that padding the last block of a depth costs little.
 WINDOW = 8192
-# A catalogue whose residuals take no more than this goes through the depths as a whole.
+# A catalogue whose residuals take no more than this is routed in one chunk.
 HELD_BYTES = 64_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Live:
-    """Rows that reached a depth, after it. Shapes: (rows,)."""
+    """The rows that reached a depth, and its results. Shapes: (rows,)."""
 
     rows: np.ndarray
     keys: np.ndarray
@@ -41,7 +41,7 @@ Leaves = Callable[[int, Live], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """What the depths said of every row as far as it went: code -1, confidence -1 and an infinite residual beyond.
+    """Results of every row up to its last depth; beyond it code -1, confidence -1 and an infinite residual.
 
     Shapes: (rows, depths).
     """
@@ -52,7 +52,7 @@ class Routes:
 
     @classmethod
     def join(cls, parts: list[Routes]) -> Routes:
-        """Rows one after the other."""
+        """Concatenate rows."""
         return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
 
     @property
@@ -72,7 +72,7 @@ class Encoded:
 def encode(
     settings: CapsuleSettings, network: CapsuleNetwork, vectors_NI: np.ndarray, shared: SharedPrefixes
 ) -> Encoded:
-    """Codes of any items under the prefix counts of the fit; no depth is computed after an id's end."""
+    """Codes of any items under the prefix counts of the fit; no depth is computed after an id has ended."""
     routes = _routes(settings, network, vectors_NI, shared)
     return _cut(routes, routes.depths)
 
@@ -80,10 +80,10 @@ def encode(
 def encode_catalogue(
     settings: CapsuleSettings, network: CapsuleNetwork, vectors_NI: np.ndarray
 ) -> tuple[Encoded, SharedPrefixes]:
-    """Codes of a whole catalogue under its own prefix counts, and those counts, from one pass where that suffices.
+    """Codes of a whole catalogue under its own prefix counts, and those counts, in one pass if that suffices.
 
-    An item leaves where no other item shares its prefix: its full code is then one of its own, whatever it is, and no
-    deeper prefix of it can be shared. Rules that let an id go on from there need another pass over those items.
+    An item leaves once its prefix is unique: its full code is then unique too, and no deeper prefix of it can be
+    shared. Rules that let an id continue beyond a unique prefix need another pass over those items.
     """
     if settings.max_sharing <= 0:
         shared = SharedPrefixes.none(settings.codebooks)
@@ -91,7 +91,7 @@ def encode_catalogue(
     width = network.depths[0].centres.shape[1]
     if 4 * width * len(vectors_NI) <= HELD_BYTES:
         routes = _window(settings, network, vectors_NI, _alone)
-    else:  # Who is alone is known only after a depth has seen all rows, whose residuals are too many to hold.
+    else:  # Unique prefixes are known only after a depth has seen all rows, and their residuals do not fit in memory.
         routes = Routes.join([_window(settings, network, part, _nobody) for part in _windows(vectors_NI)])
     shared = SharedPrefixes.count(routes.codes, settings.codebooks, settings.max_sharing)
     lengths_N = stop(routes.confidence, routes.residual, shared.mask(routes.codes), settings.rules).lengths
@@ -119,12 +119,12 @@ def _routes(
 
 
 def _windows(vectors_NI: np.ndarray) -> Iterator[np.ndarray]:
-    # An empty matrix has a window as well: one without rows.
+    # An empty matrix still has one window, without rows.
     return (vectors_NI[start : start + WINDOW] for start in range(0, max(len(vectors_NI), 1), WINDOW))
 
 
 def _alone(_depth: int, live: Live) -> np.ndarray:
-    """Rows whose prefix no other row has. Rows that left earlier are none of them: they were alone before."""
+    """Rows with a unique prefix. Rows that left earlier cannot share it: their prefixes were already unique."""
     _, which_R, counts = np.unique(live.keys, return_inverse=True, return_counts=True)
     return counts[which_R] == 1
 
@@ -134,7 +134,7 @@ def _nobody(_depth: int, live: Live) -> np.ndarray:
 
 
 def _window(settings: CapsuleSettings, network: CapsuleNetwork, vectors_RI: np.ndarray, leaves: Leaves) -> Routes:
-    """Rows through the depths, each until it leaves."""
+    """Route rows through the depths, each until it leaves."""
     keep_freed_memory()
     shape = (len(vectors_RI), len(network.depths))
     codes_RL, confidence_RL = np.full(shape, -1, dtype=np.int32), np.full(shape, -1, dtype=np.float32)
@@ -156,7 +156,7 @@ def _window(settings: CapsuleSettings, network: CapsuleNetwork, vectors_RI: np.n
 
 
 def _entered(network: CapsuleNetwork, vectors_RI: np.ndarray) -> Tensor:
-    """Unit vectors in routing space, block by block: rows of a mapped file are read once."""
+    """Unit vectors in routing space, block by block, so that rows of a mapped file are read once."""
     out_RD = torch.empty(len(vectors_RI), network.depths[0].centres.shape[1])
     padded_BI = np.zeros((BLOCK, network.inputs), dtype=np.float32)
     for start in range(0, len(vectors_RI), BLOCK):
@@ -170,7 +170,7 @@ def _entered(network: CapsuleNetwork, vectors_RI: np.ndarray) -> Tensor:
 def _advance(
     layer: CapsuleLayer, soft_RD: Tensor, hard_RD: Tensor, residual_of: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Take both residuals through one depth, in place; codes, confidences and residual norms."""
+    """Update both residuals by one depth, in place; returns codes, confidences and residual norms."""
     rows = len(soft_RD)
     code_R, confidence_R, residual_R = torch.empty(rows, dtype=torch.int32), torch.empty(rows), torch.empty(rows)
     soft_BD, hard_BD = torch.zeros(2, BLOCK, soft_RD.shape[1])

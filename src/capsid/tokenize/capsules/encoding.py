@@ -1,7 +1,7 @@
-"""What a fitted network says of vectors, block by block: codes, confidences, residual norms, strongest capsules.
+"""Outputs of a fitted network, block by block: codes, confidences, residual norms, strongest capsules.
 
-Blocks have one fixed shape, the last one padded, so an item alone, in a batch or years later gets the same codes, and
-the same bits for vectors of nine numbers and more (products of narrower ones depend on a row's place in the block).
+Blocks have one fixed shape, the last one padded, so an item gets the same codes alone and in any batch. Results are
+equal to the bit for vectors of nine or more numbers (narrower products depend on a row's position in the block).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ BLOCK = 512
 
 
 def trace(network: CapsuleNetwork, vectors_NI: np.ndarray, *, strongest: int = 0) -> Trace:
-    """All of a matrix; rows are read block by block, so a mapped file need not fit into memory."""
+    """The trace of a whole matrix; rows are read block by block, so a mapped file need not fit into memory."""
     return Trace.join(list(traces(network, vectors_NI, strongest=strongest)))
 
 
 def traces(network: CapsuleNetwork, vectors_NI: np.ndarray, *, strongest: int = 0) -> Iterator[Trace]:
-    """A trace for each block, with so many of the strongest capsules (finding them takes a third of the time)."""
+    """One trace per block, with the given number of strongest capsules (finding them takes a third of the time)."""
     return (_of(depths, rows, strongest) for depths, rows in _blocks(network, vectors_NI))
 
 
@@ -46,9 +46,9 @@ def last_weights(network: CapsuleNetwork, vectors_NI: np.ndarray, ends: Callable
 
 
 def _blocks(network: CapsuleNetwork, vectors_NI: np.ndarray) -> Iterator[tuple[list[Depth], int]]:
-    """Routed blocks of one shape, each with the number of rows that are real."""
+    """Routed blocks of one shape, each with its number of rows before padding."""
     padded = np.zeros((BLOCK, network.inputs), dtype=np.float32)
-    # An empty matrix still has a trace: one block of which no row is kept.
+    # An empty matrix still has a trace: one block that keeps no rows.
     for start in range(0, max(len(vectors_NI), 1), BLOCK):
         part = vectors_NI[start : start + BLOCK]
         padded[: len(part)] = part
@@ -58,7 +58,7 @@ def _blocks(network: CapsuleNetwork, vectors_NI: np.ndarray) -> Iterator[tuple[l
 
 
 def leave(network: CapsuleNetwork, z_ND: np.ndarray) -> np.ndarray:
-    """Vectors of routing space in the space of the input. Shape: (items, inputs)."""
+    """Map vectors from routing space to input space. Shape: (items, inputs)."""
     if network.project is None:
         return z_ND
     with torch.inference_mode():
@@ -66,7 +66,7 @@ def leave(network: CapsuleNetwork, z_ND: np.ndarray) -> np.ndarray:
 
 
 def load_network(settings: CapsuleSettings, state: Mapping[str, np.ndarray]) -> CapsuleNetwork:
-    """A network from its saved arrays."""
+    """Rebuild a network from its saved arrays."""
     prefix = "network/"
     own = {n[len(prefix) :]: torch.tensor(a) for n, a in state.items() if n.startswith(prefix)}
     inputs = int(state["inputs"])

@@ -19,22 +19,22 @@ from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork
 from capsid.tokenize.capsules.routing import route
 from capsid.tokenize.capsules.votes import norm, squash_scale
 
-# How far a capsule's own direction outweighs the item's in its vote at the start.
+# Initial weight of a capsule's own direction against the item's in its vote.
 GAIN = 1.0
 NOISE = 0.1
 RIDGE = 1e-2
 CALIBRATION_ROWS = 1024
-# Halvings of the temperature's range, on a log scale: the last one is a third of a percent wide.
+# Bisection steps for the temperature, on a log scale: the last interval is a third of a percent wide.
 HALVINGS = 12
-# Starts of k-means, as many as residual k-means has.
+# Restarts of k-means, as many as in residual k-means.
 RESTARTS = 3
-# Rows at once: bounds what is held of a large sample.
+# Rows at a time: bounds the memory that a large sample takes.
 CHUNK = 1024
 KAPPAS = (1e-2, 1e4)
 
 
 def start_from_data(network: CapsuleNetwork, x_NI: Tensor, masses: Sequence[float], seed: int) -> None:
-    """Set every depth from a sample of the items, each on what the one before leaves."""
+    """Initialise every depth from a sample of the items, each on the residuals of the one before."""
     rng = torch.Generator().manual_seed(child_seed(seed, "capsules", "start"))
     with torch.no_grad():
         if network.project is not None:
@@ -53,7 +53,7 @@ def start_from_data(network: CapsuleNetwork, x_NI: Tensor, masses: Sequence[floa
 
 
 def settle(network: CapsuleNetwork, x_NI: Tensor, masses: Sequence[float]) -> None:
-    """Temperatures back to the target masses after training, outputs fitted to the new weights, depth by depth."""
+    """After training, reset temperatures to the target masses and refit outputs to the new weights, depth by depth."""
     with torch.no_grad():
         soft_ND = hard_ND = network.enter(x_NI)
         for number, layer in enumerate(network.depths):
@@ -65,7 +65,7 @@ def settle(network: CapsuleNetwork, x_NI: Tensor, masses: Sequence[float]) -> No
 
 
 def calibrate(layer: CapsuleLayer, r_ND: Tensor, mass: float) -> None:
-    """The temperature at which the winners of these residuals hold `mass` on average; as near as bisection comes."""
+    """The temperature at which the winners' mean routing weight on these residuals is `mass`, by bisection."""
     stride = max(1, len(r_ND) // CALIBRATION_ROWS)
     sample_BD = r_ND[::stride][:CALIBRATION_ROWS]
     votes = layer.votes(sample_BD)
@@ -81,15 +81,15 @@ def calibrate(layer: CapsuleLayer, r_ND: Tensor, mass: float) -> None:
 
 
 def fit_depth(layer: CapsuleLayer, soft_ND: Tensor, hard_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs, and the lift where there is one, by ridge regression of the residuals on what routing mixes; then the
-    centres. Returns both residuals after the depth."""
+    """Fit the outputs, and the lift if there is one, by ridge regression of the residuals on the routed mixtures; then
+    the centres. Returns both residuals after the depth."""
     weights_NK, lifted_NC = _regressors(layer, soft_ND)
     layer.outputs.copy_(_ridge(weights_NK, soft_ND, layer.outputs))
     if layer.lift is not None:
         layer.lift.copy_(_ridge(lifted_NC, soft_ND, layer.lift.T).T)
     if float(layer.leak):
         return _advance(layer, soft_ND, hard_ND)
-    # Where outputs are fixed, these weights say all that the depth does: no need to route once more.
+    # If outputs are fixed, these weights determine the depth's result: no need to route again.
     codes_N = weights_NK.argmax(1)
     return soft_ND - layer.step * (weights_NK @ layer.outputs), _centred(layer, codes_N, hard_ND)
 
@@ -98,7 +98,7 @@ def principal_axes(x_ND: Tensor, count: int) -> Tensor:
     """The first principal axes about the origin, as rows. Shape: (count, d)."""
     width = x_ND.shape[1]
     vectors = torch.linalg.eigh(x_ND.T @ x_ND).eigenvectors.T.flip(0)
-    # More axes than the data has dimensions: the rest reads nothing.
+    # More axes than the data has dimensions: the rest are zero.
     return torch.cat([vectors[:count], x_ND.new_zeros(max(0, count - width), width)])
 
 
@@ -107,13 +107,13 @@ def _place_poses(layer: CapsuleLayer, r_ND: Tensor, seed: int, rng: torch.Genera
     axes_CD = principal_axes(seen_ND, layer.poses.shared().shape[0])  # type: ignore[operator]
     centres_KC = _spherical_kmeans((seen_ND @ axes_CD.T).numpy(), layer.capsules, seed)
     bias_KC = torch.from_numpy(centres_KC)
-    # Equal weights must leave the item's own direction as the first consensus, or capsules near the mean win all.
+    # With equal weights, the first consensus must be the item's own direction, or capsules near the mean win all items.
     bias_KC = GAIN * (bias_KC - bias_KC.mean(0))
     layer.poses.start(axes_CD, bias_KC, NOISE, rng)  # type: ignore[operator]
 
 
 def _advance(layer: CapsuleLayer, soft_ND: Tensor, hard_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """Both residuals after a depth; the depth's centres become the means of what their items still miss."""
+    """Both residuals after a depth; the depth's centres become the mean residuals of their items."""
     codes, softs = [], []
     for start in range(0, len(soft_ND), CHUNK):
         depth = layer(soft_ND[start : start + CHUNK], hard_ND[start : start + CHUNK])
@@ -123,7 +123,7 @@ def _advance(layer: CapsuleLayer, soft_ND: Tensor, hard_ND: Tensor) -> tuple[Ten
 
 
 def _centred(layer: CapsuleLayer, codes_N: Tensor, hard_ND: Tensor) -> Tensor:
-    """Set the centres to the means of what their items miss; what is then left of the items. Shape: (N, d)."""
+    """Set the centres to the mean residuals of their items; returns the new residuals. Shape: (N, d)."""
     layer.centres.copy_(class_means(hard_ND, codes_N, layer.outputs))
     return hard_ND - layer.centres[codes_N]
 
@@ -141,7 +141,7 @@ def _regressors(layer: CapsuleLayer, r_ND: Tensor) -> tuple[Tensor, Tensor]:
         r_BD = r_ND[start : start + CHUNK]
         votes = layer.votes(r_BD)
         weights_BK = route(votes, layer.capsules, len(r_BD), layer.rounds, layer.kappa).weights_BK
-        # A hard winner subtracts its own output alone: fit it to that.
+        # A hard winner subtracts only its own output, so fit each output to its own items.
         weights.append(
             nn.functional.one_hot(weights_BK.argmax(1), layer.capsules).float() if layer.hard_winner else weights_BK
         )
@@ -152,7 +152,7 @@ def _regressors(layer: CapsuleLayer, r_ND: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _ridge(inputs_NK: Tensor, targets_ND: Tensor, towards_KD: Tensor) -> Tensor:
-    """Least squares, drawn towards what is there where the inputs say little. Shape: (K, d)."""
+    """Least squares, shrunk towards the present values where the inputs carry little information. Shape: (K, d)."""
     gram_KK = inputs_NK.T @ inputs_NK
     ridge = RIDGE * gram_KK.diagonal().mean().clamp_min(1e-12)
     eye_KK = torch.eye(len(gram_KK))
@@ -161,7 +161,7 @@ def _ridge(inputs_NK: Tensor, targets_ND: Tensor, towards_KD: Tensor) -> Tensor:
 
 
 def _spherical_kmeans(vectors_NC: np.ndarray, k: int, seed: int) -> np.ndarray:
-    """Unit centres; with fewer vectors than centres, vectors are repeated a little turned. Shape: (k, C)."""
+    """Unit centres; with fewer vectors than centres, vectors are repeated with small rotations. Shape: (k, C)."""
     vectors_NC = np.ascontiguousarray(vectors_NC, dtype=np.float32)
     rng = np.random.default_rng(seed)
     if len(vectors_NC) <= k:

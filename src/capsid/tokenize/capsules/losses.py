@@ -1,7 +1,7 @@
 """The loss terms of stage 1: reconstruction, spread and length (CapsID, arXiv 2605.05096, Eq. 10), tie and balance.
 
-Tie and balance are ours: without them outputs may differ from the centres that tokens stand for, and few capsules win
-all items. Takes the depths of a batch and returns scalars; the margin's schedule is set elsewhere.
+Tie and balance are additions to the paper: without them outputs may drift from the tokens' centres, and few capsules
+win all items. Takes the depths of a batch and returns scalars; the margin's schedule is set elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Terms:
 
 
 def survival(depths: list[Depth], confidence: float, residual: float) -> Tensor:
-    """Probability that an id reaches each depth, a smooth reading of the stop rules. Shape: (B, depths)."""
+    """Probability that an id reaches each depth, under smoothed stop rules. Shape: (B, depths)."""
     alive_B = torch.ones_like(depths[0].mass_B)
     out = []
     for depth in depths:
@@ -43,7 +43,7 @@ def survival(depths: list[Depth], confidence: float, residual: float) -> Tensor:
 
 
 def reconstruction(residuals: list[Tensor], weight_BL: Tensor) -> Tensor:
-    """Mean square of what every prefix leaves, prefixes weighted by how likely an id has them."""
+    """Mean squared residual of every prefix, weighted by the probability that an id reaches it."""
     squares_BL = torch.stack([r.square().sum(1) for r in residuals], 1)
     return ((squares_BL * weight_BL).sum(1) / weight_BL.sum(1)).mean()
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class LowRank(nn.Module):
-    """`scale` A B; B is random and A zero, so nothing changes before something is learnt."""
+    """`scale` A B; B starts random and A at zero, so nothing changes before training."""
 
     scale: Tensor
 
@@ -18,9 +18,9 @@ class LowRank(nn.Module):
         self.register_buffer("scale", torch.tensor(1.0), persistent=False)
 
     def forward(self, r_BD: Tensor) -> Tensor:
-        """What is added to every vote. Shape: (B, C)."""
+        """The term added to every vote. Shape: (B, C)."""
         return self.scale * ((r_BD @ self.down.T) @ self.up.T)
 
     def matrix(self) -> Tensor:
-        """A B as it is used. Shape: (C, D)."""
+        """The scaled product A B. Shape: (C, D)."""
         return self.scale * (self.up @ self.down)

@@ -1,8 +1,8 @@
 """All depths of the capsule tokenizer as one network: residuals in, routing weights, tokens and residuals out.
 
-Two tables a depth. `outputs` are what routing subtracts, mixed by the weights (with `leak` 1: the capsules' own
-input-dependent outputs, as in the paper). `centres` are what a token stands for by itself: `decode` adds them up.
-The paper's Proposition 1 bounds how far the two can be apart. Knows nothing of losses, stopping or items.
+Each depth has two tables. Routing subtracts `outputs`, mixed by the weights (with `leak` 1: the capsules' own
+input-dependent outputs, as in the paper). `centres` hold one vector per token: `decode` adds them up. The paper's
+Proposition 1 bounds the distance between the two. Knows nothing of losses, stopping or items.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from capsid.tokenize.capsules.votes import Votes, new_poses, norm, squash, squas
 
 @dataclass(frozen=True, eq=False)
 class Depth:
-    """What one depth did to a batch. `soft_BD` is the residual after it, `hard_BD` what the centres leave."""
+    """Result of one depth on a batch. `soft_BD` is the residual after it, `hard_BD` the residual after the centres."""
 
     routed: Routed
     code_B: Tensor
@@ -46,7 +46,7 @@ class CapsuleLayer(nn.Module):
         self.on_direction = settings.on_direction
         self.hard_winner = settings.winner == "hard"
         self.capsules = capsules
-        # What stage 2 learns: see `capsid.tokenize.capsules.adapters`.
+        # Trained in stage 2: see `capsid.tokenize.capsules.adapters`.
         self.adapter: LowRank | None = None
         self.outputs = nn.Parameter(torch.zeros(capsules, width))
         self.centres = nn.Parameter(torch.zeros(capsules, width))
@@ -58,15 +58,15 @@ class CapsuleLayer(nn.Module):
             self.register_buffer(name, torch.tensor(value))
 
     def votes(self, r_BD: Tensor) -> Votes:
-        """Votes for residuals, or for their directions: these keep confidences comparable while residuals shrink."""
+        """Votes for residuals, or for their directions, which keep confidences comparable while residuals shrink."""
         seen_BD = r_BD / norm(r_BD)[:, None] if self.on_direction else r_BD
         return self.poses(seen_BD) if self.adapter is None else self.poses(seen_BD, self.adapter(seen_BD))
 
     def forward(self, r_BD: Tensor, hard_BD: Tensor) -> Depth:
-        """Route a batch; `hard_BD` is what the centres of the earlier depths left of the items."""
+        """Route a batch; `hard_BD` is the items' residual after the centres of the earlier depths."""
         votes = self.votes(r_BD)
         routed = route(votes, self.capsules, len(r_BD), self.rounds, self.kappa)
-        # Of equal weights (the literal T=1: all of them) the first wins.
+        # Among equal weights the first wins (with the literal T=1 all are equal).
         mass_B, code_B = routed.weights_BK.max(1)
         own_B = self.step * self._scale(r_BD) if float(self.leak) else self.step
         winner_BD = self._winner(votes, code_B, own_B)
@@ -87,11 +87,11 @@ class CapsuleLayer(nn.Module):
         )
 
     def _scale(self, r_BD: Tensor) -> Tensor:
-        """Outputs of directions are as long as directions: bring them back to the residual's length."""
+        """Outputs for directions have unit scale: rescale them to the residual's length."""
         return norm(r_BD) if self.on_direction else torch.ones(len(r_BD))
 
     def _mixture(self, votes: Votes, weights_BK: Tensor, own_B: Tensor) -> Tensor:
-        """z = sum_k c_k o_k (CapsID, Eq. 7), o_k a fixed vector, the capsule's squashed vote, or between the two."""
+        """z = sum_k c_k o_k (CapsID, Eq. 7); o_k is a fixed vector, the squashed vote, or a blend of the two."""
         fixed_BD = self.step * (weights_BK @ self.outputs)
         if not float(self.leak):
             return fixed_BD
@@ -105,7 +105,7 @@ class CapsuleLayer(nn.Module):
         return (1 - self.leak) * fixed_BD + self.leak * own_B[:, None] * self._lifted(squash(votes.pick(code_B)))
 
     def _hard_output(self, weights_BK: Tensor, code_B: Tensor, winner_BD: Tensor) -> Tensor:
-        """The winner alone is subtracted; the gradient reaches the weights as if the fixed outputs were mixed."""
+        """Subtract the winner alone; the gradient reaches the weights as if the fixed outputs were mixed."""
         if not torch.is_grad_enabled():
             return winner_BD
         slope_BD = self._chosen(self.outputs.detach(), weights_BK, code_B)
@@ -122,7 +122,7 @@ class CapsuleLayer(nn.Module):
 
 
 class Projection(nn.Module):
-    """Input vectors to routing space by a two-layer network beside a linear map, and a decoder back.
+    """Maps input vectors to routing space by a two-layer network plus a linear map, with a decoder back.
 
     The decoder's loss keeps the items apart: a constant projection would reconstruct perfectly in routing space.
     """
@@ -137,17 +137,17 @@ class Projection(nn.Module):
         self.back_second = nn.Parameter(torch.zeros(inputs, width))
 
     def forward(self, x_BI: Tensor) -> Tensor:
-        """To routing space. Shape: (B, width)."""
+        """Map to routing space. Shape: (B, width)."""
         hidden = nn.functional.gelu(x_BI @ self.first.T)
         return x_BI @ self.linear.T + hidden @ self.second.T
 
     def decode(self, z_BD: Tensor) -> Tensor:
-        """Back to the input's space. Shape: (B, inputs)."""
+        """Map back to input space. Shape: (B, inputs)."""
         return z_BD @ self.back.T + nn.functional.gelu(z_BD @ self.back_first.T) @ self.back_second.T
 
 
 class CapsuleNetwork(nn.Module):
-    """The depths one after the other, each on what the one before left."""
+    """The depths in order, each on the residuals of the one before."""
 
     def __init__(self, settings: CapsuleSettings, inputs: int, rng: torch.Generator) -> None:
         super().__init__()
@@ -187,5 +187,5 @@ class CapsuleNetwork(nn.Module):
 def _straight_through(weights_BK: Tensor, code_B: Tensor) -> Tensor:
     """One-hot winners whose gradient goes to the routing weights (straight-through estimator)."""
     hard_BK = torch.zeros_like(weights_BK).scatter_(1, code_B[:, None], 1.0)
-    # The difference is zero to the bit, so that values do not depend on whether a gradient is asked for.
+    # The difference is exactly zero, so values do not depend on whether gradients are enabled.
     return hard_BK + (weights_BK - weights_BK.detach())

@@ -49,10 +49,10 @@ def route(votes: Votes, capsules: int, rows: int, how: Rounds, kappa: Tensor | f
     weights_BK = mixed_BC.new_full((rows, capsules), 1.0 / capsules)
     logits_BK = torch.zeros_like(weights_BK)
     for number in range(how.updates):
-        # All votes meet one vector a row, which takes the temperature along. A cosine needs no squash: only the
-        # direction of the consensus counts.
+        # All votes of a row are multiplied with one vector, which includes the temperature. A cosine needs no squash:
+        # only the direction of the consensus counts.
         scale_B1 = kappa * squash_scale(norm_B1) if inverse_BK is None else kappa / norm_B1
-        # The first consensus is the mean, whose products the votes may know already.
+        # The first consensus is the mean, whose products the votes may have cached.
         dots_BK = votes.dot(mixed_BC * scale_B1) if number else votes.dot_mean(scale_B1)
         logits_BK = logits_BK + dots_BK if inverse_BK is None else torch.addcmul(logits_BK, dots_BK, inverse_BK)
         weights_BK = logits_BK.softmax(1)

@@ -1,6 +1,6 @@
 """Settings of the capsule tokenizer: every variant of CapsID's Algorithm 1 (arXiv 2605.05096) is a value of these.
 
-What follows from the settings alone (stop rules, target masses) is here too. No network, no torch.
+Values that follow from the settings alone (stop rules, target masses) are here too. No network, no torch.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from capsid.train.options import Training
 
 @dataclass(kw_only=True, frozen=True)
 class StageOneTraining(Training):
-    """Training that may be left out."""
+    """Training options that allow 0 steps."""
 
-    steps: int = setting(0, "Optimiser steps of stage 1, at most; 0: the start from the data is kept.", least=0)
+    steps: int = setting(0, "Optimiser steps of stage 1, at most; 0: keep the initialisation from data.", least=0)
 
     @classmethod
     def of(cls, training: Training) -> StageOneTraining:
-        """The same options where 0 steps would be allowed."""
+        """Convert plain training options."""
         return cls(**{f.name: getattr(training, f.name) for f in fields(training)})
 
 
 def stage_one_training() -> StageOneTraining:
-    """No steps: the start from the data is as good. No averaging in any case, since capsules may be re-seeded."""
+    """No steps by default: the initialisation from data is as good. No averaging, since capsules may be re-seeded."""
     return StageOneTraining(
         batch_size=256,
         learning_rate=1e-3,
@@ -40,7 +40,7 @@ def stage_one_training() -> StageOneTraining:
 
 @dataclass(kw_only=True)
 class CapsuleSettings:
-    """Fields in the order of Algorithm 1: routing, what is subtracted, when to stop, how to learn.
+    """Fields in the order of Algorithm 1: routing, subtraction, stopping, training.
 
     Fixed length L: L codebooks, confidence 1, residual 0.
     """
@@ -72,7 +72,7 @@ class CapsuleSettings:
     projection: int = setting(0, "Width of a trained projection of the vectors; 0: no projection.", least=0)
     winner_mass: tuple[float, ...] = setting(
         (0.45, 0.65, 0.82, 0.88, 0.92, 0.95),
-        "Routing weight of the winner that each depth's temperature is set to reach; empty: no temperature.",
+        "Target mean routing weight of the winner, which sets each depth's temperature; empty: no temperature.",
         above=0,
         below=1,
     )
@@ -88,7 +88,7 @@ class CapsuleSettings:
     )
     confidence: float = setting(0.0, "An id may end where its confidence reaches this; 1: never.", least=0, most=1)
     residual: float = setting(0.0, "An id may end where its residual's norm is no larger than this; 0: never.", least=0)
-    residual_of: str = setting("hard", "Which residual that norm is taken of.", choices=("hard", "soft"))
+    residual_of: str = setting("hard", "Residual whose norm the stop rule reads.", choices=("hard", "soft"))
     max_sharing: int = setting(
         1,
         "An id ends only where at most this many codes begin with its prefix; 0: prefixes are not counted.",
@@ -109,13 +109,13 @@ class CapsuleSettings:
     length_weight: float = setting(0.05, "Weight of the loss on the expected length of ids.", least=0)
     tie_weight: float = setting(0.25, "Weight of the loss that ties outputs to centres.", least=0)
     balance_weight: float = setting(0.2, "Weight of the loss that balances the use of capsules.", least=0)
-    reseed: bool = setting(True, "Whether capsules that win no item start anew from the data.")
+    reseed: bool = setting(True, "Whether capsules that win no item are re-seeded from the data.")
     training: StageOneTraining = setting(factory=stage_one_training, about="How stage 1 trains.")
-    sample: int = setting(65_536, "How many items the start and the validation look at, at most.", least=1)
+    sample: int = setting(65_536, "Largest number of items used for initialisation and validation.", least=1)
     block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
 
     def __post_init__(self) -> None:
-        if type(self.training) is Training:  # What every other network takes will do as well.
+        if type(self.training) is Training:  # Plain training options are accepted too.
             self.training = StageOneTraining.of(self.training)
         check_settings(self)
         if self.shared_poses and len(set(self.codebooks)) > 1:
@@ -125,7 +125,7 @@ class CapsuleSettings:
 
     @property
     def masses(self) -> tuple[float, ...]:
-        """Target winner mass of every depth: the last one given holds for all deeper ones. None: no calibration."""
+        """Target winner mass of every depth; the last value applies to all deeper ones. None: no calibration."""
         given = self.winner_mass
         return tuple(given[min(d, len(given) - 1)] for d in range(len(self.codebooks))) if given else ()
 
@@ -136,7 +136,7 @@ class CapsuleSettings:
 
     @property
     def ends_by_centres(self) -> bool:
-        """Whether the codes' centres have a say in where an id ends."""
+        """Whether the stop rules depend on the codes' centres."""
         return self.residual > 0 and self.residual_of == "hard"
 
     @property

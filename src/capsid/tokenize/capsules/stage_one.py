@@ -1,4 +1,4 @@
-"""Stage 1: train the capsules in the common frame, watch them, and settle what is set and not trained.
+"""Stage 1: train the capsules in the common loop, monitor them, then set the values that are not trained.
 
 The best step is the one with the least hard error and the fewest collisions on a sample of the catalogue.
 """
@@ -32,15 +32,15 @@ from capsid.tokenize.training import VectorTraining, sample_rows, unused_codes, 
 
 # Above this share of growing residuals a depth's step is made smaller (CapsID, appendix A.1), down to a floor.
 GROWTH, STEP_FACTOR, STEP_FLOOR = 0.01, 0.8, 0.1
-# Items whose routing at every depth drift is measured against: quantiles of so many are sure to one or two percent.
+# Items in the reference for drift: quantiles of this many are accurate to one or two percent.
 REFERENCE_ROWS = 4096
 NAME = "capsules"
 
 
 @dataclass(frozen=True, eq=False)
 class StageOne:
-    """What stage 1 made. `reference` holds confidence and hard residual of the fitted items by depth, sorted, to see
-    drift against, shape (2, depths, quantiles); `codes` are the ids of all items."""
+    """Result of stage 1. `reference` holds sorted confidences and hard residuals of the fitted items by depth, for
+    drift checks, shape (2, depths, quantiles); `codes` are the ids of all items."""
 
     network: CapsuleNetwork
     shared: SharedPrefixes
@@ -76,7 +76,7 @@ def routing_loss(
     settings: CapsuleSettings, network: CapsuleNetwork, x_BI: Tensor, share: float
 ) -> tuple[Tensor, list[Depth]]:
     """All tokenizer-side terms of a batch with their weights (CapsID, Eq. 10 without the generator's loss),
-    `share` of the way through the schedule of the margin; and the depths they were read from."""
+    `share` of the way through the margin's schedule; and the depths they were computed from."""
     s = settings
     unit_BD = network.enter(x_BI)
     depths = network(unit_BD)
@@ -84,7 +84,7 @@ def routing_loss(
     t = terms(
         depths,
         [layer.centres for layer in network.depths],
-        # A margin above the target mass would pull against the temperature for ever.
+        # A margin above the target mass could never be met at the calibrated temperature.
         [min(wanted, m) for m in s.masses] or [wanted] * len(depths),
         rivals=s.rivals,
         confidence=s.confidence,
@@ -99,7 +99,7 @@ def routing_loss(
 
 
 def _decoding(project: Projection, x_BI: Tensor, unit_BD: Tensor, missing_BD: Tensor) -> Tensor:
-    """How far the projection's decoder stays from the input, given the whole vector and given the tokens."""
+    """Error of the projection's decoder, given the whole vector and given the tokens."""
     unit_BI = x_BI / norm(x_BI)[:, None]
     whole = (project.decode(unit_BD) - unit_BI).square().sum(1).mean()
     coded = (project.decode(unit_BD - missing_BD) - unit_BI).square().sum(1).mean()
@@ -108,30 +108,30 @@ def _decoding(project: Projection, x_BI: Tensor, unit_BD: Tensor, missing_BD: Te
 
 @dataclass(eq=False)
 class CapsuleTraining(VectorTraining):
-    """Capsules answer growing residuals with smaller steps, and re-seed capsules that no item takes."""
+    """Reduces the step of depths whose residuals grow, and re-seeds capsules that no item uses."""
 
     name: ClassVar[str] = NAME
     network: CapsuleNetwork
     settings: CapsuleSettings
 
     def loss(self, x_BI: Tensor, rows_B: np.ndarray, share: float) -> Tensor:
-        """The tokenizer-side terms, with the leak of this moment."""
+        """The tokenizer-side terms, with the current leak."""
         s = self.settings
         for layer in self.network.depths:
             layer.leak.fill_(s.leak[0] + (s.leak[1] - s.leak[0]) * share)
         return routing_loss(s, self.network, x_BI, share)[0]
 
     def watch(self) -> tuple[Trace, Watch]:
-        """How the items looked at are routed, and the numbers of it."""
+        """The routing of the sample, and its statistics."""
         seen = trace(self.network, self.looked_at_NI)
         return seen, look(self.settings, seen)
 
     def look(self) -> Watch:
-        """The numbers alone."""
+        """The statistics alone."""
         return self.watch()[1]
 
     def answer(self, *, early: bool) -> None:
-        """Shorter steps where residuals grow; new places for unused capsules."""
+        """Reduce steps where residuals grow; re-seed unused capsules."""
         seen, watch = self.watch()
         with torch.no_grad():
             for depth, layer in enumerate(self.network.depths):
@@ -196,7 +196,7 @@ def _freeze(job: CapsuleTraining, sample_N: np.ndarray) -> StageOne:
 
 
 def reference_trace(network: CapsuleNetwork, vectors_NI: np.ndarray) -> Trace:
-    """Every depth of an evenly spaced part of the items."""
+    """The trace of an evenly spaced sample of the items."""
     rows = np.unique(np.linspace(0, len(vectors_NI) - 1, min(REFERENCE_ROWS, len(vectors_NI))).astype(np.int64))
     return trace(network, vectors_NI[rows])
 

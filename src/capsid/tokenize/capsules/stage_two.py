@@ -20,7 +20,7 @@ from capsid.tokenize.stopping import SharedPrefixes
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """What a tokenizer keeps beside its network, for the routing as it is now."""
+    """The tokenizer's state beside its network, for the current routing."""
 
     shared: SharedPrefixes
     reference: np.ndarray
@@ -31,7 +31,7 @@ def settle_adapters(
 ) -> Settled:
     """Scale the adapters until at most a share `most` of the items has other codes, and make them permanent.
 
-    Every trial encodes the catalogue: an id may also grow or shrink by what its neighbours do.
+    Every trial encodes the whole catalogue, because an id's length also depends on the codes of other items.
     """
 
     def changed() -> float:

@@ -2,7 +2,7 @@
 Algorithm 1).
 
 Every variant of the paper is a setting here: literal equations, a hard winner, other numbers of rounds, fixed length.
-The network itself, and torch with it, is loaded when it is needed.
+The network and torch are imported on demand.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CapsuleTokenizer(CapsuleSettings):
         progress: Progress = silent,
         checkpoint: CheckpointFile | None = None,
     ) -> Ragged:
-        """`fit`, and the codes of the same items, which the fit knows: what `encode` would give after it."""
+        """Fit, and return the codes of the same items as `encode` would give them."""
         from capsid.tokenize.capsules.stage_one import fit_stage_one
 
         require_items(table)
@@ -83,20 +83,20 @@ class CapsuleTokenizer(CapsuleSettings):
         return found.codes, found.confidences
 
     def begin_adapting(self, rank: int, *, seed: int = 0) -> nn.ModuleList:
-        """Low-rank adapters on the routing of every depth, for stage 2 to train; nothing else of it learns."""
+        """Attach low-rank adapters to the routing of every depth for stage 2; everything else stays frozen."""
         from capsid.tokenize.capsules.adapters import attach
 
         return attach(self._fitted(), rank, seed)
 
     def end_adapting(self, table: ItemTable, codes: Ragged, most: float) -> None:
-        """Take over what the adapters learnt, as much of it as changes at most a share `most` of the `codes`."""
+        """Apply the trained adapters, scaled so that at most a share `most` of the `codes` changes."""
         from capsid.tokenize.capsules.stage_two import settle_adapters
 
         settled = settle_adapters(self, self._fitted(), self._checked(table), codes, most)
         self.shared_prefixes_, self.reference_ = settled.shared, settled.reference
 
     def soft(self, x_UI: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Routing weights by depth, and the terms of stage 1 with the margin at its end."""
+        """Routing weights by depth, and the loss terms of stage 1 with the final margin."""
         from capsid.tokenize.capsules.stage_one import routing_loss
 
         loss, depths = routing_loss(self, self._fitted(), x_UI, 1.0)
@@ -116,11 +116,11 @@ class CapsuleTokenizer(CapsuleSettings):
         return costs
 
     def trace(self, table: ItemTable, *, strongest: int = 0) -> Trace:
-        """What routing saw at every depth of every item."""
+        """The routing of every item at every depth."""
         return self.trace_vectors(self._checked(table), strongest=strongest)
 
     def trace_vectors(self, vectors_NI: np.ndarray, *, strongest: int = 0) -> Trace:
-        """As `trace`, of a bare matrix."""
+        """`trace` for a plain matrix of vectors."""
         from capsid.tokenize.capsules.encoding import trace
 
         return trace(self._fitted(), vectors_NI, strongest=strongest)
@@ -131,7 +131,7 @@ class CapsuleTokenizer(CapsuleSettings):
         return stop(trace.confidence, residual, self.shared_prefixes_.mask(trace.codes), self.rules)
 
     def decode(self, codes: Ragged) -> np.ndarray:
-        """Sum of the codes' centres; through the projection's decoder where there is one."""
+        """Sum of the codes' centres, through the projection's decoder if there is one."""
         from capsid.tokenize.capsules.encoding import leave
 
         network = self._fitted()
@@ -153,7 +153,7 @@ class CapsuleTokenizer(CapsuleSettings):
         return {**arrays, "reference": self.reference_, "inputs": np.array(self._fitted().inputs)}
 
     def load_state(self, state: dict[str, np.ndarray]) -> CapsuleTokenizer:
-        """Arrays as saved."""
+        """Restore the saved arrays."""
         from capsid.tokenize.capsules.encoding import load_network
 
         self.network_ = load_network(self, state)

@@ -17,7 +17,7 @@ TINY = 1e-6
 
 
 class Votes(Protocol):
-    """The votes of a batch: B rows, K capsules, C numbers a vote."""
+    """The votes of a batch: B rows, K capsules, C numbers per vote."""
 
     def dot(self, other_BC: Tensor) -> Tensor:
         """u_k . other. Shape: (B, K)."""
@@ -35,7 +35,7 @@ class Votes(Protocol):
         """sum_k w_k u_k. Shape: (B, C)."""
 
     def pick(self, capsule_B: Tensor) -> Tensor:
-        """The vote of one capsule a row. Shape: (B, C)."""
+        """The vote of one capsule per row. Shape: (B, C)."""
 
 
 def squash_scale(norm: Tensor) -> Tensor:
@@ -80,16 +80,16 @@ class FullVotes:
         return (weights_BK[:, None, :] @ self.votes_BKC)[:, 0]
 
     def pick(self, capsule_B: Tensor) -> Tensor:
-        """The vote of one capsule a row. Shape: (B, C)."""
+        """The vote of one capsule per row. Shape: (B, C)."""
         return self.votes_BKC[torch.arange(len(capsule_B)), capsule_B]
 
 
 class BiasVotes:
-    """u_k = p + b_k with p = P r: what capsules say differs by their biases only."""
+    """u_k = p + b_k with p = P r: votes differ by their biases only."""
 
     def __init__(self, base_BC: Tensor, bias_KC: Tensor) -> None:
         self.base_BC, self.bias_KC = base_BC, bias_KC
-        # p . b_k is part of the norms and of the first agreement, p . p of every one.
+        # p . b_k is used in the norms and the first agreement, p . p in all of them.
         self.cross_BK = base_BC @ bias_KC.T
         self.square_B1 = base_BC.square().sum(1, keepdim=True)
 
@@ -107,7 +107,7 @@ class BiasVotes:
         return self.base_BC + self.bias_KC.mean(0)
 
     def dot_mean(self, scale_B1: Tensor) -> Tensor:
-        """u_k . scale mean, without another product of all pairs. Shape: (B, K)."""
+        """u_k . scale mean, without recomputing p . b_k. Shape: (B, K)."""
         mean_C = self.bias_KC.mean(0)
         base_B1 = self.square_B1 + (self.base_BC @ mean_C)[:, None]
         return (self.cross_BK + base_B1 + self.bias_KC @ mean_C) * scale_B1
@@ -117,7 +117,7 @@ class BiasVotes:
         return torch.addmm(self.base_BC * weights_BK.sum(1, keepdim=True), weights_BK, self.bias_KC)
 
     def pick(self, capsule_B: Tensor) -> Tensor:
-        """The vote of one capsule a row. Shape: (B, C)."""
+        """The vote of one capsule per row. Shape: (B, C)."""
         return self.base_BC + self.bias_KC[capsule_B]
 
 
@@ -158,7 +158,7 @@ class FactorisedVotes:
         return self.base_BC * weights_BK.sum(1, keepdim=True) + weights_BK @ self.bias_KC + own_BC
 
     def pick(self, capsule_B: Tensor) -> Tensor:
-        """The vote of one capsule a row. Shape: (B, C)."""
+        """The vote of one capsule per row. Shape: (B, C)."""
         down_BM = self.down_BKM[torch.arange(len(capsule_B)), capsule_B]
         own_BC = (down_BM[:, None, :] @ self.up_KMC[capsule_B])[:, 0]
         return self.base_BC + self.bias_KC[capsule_B] + own_BC
@@ -195,7 +195,7 @@ class BiasPoses(nn.Module):
         return poses
 
     def start(self, shared_CD: Tensor, bias_KC: Tensor, noise: float, rng: torch.Generator) -> None:
-        """Begin from a projection and a bias for each capsule; there is nothing that noise would have to tell apart."""
+        """Start from a projection and a bias per capsule; no noise is needed, since the biases differ."""
         with torch.no_grad():
             self.base.copy_(shared_CD)
             self.bias.copy_(bias_KC)
@@ -206,7 +206,7 @@ class BiasPoses(nn.Module):
             self.bias[capsules] = bias_RC
 
     def shared(self) -> Tensor:
-        """The projection that capsules have in common. Shape: (C, d)."""
+        """The projection shared by the capsules. Shape: (C, d)."""
         return self.base.detach()
 
 
@@ -229,7 +229,7 @@ class FullPoses(nn.Module):
         self.weight.add_(change_CD)
 
     def start(self, shared_CD: Tensor, bias_KC: Tensor, noise: float, rng: torch.Generator) -> None:
-        """Begin from one projection for all capsules, a bias for each, and a little noise."""
+        """Start from one projection for all capsules, a bias for each, and a little noise."""
         with torch.no_grad():
             scale = noise / self.weight.shape[2] ** 0.5
             self.weight.copy_(shared_CD + scale * torch.randn(self.weight.shape, generator=rng))
@@ -242,7 +242,7 @@ class FullPoses(nn.Module):
             self.bias[capsules] = bias_RC
 
     def shared(self) -> Tensor:
-        """The projection that capsules have in common. Shape: (C, d)."""
+        """The projection shared by the capsules. Shape: (C, d)."""
         return self.weight.detach().mean(0)
 
 
@@ -276,7 +276,7 @@ class FactorisedPoses(nn.Module):
         return poses
 
     def start(self, shared_CD: Tensor, bias_KC: Tensor, noise: float, rng: torch.Generator) -> None:
-        """Begin from one projection for all capsules, a bias for each, and a little noise."""
+        """Start from one projection for all capsules, a bias for each, and a little noise."""
         with torch.no_grad():
             self.base.copy_(shared_CD)
             self.bias.copy_(bias_KC)
@@ -292,7 +292,7 @@ class FactorisedPoses(nn.Module):
             self.bias[capsules] = bias_RC
 
     def shared(self) -> Tensor:
-        """The projection that capsules have in common. Shape: (C, d)."""
+        """The projection shared by the capsules. Shape: (C, d)."""
         return self.base.detach()
 
 

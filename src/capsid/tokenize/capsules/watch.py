@@ -1,6 +1,6 @@
-"""What to watch while capsules train: use of codes, winner mass, growing residuals, lengths, collisions, collapse.
+"""Statistics of capsule training: code usage, winner mass, growing residuals, lengths, collisions, collapse.
 
-Traces in, numbers and one readable line out.
+Takes traces, returns numbers and one progress line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.stopping import SharedPrefixes, Stops, prefix_keys, stop
 from capsid.tokenize.trace import Trace
 
-# Fewer codes in use than this share of what the items could use, and the ids say next to nothing.
+# Below this share of usable codes in use, the ids carry almost no information.
 FEW = 0.2
 
 
@@ -27,7 +27,7 @@ class CollapseWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Watch:
-    """Numbers of one look. Lists go by depth."""
+    """Statistics of one inspection. Lists are by depth."""
 
     utilization: list[float]
     mass: list[float]
@@ -45,7 +45,7 @@ class Watch:
         return -(self.hard_at_end + self.collision_rate)
 
     def line(self) -> str:
-        """All of it in one line of progress."""
+        """All statistics as one progress line."""
         percent = lambda values: "/".join(f"{100 * v:.0f}" for v in values)  # noqa: E731
         points = lambda values: "/".join(f"{v:.2f}".lstrip("0") for v in values)  # noqa: E731
         causes = ", ".join(f"{name} {100 * share:.0f}" for name, share in self.causes.items())
@@ -57,7 +57,7 @@ class Watch:
 
 
 def look(settings: CapsuleSettings, seen: Trace, shared: SharedPrefixes | None = None) -> Watch:
-    """Numbers of a trace; prefixes are counted among these items unless a table is given."""
+    """Statistics of a trace; prefixes are counted among these items unless a table is given."""
     shared = shared or SharedPrefixes.count(seen.codes, settings.codebooks, settings.max_sharing)
     residual = seen.hard if settings.residual_of == "hard" else seen.soft
     stops = stop(seen.confidence, residual, shared.mask(seen.codes), settings.rules)
@@ -77,13 +77,13 @@ def look(settings: CapsuleSettings, seen: Trace, shared: SharedPrefixes | None =
 
 
 def collision_rate(codes: Ragged) -> float:
-    """Share of the ids that another item has as well, but for one item of each id."""
-    # An absent code counts as one of its own, which tells an id from a longer one that begins with it.
+    """Share of items whose id another item has too, not counting one item per id."""
+    # An absent code counts as a code of its own, so an id differs from a longer one that begins with it.
     return 1 - len(np.unique(prefix_keys(codes.dense())[:, -1])) / len(codes)
 
 
 def warn_of_collapse(watch: Watch, codebooks: Sequence[int], items: int, progress: Progress) -> None:
-    """Warn if depths use few of the codes that so many items could use."""
+    """Warn if depths use few of the codes that this many items could use."""
     poor = [d + 1 for d, (u, k) in enumerate(zip(watch.utilization, codebooks)) if u * k < FEW * min(k, items)]
     if not poor:
         return

@@ -1,6 +1,6 @@
-"""Pairs of neighbouring tokens inside an item: how often people took them, and how alike the two tokens are.
+"""Pairs of neighbouring tokens inside an item: their training frequency and the similarity of the two tokens.
 
-NumPy and SciPy only. Decides nothing: which pairs are merged is the gate's business.
+NumPy and SciPy only. The gate decides which pairs are merged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BLOCK = 65_536
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """One row per pair, sorted by pass and tokens. `logit` is the gate's log-odds of merging, without bias; `target`
-    says whether the final scores ask for a merge; `merge` is the index in the table of merges, or -1."""
+    is the merge decision of the final scores; `merge` is the index in the table of merges, or -1."""
 
     left: np.ndarray
     right: np.ndarray
@@ -36,7 +36,7 @@ class Candidates:
 
     @classmethod
     def none(cls) -> Candidates:
-        """No pair at all."""
+        """A table without pairs."""
         nothing = np.zeros(0, dtype=np.int64)
         empty = np.zeros(0, dtype=np.float64)
         return cls(nothing, nothing, nothing, empty, empty, empty, np.zeros(0, dtype=bool), nothing, nothing)
@@ -51,7 +51,7 @@ class Candidates:
         return alpha * self.frequency + (1.0 - alpha) * self.cosine
 
     def decided(self, logit: np.ndarray, target: np.ndarray, merge: np.ndarray) -> Candidates:
-        """With what the gate made of them."""
+        """A copy with the gate's results."""
         return replace(self, logit=logit, target=target, merge=merge)
 
 
@@ -65,7 +65,7 @@ def find_candidates(
     count: str,
     frequency: str,
 ) -> Candidates:
-    """Pairs that occur at least `least` times in the training sequences. Cosines are still to be filled in."""
+    """Pairs that occur at least `least` times in the training sequences. Cosines are filled in later."""
     rows, left, right = _neighbours(tokens, layout)
     keys, pair = np.unique(left * layout.vocabulary + right, return_inverse=True)
     counts = np.zeros(len(keys), dtype=np.int64)
@@ -106,7 +106,7 @@ def item_profiles(tokens: Ragged, vocabulary: int, vectors_ND: np.ndarray) -> np
 
 
 def centre_profiles(layout: TokenLayout, centres_VD: np.ndarray) -> np.ndarray:
-    """The tokens' own centres, normalised; of a merged token the sum of its members'. Shape: (vocabulary, d)."""
+    """The tokens' centres, normalised; a merged token has the sum of its members' centres. Shape: (vocabulary, d)."""
     plain = layout.plain.vocabulary
     out_VD = np.zeros((layout.vocabulary, centres_VD.shape[1]), dtype=np.float64)
     out_VD[:plain] = np.nan_to_num(centres_VD[:plain])
@@ -117,22 +117,22 @@ def centre_profiles(layout: TokenLayout, centres_VD: np.ndarray) -> np.ndarray:
 
 
 def unit(rows_ND: np.ndarray) -> np.ndarray:
-    """Rows of norm 1; a row of zeros stays one."""
+    """Scale rows to norm 1; zero rows stay zero."""
     norms_N1 = np.linalg.norm(rows_ND, axis=1, keepdims=True)
     return rows_ND / np.where(norms_N1 > 0, norms_N1, 1.0)
 
 
 def with_cosines(pairs: Candidates, profiles_VD: np.ndarray) -> Candidates:
-    """How alike the two tokens of every pair are."""
+    """Cosine similarity of the two tokens of every pair."""
     return replace(pairs, cosine=np.einsum("nd,nd->n", profiles_VD[pairs.left], profiles_VD[pairs.right]))
 
 
 def _neighbours(tokens: Ragged, layout: TokenLayout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, left and right token of all neighbours in one row that stand for codes of neighbouring depths."""
+    """Row, left token and right token of all neighbours in a row that cover adjacent depths."""
     values = tokens.values.astype(np.int64)
     row = tokens.row_numbers
     depth, spans = layout.depth_of[values], layout.spans[values]
-    # A merged token reaches over several depths; an absent code keeps its neighbours apart.
+    # A merged token covers several depths; the tokens on either side of an absent code are not adjacent.
     follows = (depth[:-1] + spans[:-1] == depth[1:]) & (row[:-1] == row[1:])
     place = np.flatnonzero(follows & (spans[:-1] > 0) & (spans[1:] > 0))
     return row[place], values[place], values[place + 1]

@@ -42,7 +42,7 @@ class Gate(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class GateSettings:
-    """What training needs of the estimator's fields."""
+    """The estimator's fields that training needs."""
 
     hidden: int
     gumbel: float
@@ -60,7 +60,7 @@ def train_gate(
     checkpoint: CheckpointFile | None,
     progress: Progress,
 ) -> np.ndarray:
-    """Logit of merging every pair. `teacher(share)` says which to merge when that share of training is over."""
+    """Logit of merging every pair. `teacher(share)` gives the targets after that share of training."""
     inputs = _Inputs(pairs, profiles_VD)
     gate = Gate(inputs.width, settings.hidden, weight_source(seed, "merges"))
 
@@ -92,13 +92,13 @@ def train_gate(
 
 
 def gumbel_noise(shape: torch.Size) -> Tensor:
-    """Gumbel(0, 1) noise from torch's own source, which the loop keeps: a resumed run draws the same."""
-    # An exponential draw has the law of -log(uniform), and is never so close to 0 that its logarithm is infinite.
+    """Gumbel(0, 1) noise from torch's global generator, which checkpoints save: a resumed run draws the same noise."""
+    # An exponential draw is distributed as -log(uniform), and never so close to 0 that its logarithm is infinite.
     return -torch.empty(shape).exponential_().clamp_min(1e-30).log()
 
 
 class _Inputs:
-    """What the gate sees of a pair. Frequency and cosine are standardised: as they come they vary too little."""
+    """The gate's input for each pair. Frequency and cosine are standardised: their raw values vary too little."""
 
     def __init__(self, pairs: Candidates, profiles_VD: np.ndarray) -> None:
         numbers_N2 = np.stack([pairs.frequency, pairs.cosine], axis=1)

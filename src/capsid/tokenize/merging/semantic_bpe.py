@@ -1,8 +1,8 @@
-"""SemanticBPE: learn which neighbouring tokens of an id are written as one (CapsID,
+"""SemanticBPE: learn which neighbouring tokens of an id to merge (CapsID,
 arXiv 2605.05096, section 3.3).
 
-Learnt once, on final ids; applied to any id, also of items that come later. Variants are settings: frequency only
-(`alpha=1,1`), meaning only (`alpha=0,0`), counted by users. The gate, and torch with it, is loaded when it is needed.
+Merges are learnt once, on final ids, and apply to any id, including those of new items. Variants are settings:
+frequency only (`alpha=1,1`), meaning only (`alpha=0,0`), counts of users. The gate and torch are imported on demand.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from capsid.tokenize.merging.candidates import (
 )
 from capsid.train.options import Training
 
-# Weight and threshold move over the first half of training; then the gate learns what it will be asked for.
+# Weight and threshold move over the first half of training; then the gate trains on the final targets.
 ANNEALED = 0.5
 # A pair is merged where merging is more likely than not.
 LEAST = 0.5
 
 
 def gate_training() -> Training:
-    """Seconds for some thousands of pairs."""
+    """Takes seconds for a few thousand pairs."""
     return Training(
         steps=300,
         batch_size=1024,
@@ -53,15 +53,15 @@ def gate_training() -> Training:
 class SemanticBPE:
     """Pairs of neighbouring tokens, scored by frequency and by meaning, and a gate that learns which ones to merge.
 
-    Each pass may use an equal share of the merges that are left.
+    Each pass may use an equal share of the remaining merges.
     """
 
     kind: ClassVar[str] = "semantic-bpe"
     size: int = setting(256, "How many merges are learnt over all passes, at most.", least=1)
-    passes: int = setting(1, "Passes over the ids; each one may merge what the passes before it made.", least=1)
-    min_count: int = setting(20, "Pairs that occur less often are no candidates.", least=1)
+    passes: int = setting(1, "Passes over the ids; each pass can merge tokens made by earlier passes.", least=1)
+    min_count: int = setting(20, "Pairs that occur less often are not candidates.", least=1)
     count: str = setting(
-        "interactions", "What an occurrence of a pair is counted in.", choices=("interactions", "users")
+        "interactions", "Unit in which occurrences of a pair are counted.", choices=("interactions", "users")
     )
     alpha: tuple[float, float] = setting(
         (1.0, 0.6),
@@ -78,7 +78,7 @@ class SemanticBPE:
         count=2,
     )
     frequency: str = setting("log", "How counts become scores from 0 to 1.", choices=("log", "share"))
-    profile: str = setting("items", "Which vectors a token's meaning is taken from.", choices=("items", "centres"))
+    profile: str = setting("items", "Vectors that define a token's meaning.", choices=("items", "centres"))
     hidden: int = setting(64, "Width of the gate's hidden layer.", least=1)
     gumbel: float = setting(1.0, "Temperature of the gate's Gumbel noise in training.", above=0)
     sparsity: float = setting(0.01, "Weight of the loss on the share of pairs that are merged.", least=0)
@@ -101,18 +101,18 @@ class SemanticBPE:
         rows = rows[np.argsort(pairs.merge[rows])]
         number, strength = pairs.number[rows], self.probability(pairs.logit[rows])
         for own in np.unique(number):
-            # What was as good as certain stands in order of score; a learnt bias may tell it apart in its last digits.
+            # Nearly certain merges are already in order of score; a learnt bias could reorder them by rounding.
             strength[number == own] = np.minimum.accumulate(strength[number == own])
         table = MergeTable.of(self.first_, pairs.left[rows], pairs.right[rows], strength, number)
         return dataclasses.replace(table, least=LEAST) if len(table) else table
 
     def probability(self, logit: np.ndarray) -> np.ndarray:
-        """pi_1 of the gate with its bias."""
+        """The gate's pi_1, including its bias."""
         out: np.ndarray = 1.0 / (1.0 + np.exp(-(logit + self.bias + self.learnt_bias_)))
         return out
 
     def shifted(self, bias: float) -> SemanticBPE:
-        """The same merges under a gate whose bias stage 2 has learnt: the weakest may rest, new ones are not made."""
+        """A copy with the gate bias learnt in stage 2: the weakest merges may become inactive, none are added."""
         out = dataclasses.replace(self).load_state(self.state())
         out.learnt_bias_ = bias
         return out
@@ -129,7 +129,7 @@ class SemanticBPE:
     ) -> SemanticBPE:
         """Learn from the ids, vectors and training sequences of the table's items. `centres_VD` has a vector per token.
 
-        With a checkpoint, a killed fit resumes; files begin with its name and are gone when all is done.
+        With a checkpoint, an interrupted fit resumes. Checkpoint files begin with its name and are removed at the end.
         """
         self.first_ = ids.layout.plain.vocabulary
         self.candidates_ = Candidates.none()
@@ -149,14 +149,14 @@ class SemanticBPE:
         return self
 
     def state(self) -> dict[str, np.ndarray]:
-        """All candidates with what became of them, and how often each item was taken in training."""
+        """All candidates with their results, and each item's training count."""
         if not hasattr(self, "candidates_"):
             raise NotFittedError("the merges are not fitted", hint="call fit first")
         numbers = {"first": np.array(self.first_), "learnt_bias": np.array(self.learnt_bias_)}
         return {**vars(self.candidates_), "counts": self.counts_, **numbers}
 
     def load_state(self, state: dict[str, np.ndarray]) -> SemanticBPE:
-        """Arrays as saved."""
+        """Restore the saved arrays."""
         arrays = dict(state)
         self.first_, self.counts_ = int(arrays.pop("first")), arrays.pop("counts")
         self.learnt_bias_ = float(arrays.pop("learnt_bias", 0.0))
@@ -166,7 +166,7 @@ class SemanticBPE:
 
 @dataclass(frozen=True, eq=False)
 class _Pass:
-    """One pass over ids that earlier passes have merged."""
+    """One pass over the ids, with the merges of earlier passes applied."""
 
     settings: SemanticBPE
     number: int
@@ -191,9 +191,7 @@ class _Pass:
             frequency=s.frequency,
         )
         if not len(pairs):
-            self.progress.line(
-                f"merges: no pair of neighbouring tokens is taken {s.min_count} times, so none is merged"
-            )
+            self.progress.line(f"merges: no pair of neighbouring tokens occurs {s.min_count} times, so none is merged")
             return pairs
         profiles_VD = self._profiles(centres_VD)
         pairs = with_cosines(pairs, profiles_VD)
@@ -203,7 +201,7 @@ class _Pass:
                 f"merges: none of {len(pairs):,} pairs has a cosine above {s.theta[1]:g}, so none is merged"
             )
             return pairs
-        # Late: the gate brings torch.
+        # Imported here because the gate needs torch.
         from capsid.tokenize.merging.gate import GateSettings, train_gate
 
         settings = GateSettings(s.hidden, s.gumbel, s.sparsity, s.training)
@@ -218,8 +216,8 @@ class _Pass:
         )
         pairs = pairs.decided(logit, self._wanted(pairs, 1.0), self._chosen(pairs, logit, fine))
         self.progress.line(
-            f"merges: {len(pairs):,} pairs taken {s.min_count} times, {int(fine.sum()):,} of them may be merged, "
-            f"{int((pairs.merge >= 0).sum()):,} are"
+            f"merges: {len(pairs):,} pairs occur {s.min_count} times, {int(fine.sum()):,} are eligible, "
+            f"{int((pairs.merge >= 0).sum()):,} are merged"
         )
         return pairs
 
@@ -233,7 +231,7 @@ class _Pass:
         return item_profiles(self.ids.tokens, self.ids.layout.vocabulary, self.table.vectors())
 
     def _eligible(self, pairs: Candidates, share: float) -> np.ndarray:
-        """Pairs whose cosine is above theta, `share` of the way (CapsID, appendix A.2)."""
+        """Pairs whose cosine is above theta after this share of training (CapsID, appendix A.2)."""
         if self.settings.frequency_only:
             return np.ones(len(pairs), dtype=bool)
         first, last = self.settings.theta
@@ -257,7 +255,7 @@ class _Pass:
         return wanted
 
     def _chosen(self, pairs: Candidates, logit: np.ndarray, fine: np.ndarray) -> np.ndarray:
-        """Place in the table of every pair that is merged: pi_1 > pi_0, the largest pi_1 first."""
+        """Index in the table of merges for every merged pair: pi_1 > pi_0, the largest pi_1 first."""
         pi = self.settings.probability(logit)
         order = np.lexsort([pairs.right, pairs.left, -pairs.score(self.settings.alpha[1]), -pi])
         best = order[((pi > LEAST) & fine)[order]][: self.room]

@@ -1,1 +1,1 @@
-"""The tokenizer of TIGER: an autoencoder whose latent is quantized residually."""
+"""The tokenizer of TIGER: an autoencoder with residual quantization of its latent."""

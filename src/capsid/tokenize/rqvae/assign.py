@@ -1,4 +1,4 @@
-"""How training assigns items to codes where it does not take the nearest. A value; knows no network."""
+"""Settings of the balanced assignment of items to codes in training. Knows no network."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from capsid.settings import check_settings, setting
 class Sinkhorn:
     """Codes of a batch by a balanced plan, in training (LC-Rec: Zheng et al. 2023, arXiv 2311.09049).
 
-    A batch much larger than the codebook leaves many items to a code; one as large as the codebook forces one each.
-    With `catalogue`, the ids of a whole catalogue are found in this way too (DIGER: Fu et al. 2026, arXiv 2601.19711).
+    A batch much larger than the codebook gives each code many items; one as large as the codebook gives one item each.
+    With `catalogue`, the ids of a whole catalogue are balanced too (DIGER: Fu et al. 2026, arXiv 2601.19711).
     """
 
     kind: ClassVar[str] = "sinkhorn"

@@ -1,6 +1,6 @@
-"""Terms on codes at work: modules that hold what they look up, and are asked for the loss of every batch.
+"""Loss terms on codes as modules: they hold their lookup data and compute the loss of every batch.
 
-What changes while they train is in buffers, so that a checkpoint holds it. Knows neither recipes nor the training loop.
+State that changes during training is in buffers, so checkpoints save it. Knows neither recipes nor the training loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GROUP_ITERATIONS = 10
 
 @dataclass(frozen=True, eq=False)
 class CodeStep:
-    """A batch after quantisation: rows of the item table, what became of them, and the codebooks."""
+    """A batch after quantisation: rows of the item table, their quantised latents and the codebooks."""
 
     rows_B: np.ndarray
     found: Quantized
@@ -33,10 +33,10 @@ class CodeStep:
 
 
 class BoundCodeTerm(nn.Module):
-    """A term of given items and codebooks."""
+    """A loss term bound to given items and codebooks."""
 
     def begin(self, books: Sequence[Tensor]) -> None:
-        """Prepare for an epoch, from the codebooks as they are now."""
+        """Prepare for an epoch from the current codebooks."""
 
     def loss(self, step: CodeStep) -> Tensor:
         """Mean loss of the batch."""
@@ -46,7 +46,7 @@ class BoundCodeTerm(nn.Module):
 class BoundMatch(BoundCodeTerm):
     """Cross-entropy of each item's quantised latent over the behaviour vectors of the batch.
 
-    The latent enters straight through: its gradient reaches the encoder and no codebook.
+    The straight-through gradient of the latent reaches the encoder and no codebook.
     """
 
     def __init__(self, behaviour_ND: np.ndarray, name: str, latent: int) -> None:
@@ -58,13 +58,11 @@ class BoundMatch(BoundCodeTerm):
             )
         self.seen_N = has_evidence(behaviour_ND)
         if not self.seen_N.any():
-            raise DataError(
-                f"no item has a vector {name!r} other than zeros", hint="behaviour needs training sequences"
-            )
+            raise DataError(f"the vectors {name!r} of all items are zeros", hint="behaviour needs training sequences")
         self.behaviour_ND = behaviour_ND
 
     def loss(self, step: CodeStep) -> Tensor:
-        """Zero for a batch in which nobody can be mistaken for another."""
+        """The mean loss; zero for a batch without negatives."""
         seen_B = self.seen_N[step.rows_B]
         latent_BD = step.found.through_BD[torch.from_numpy(seen_B)]
         behaviour_BD = torch.from_numpy(np.array(self.behaviour_ND[step.rows_B[seen_B]], dtype=np.float32))
@@ -106,7 +104,7 @@ class BoundDiversity(BoundCodeTerm):
             self.group_of(depth).copy_(torch.from_numpy(found.labels_N))
 
     def loss(self, step: CodeStep) -> Tensor:
-        """Mean over the depths; an item whose code has no other in its group takes no part there."""
+        """Mean over the depths; an item whose code is alone in its group is skipped at that depth."""
         losses = [
             self._of_depth(depth, code_B, chosen_BD, book_KD)
             for depth, (code_B, chosen_BD, book_KD) in enumerate(

@@ -1,6 +1,6 @@
-"""Training of the RQ-VAE: a start by k-means, the common frame, and new life for codes that no item takes.
+"""Training of the RQ-VAE: initialisation by k-means, the common loop, and re-seeding of unused codes.
 
-The best step is the one with the least unexplained and the fewest collisions on a sample of the catalogue.
+The best step has the least unexplained variance and the fewest collisions on a sample of the catalogue.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from capsid.tokenize.training import VectorTraining, draw_sample, unused_codes, 
 
 KMEANS_ITERATIONS = 20
 NAME = "rq-vae"
-# A code does not begin on an item that is explained to this share of the latents' length: it would be a twin.
+# A code is not re-seeded on an item with a residual below this share of the latents' length: it would be a duplicate.
 EXPLAINED = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What the network makes of the items looked at; lists go by depth.
+    """Statistics of the network on the sample; lists are by depth.
 
-    `unexplained` is the share of the vectors' variance that decoding the codes leaves; `left` holds the length of the
-    latent's residual after a depth as a share of the latent's, `collisions` the share of items that lose a prefix of
-    their own.
+    `unexplained` is the share of the vectors' variance that the decoded codes do not explain; `left` is the norm of
+    the latent's residual after each depth as a share of the latent's norm; `collisions` is the share of items in
+    excess of the distinct prefixes.
     """
 
     codes_NL: np.ndarray
@@ -49,11 +49,11 @@ class Look:
 
     @property
     def score(self) -> float:
-        """Higher is better: little unexplained, few collisions."""
+        """Higher is better: little unexplained variance, few collisions."""
         return -(self.unexplained + self.collisions[-1])
 
     def line(self) -> str:
-        """All of it in one line of progress."""
+        """All statistics as one progress line."""
         percent = lambda values: "/".join(f"{100 * v:.0f}" for v in values)  # noqa: E731
         return (
             f"used {percent(self.utilization)} %, unexplained {100 * self.unexplained:.1f} %, "
@@ -64,14 +64,14 @@ class Look:
 def fit_rqvae(
     settings: RQVAESettings, table: ItemTable, *, seed: int, checkpoint: CheckpointFile | None, progress: Progress
 ) -> RQVAENetwork:
-    """Start the codebooks from data, then train all of it together."""
+    """Initialise the codebooks from data, then train the whole network."""
     vectors_NI = table.vectors(settings.block)
     sample_NI = draw_sample(vectors_NI, settings.sample, seed, NAME)
-    # Twins would make centres that are equally near to everything: ties that rounding decides.
+    # Duplicates would make equal centres, and rounding would decide the ties.
     different_NI = np.unique(sample_NI, axis=0)
     sizes = tuple(min(size, len(different_NI)) for size in settings.codebooks)
     if sizes != settings.codebooks:
-        progress.line(f"rq-vae: {len(different_NI):,} different items, so codebooks are cut to {sizes}")
+        progress.line(f"rq-vae: {len(different_NI):,} different items, so codebooks are reduced to {sizes}")
     network = RQVAENetwork(vectors_NI.shape[1], settings.hidden, settings.latent, sizes)
     network.reset(weight_source(seed, NAME))
     network.measure(torch.from_numpy(sample_NI))
@@ -86,9 +86,10 @@ def fit_rqvae(
 
 @torch.no_grad()
 def start_books(network: RQVAENetwork, x_NI: torch.Tensor, seed: int, *, bounded: bool = False) -> None:
-    """k-means of the latents, then of what it leaves, depth by depth (TIGER, section 3.1, on more than a batch).
+    """k-means of the latents, then of the residuals, depth by depth (TIGER, section 3.1, on more than a batch).
 
-    `bounded` clusters have at least half of the mean size, 50 at most, and four times as much (LETTER's release).
+    `bounded` clusters hold at least half of the mean size (but at most 50) and at most four times that (LETTER's
+    release).
     """
     left_ND = network.encoder(network.enter(x_NI))
     for depth, book_KD in enumerate(network.books):
@@ -111,7 +112,7 @@ def start_books(network: RQVAENetwork, x_NI: torch.Tensor, seed: int, *, bounded
 
 @dataclass(eq=False)
 class RQVAETraining(VectorTraining):
-    """The RQ-VAE revives codes that no item takes."""
+    """Trains the RQ-VAE and revives codes that no item uses."""
 
     name: ClassVar[str] = NAME
     most_answers: ClassVar[int | None] = 20
@@ -121,16 +122,16 @@ class RQVAETraining(VectorTraining):
 
     @property
     def learner(self) -> torch.nn.Module:
-        """The network, and the terms where there are any."""
+        """The network, and the loss terms if there are any."""
         return torch.nn.ModuleList([self.network, *(term for _, term in self.terms)]) if self.terms else self.network
 
     def begin_epoch(self) -> None:
-        """Terms look at the codebooks as they are now."""
+        """Update the terms from the current codebooks."""
         for _, term in self.terms:
             term.begin(list(self.network.books))
 
     def loss(self, x_BI: torch.Tensor, rows_B: np.ndarray, share: float) -> torch.Tensor:
-        """Reconstruction, commitment and the terms; the same from the first step to the last."""
+        """Reconstruction, commitment and the terms, with constant weights."""
         entered_BI = self.network.enter(x_BI)
         found = self.network.quantize(self.network.encoder(entered_BI), self.settings.assign)
         total = self.network.loss_of(entered_BI, found, self.settings.commitment)
@@ -139,11 +140,11 @@ class RQVAETraining(VectorTraining):
         return total
 
     def look(self) -> Look:
-        """Codes and residuals of the items looked at."""
+        """Codes and residuals of the sample."""
         return look(self.network, self.looked_at_NI)
 
     def answer(self, *, early: bool) -> None:
-        """Revive while there is time to learn from it."""
+        """Revive codes while enough training is left to adapt to them."""
         if self.settings.revive and early:
             self.revive()
 
@@ -165,7 +166,7 @@ class RQVAETraining(VectorTraining):
 
 
 def look(network: RQVAENetwork, vectors_NI: np.ndarray) -> Look:
-    """Codes, residuals and how much of the vectors the codes explain."""
+    """Codes, residuals and the share of variance that the codes explain."""
     codes, residuals, error, whole = [], [], 0.0, 0.0
     for x_BI, found in quantized_blocks(network, vectors_NI):
         codes.append(found.codes_BL.numpy())
@@ -192,7 +193,7 @@ def _collisions(codes_NL: np.ndarray) -> float:
 
 
 def _different(rows_ND: np.ndarray, count: int) -> np.ndarray:
-    """The first rows that are not one another's twins, at most `count`."""
+    """The first distinct rows, at most `count`."""
     rows_ND = rows_ND[: 4 * count]
     _, first = np.unique(rows_ND.round(4), axis=0, return_index=True)
     return rows_ND[np.sort(first)[:count]]

@@ -1,7 +1,7 @@
 """An autoencoder with residual codebooks on its latent (Lee et al. 2022, arXiv 2203.01941; TIGER, section 3.1).
 
-Vectors in, codes out, and back. Blocks have one fixed shape, the last one padded, so an item alone or in company gets
-the same codes. Knows nothing of items, of training, nor how the codebooks begin.
+Vectors in, codes out, and back. Blocks have one fixed shape, the last one padded, so an item gets the same codes
+alone and in a batch. Knows nothing of items, training or the initialisation of codebooks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BLOCK = 512
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """Codes of a batch, the centres they stand for, and what was left before every depth and after the last."""
+    """Codes of a batch, their centres, and the residuals before every depth and after the last."""
 
     codes_BL: Tensor
     chosen_LBD: list[Tensor]
@@ -33,16 +33,15 @@ class Quantized:
 
     @property
     def through_BD(self) -> Tensor:
-        """Sums of the centres; straight through, their gradient reaches the encoder as if they were the latents."""
+        """Sums of the centres; their straight-through gradient reaches the encoder as if they were the latents."""
         return self.residuals_LBD[0] - self.residuals_LBD[-1].detach()
 
 
 class RQVAENetwork(nn.Module):
     """`hidden` layers to the latent and, mirrored, back; `sizes[d]` codes at depth d.
 
-    Inputs lose the catalogue's mean and are divided by one number, their spread: errors are then shares of the
-    variance, whatever encoder the vectors come from, and distances between items keep their proportions, which
-    a scale for each column would not.
+    Inputs are centred on the catalogue's mean and divided by one number, their spread. Errors are then shares of the
+    variance for any encoder, and distances between items keep their proportions, unlike with a scale per column.
     """
 
     mean: Tensor
@@ -60,7 +59,7 @@ class RQVAENetwork(nn.Module):
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
-        """Fresh layers that keep the variance of what goes through (He et al. 2015, arXiv 1502.01852, Eq. 10)."""
+        """Initialise layers to preserve the activations' variance (He et al. 2015, arXiv 1502.01852, Eq. 10)."""
         for side in (self.encoder, self.decoder):
             linear = [layer for layer in side if isinstance(layer, nn.Linear)]
             for layer in linear:
@@ -68,7 +67,7 @@ class RQVAENetwork(nn.Module):
                     layer.weight, nonlinearity="linear" if layer is linear[-1] else "relu", generator=generator
                 )
                 nn.init.zeros_(layer.bias)
-        # The first answer is the catalogue's mean, nearly: better than any that is made up.
+        # The first reconstruction is close to the catalogue's mean, which is better than a random one.
         linear[-1].weight.mul_(0.1)
 
     @torch.no_grad()
@@ -79,11 +78,11 @@ class RQVAENetwork(nn.Module):
         self.scale.copy_(spread if float(spread) > 0 else torch.ones(()))
 
     def enter(self, x_BI: Tensor) -> Tensor:
-        """Vectors as the encoder wants them."""
+        """Standardise vectors for the encoder."""
         return (x_BI - self.mean) / self.scale
 
     def quantize(self, z_BD: Tensor, assign: Sinkhorn | None = None) -> Quantized:
-        """A centre at every depth, each of what the ones before left: the nearest, or at some depths a balanced one."""
+        """A centre at every depth for the residual so far: the nearest, or at some depths a balanced assignment."""
         left, chosen, codes = [z_BD], [], []
         first_balanced = len(self.books) - (assign.depths if assign is not None else 0)
         for depth, book_KD in enumerate(self.books):
@@ -97,13 +96,13 @@ class RQVAENetwork(nn.Module):
         return Quantized(torch.stack(codes, 1), chosen, left)
 
     def loss(self, x_BI: Tensor, commitment: float) -> Tensor:
-        """The loss of a batch whose codes are the nearest."""
+        """The loss of a batch with nearest codes."""
         entered_BI = self.enter(x_BI)
         return self.loss_of(entered_BI, self.quantize(self.encoder(entered_BI)), commitment)
 
     def loss_of(self, x_BI: Tensor, found: Quantized, commitment: float) -> Tensor:
         """Mean squared reconstruction, codebook and commitment loss (TIGER, section 3.1, after van den Oord et al.
-        2017, arXiv 1711.00937, Eq. 3) of vectors as the encoder wants them."""
+        2017, arXiv 1711.00937, Eq. 3) of standardised vectors."""
         total: Tensor = F.mse_loss(self.decoder(found.through_BD), x_BI)
         for centre_BD, left_BD in zip(found.chosen_LBD, found.residuals_LBD):
             total = total + F.mse_loss(centre_BD, left_BD.detach())
@@ -111,30 +110,30 @@ class RQVAENetwork(nn.Module):
         return total
 
     def leave(self, total_BD: Tensor) -> Tensor:
-        """Sums of centres as vectors of the kind that came in."""
+        """Decode sums of centres to input vectors."""
         out: Tensor = self.decoder(total_BD) * self.scale + self.mean
         return out
 
 
 def nearest(r_BD: Tensor, book_KD: Tensor) -> Tensor:
-    """Nearest centre of every row; the first of equals."""
+    """Nearest centre of every row; the first one on ties."""
     return _distances(r_BD, book_KD).argmin(1)
 
 
 def balanced(r_BD: Tensor, book_KD: Tensor, assign: Sinkhorn) -> Tensor:
-    """A centre for every row such that all centres are taken about equally often in the batch."""
+    """A centre for every row such that all centres are used about equally often in the batch."""
     own_B1 = r_BD.square().sum(1, keepdim=True)
     costs_BK = (own_B1 + _distances(r_BD, book_KD)).numpy()
     return torch.from_numpy(balanced_columns(costs_BK, epsilon=assign.epsilon, iterations=assign.iterations))
 
 
 def _distances(r_BD: Tensor, book_KD: Tensor) -> Tensor:
-    """Squared distances of rows to centres, less the square of the row. Shape: (rows, centres)."""
+    """Squared distances of rows to centres, minus the row's squared norm. Shape: (rows, centres)."""
     return book_KD.square().sum(1) - 2 * r_BD @ book_KD.T
 
 
 def quantized_blocks(network: RQVAENetwork, vectors_NI: np.ndarray) -> Iterator[tuple[Tensor, Quantized]]:
-    """Blocks of the input as the encoder sees it, and what became of them; rows are read as they are needed."""
+    """Blocks of standardised input and their quantised results; rows are read on demand."""
     padded = np.zeros((BLOCK, network.inputs), dtype=np.float32)
     for start in range(0, len(vectors_NI), BLOCK):
         part = vectors_NI[start : start + BLOCK]
@@ -154,20 +153,20 @@ def encode(network: RQVAENetwork, vectors_NI: np.ndarray) -> Ragged:
 
 
 def latents(network: RQVAENetwork, vectors_NI: np.ndarray) -> np.ndarray:
-    """What is quantised of every row. Shape: (items, D)."""
+    """The latent vector of every row. Shape: (items, D)."""
     parts = [found.residuals_LBD[0].numpy() for _, found in quantized_blocks(network, vectors_NI)]
     return np.concatenate([np.zeros((0, network.books[0].shape[1]), dtype=np.float32), *parts])
 
 
 @torch.no_grad()
 def balanced_codes(network: RQVAENetwork, latents_ND: np.ndarray, assign: Sinkhorn) -> Ragged:
-    """Codes of all rows together, at the last depths such that all codes are taken about equally often."""
+    """Codes of all rows, chosen jointly: at the last depths all codes are used about equally often."""
     found = network.quantize(torch.from_numpy(latents_ND), assign)
     return Ragged.from_dense(found.codes_BL.to(torch.int32).numpy())
 
 
 def last_distances(network: RQVAENetwork, vectors_NI: np.ndarray) -> np.ndarray:
-    """Squared distances of what the earlier depths leave of the latent to the last codebook. Shape: (items, K)."""
+    """Squared distances from the latent's residual before the last depth to the last codebook. Shape: (items, K)."""
     book_KD = network.books[-1]
     parts = [np.zeros((0, len(book_KD)), dtype=np.float32)]
     for _, found in quantized_blocks(network, vectors_NI):
@@ -178,7 +177,7 @@ def last_distances(network: RQVAENetwork, vectors_NI: np.ndarray) -> np.ndarray:
 
 
 def decode(network: RQVAENetwork, codes: Ragged) -> np.ndarray:
-    """Vectors that codes stand for; an id may be cut short. Shape: (items, inputs)."""
+    """Vectors that the codes represent; ids may be truncated. Shape: (items, inputs)."""
     dense_NL = codes.dense()
     out = np.empty((len(codes), network.inputs), dtype=np.float32)
     for start in range(0, len(codes), BLOCK):
@@ -192,7 +191,7 @@ def decode(network: RQVAENetwork, codes: Ragged) -> np.ndarray:
 
 
 def load_network(hidden: Sequence[int], latent: int, state: Mapping[str, np.ndarray]) -> RQVAENetwork:
-    """A network from its saved arrays, which know how large the codebooks became."""
+    """Rebuild a network from its saved arrays, which also give the codebook sizes."""
     sizes = [len(state[f"books.{d}"]) for d in itertools.takewhile(lambda d: f"books.{d}" in state, range(99))]
     tensors = {name: torch.tensor(array) for name, array in state.items()}
     return load_weights(lambda: RQVAENetwork(len(state["mean"]), hidden, latent, sizes), tensors).requires_grad_(False)

@@ -12,7 +12,7 @@ from capsid.train.options import Training
 
 
 def rqvae_training() -> Training:
-    """A minute and a half on one core for twelve thousand items. No averaging, since codes may be revived."""
+    """Takes 90 seconds on one core for 12,000 items. No averaging, since codes may be revived."""
     return Training(
         steps=4_500,
         batch_size=256,
@@ -45,11 +45,11 @@ class RQVAESettings:
     )
     terms: tuple[CodeTerm, ...] = setting((), "Loss terms on the codes, beside reconstruction and commitment.")
     start: Literal["k-means", "bounded"] = setting(
-        "k-means", "How codebooks begin: k-means of the latents, or k-means with clusters of bounded size."
+        "k-means", "Initialisation of the codebooks: k-means of the latents, or k-means with clusters of bounded size."
     )
-    revive: bool = setting(True, "Whether codes that no item takes start anew between epochs.")
+    revive: bool = setting(True, "Whether codes that no item uses are re-seeded between epochs.")
     training: Training = setting(factory=rqvae_training, about="How encoder, codebooks and decoder train.")
-    sample: int = setting(65_536, "How many items the start and the validation look at, at most.", least=1)
+    sample: int = setting(65_536, "Largest number of items used for initialisation and validation.", least=1)
     block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
 
     def __post_init__(self) -> None:

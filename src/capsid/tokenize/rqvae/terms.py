@@ -1,4 +1,4 @@
-"""Loss terms on the codes of an RQ-VAE, beside reconstruction. Values of a recipe; their modules are loaded late."""
+"""Loss terms on the codes of an RQ-VAE, beside reconstruction. Settings only; their modules are imported on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CodeTerm(Protocol):
     weight: float
 
     def bind(self, table: ItemTable, sizes: tuple[int, ...], latent: int) -> BoundCodeTerm:
-        """The term of these items, for codebooks of these sizes and that width."""
+        """The term for these items, with codebooks of these sizes and this width."""
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -27,7 +27,7 @@ class CollaborativeMatch:
     """Quantised latents find their own item's behaviour vector within the batch (LETTER, arXiv 2405.07314, Eq. 2).
 
     Scores are plain inner products, so the length of the behaviour vectors sets their temperature. Items without
-    behaviour take no part.
+    behaviour are skipped.
     """
 
     kind: ClassVar[str] = "collaborative-match"
@@ -38,7 +38,7 @@ class CollaborativeMatch:
         check_settings(self)
 
     def bind(self, table: ItemTable, sizes: tuple[int, ...], latent: int) -> BoundCodeTerm:
-        """The behaviour of these items; refuses a block of another width or without any behaviour."""
+        """The term for these items' behaviour; refuses a block of another width or without any behaviour."""
         from capsid.tokenize.rqvae.bound_terms import BoundMatch
 
         return BoundMatch(table.vectors(self.block), self.block, latent)
@@ -46,9 +46,9 @@ class CollaborativeMatch:
 
 @dataclass(kw_only=True, frozen=True)
 class CodeDiversity:
-    """Each chosen code is drawn to another code of its group and away from all others (LETTER, Eq. 4).
+    """Each chosen code is pulled towards another code of its group and pushed from all others (LETTER, Eq. 4).
 
-    Groups are clusters of a codebook's vectors, of bounded size and made anew every epoch.
+    Groups are clusters of a codebook's vectors, of bounded size and recomputed every epoch.
     """
 
     kind: ClassVar[str] = "code-diversity"
@@ -61,7 +61,7 @@ class CodeDiversity:
         check_settings(self)
 
     def bind(self, table: ItemTable, sizes: tuple[int, ...], latent: int) -> BoundCodeTerm:
-        """Groups to be made of codebooks of these sizes."""
+        """The term for codebooks of these sizes."""
         from capsid.tokenize.rqvae.bound_terms import BoundDiversity
 
         return BoundDiversity(sizes, self.groups, self.least, self.most)

@@ -1,7 +1,7 @@
 """The RQ-VAE tokenizer of TIGER (Rajput et al. 2023, arXiv 2305.05065, section 3.1): item vectors to L codes each.
 
-A suffix that tells colliding items apart is no matter of the tokenizer but of the collision policy. The network, and
-torch with it, is loaded when it is needed.
+The collision policy, not the tokenizer, adds a suffix to colliding items. The network and torch are imported on
+demand.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RQVAE(RQVAESettings):
         return self
 
     def encode(self, table: ItemTable) -> Ragged:
-        """Nearest code of the latent, then of what is left of it, depth by depth."""
+        """Nearest code of the latent, then of its residual, depth by depth."""
         from capsid.tokenize.rqvae.network import encode
 
         network, vectors = self._fitted(), table.vectors(self.block)
@@ -54,7 +54,7 @@ class RQVAE(RQVAESettings):
         return encode(network, vectors)
 
     def assign_catalogue(self, table: ItemTable) -> Ragged:
-        """Balanced codes over the whole catalogue where the settings ask for that, nearest ones otherwise."""
+        """Balanced codes over the whole catalogue if the settings ask for them, nearest codes otherwise."""
         from capsid.tokenize.rqvae.network import balanced_codes
 
         if self.assign is None or not self.assign.catalogue:
@@ -62,31 +62,31 @@ class RQVAE(RQVAESettings):
         return balanced_codes(self._fitted(), self.latents(table.vectors(self.block)), self.assign)
 
     def latents(self, vectors_NI: np.ndarray) -> np.ndarray:
-        """What the encoder makes of the items' vectors."""
+        """The encoder's latents of the items' vectors."""
         from capsid.tokenize.rqvae.network import latents
 
         return latents(self._fitted(), vectors_NI)
 
     def with_books(self, books: Sequence[np.ndarray]) -> RQVAE:
-        """The same with other codebooks; encoder and decoder stay."""
+        """A copy with other codebooks and the same encoder and decoder."""
         state = {**self.state(), **{f"books.{depth}": book for depth, book in enumerate(books)}}
         return replace(self).load_state(state)
 
     def last_costs(self, table: ItemTable) -> Costs:
-        """Squared distances, in the latent space, of what the earlier depths leave to the last codebook."""
+        """Squared distances, in latent space, from the residuals of the earlier depths to the last codebook."""
         from capsid.tokenize.rqvae.network import last_distances
 
         network, vectors = self._fitted(), table.vectors(self.block)
         return lambda rows: last_distances(network, np.asarray(vectors[rows]))
 
     def decode(self, codes: Ragged) -> np.ndarray:
-        """What the decoder makes of the sum of the codes."""
+        """The decoded sum of the codes' centres."""
         from capsid.tokenize.rqvae.network import decode
 
         return decode(self._fitted(), codes)
 
     def centres(self) -> tuple[np.ndarray, ...]:
-        """The codebooks as they are: as wide as the latent, not as the vectors."""
+        """The codebooks, which have the width of the latent, not of the vectors."""
         return tuple(book.detach().numpy() for book in self._fitted().books)
 
     def state(self) -> dict[str, np.ndarray]:
@@ -94,7 +94,7 @@ class RQVAE(RQVAESettings):
         return {name: tensor.numpy() for name, tensor in self._fitted().state_dict().items()}
 
     def load_state(self, state: dict[str, np.ndarray]) -> RQVAE:
-        """Arrays as saved."""
+        """Restore the saved arrays."""
         from capsid.tokenize.rqvae.network import load_network
 
         self.network_ = load_network(self.hidden, self.latent, state)
