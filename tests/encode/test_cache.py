@@ -101,7 +101,7 @@ def test_a_damaged_entry_is_computed_again(damage: str, tmp_path: Path, table: I
     watcher = Watcher()
     _, again = encode_items(HashingEncoder(), table, cache=tmp_path, progress=watcher)
     assert transforms == ["hashing", "hashing"]
-    assert any("damaged and are computed again" in line for line in watcher.lines)
+    assert any("damaged and will be recomputed" in line for line in watcher.lines)
     np.testing.assert_array_equal(again, vectors)
     encode_items(HashingEncoder(), table, cache=tmp_path)
     assert len(transforms) == 2, "the repaired entry serves again"
@@ -112,7 +112,7 @@ def test_a_cache_that_cannot_be_written_costs_no_run(table: ItemTable, tmp_path:
     watcher = Watcher()
     _, vectors = encode_items(HashingEncoder(), table, cache=tmp_path / "file", progress=watcher)
     assert vectors.any()
-    assert any("could not be kept" in line for line in watcher.lines)
+    assert any("could not be cached" in line for line in watcher.lines)
 
 
 def test_no_cache_writes_nothing(table: ItemTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

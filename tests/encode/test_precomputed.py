@@ -77,7 +77,7 @@ def test_npy_in_item_order_needs_no_ids(tmp_path: Path) -> None:
 
 def test_wrong_count_without_ids(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", VECTORS[:-1])
-    with pytest.raises(DataError, match=r"23 rows for 24 items and says no ids \(hint: .*v.ids.txt"):
+    with pytest.raises(DataError, match=r"23 rows for 24 items and no ids \(hint: .*v.ids.txt"):
         fit(tmp_path / "v.npy")
 
 
@@ -108,7 +108,7 @@ def test_unknown_ids_are_told_and_serve_new_items(tmp_path: Path) -> None:
     extra = np.ones((len(later), 4), dtype=np.float32)
     np.savez(tmp_path / "v.npz", vectors=np.concatenate([VECTORS, extra]), ids=np.array([*IDS, *later.items]))
     encoder = PrecomputedEncoder(path=str(tmp_path / "v.npz")).fit(table, progress=watcher)
-    assert any("4 of 28 vectors belong to no item" in line for line in watcher.lines)
+    assert any("4 of 28 vectors match no item" in line for line in watcher.lines)
     np.testing.assert_array_equal(encoder.transform(later), extra)
 
 
@@ -150,7 +150,7 @@ def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
 def test_no_file_and_wrong_ending(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no file"):
         fit(tmp_path / "v.npy")
-    with pytest.raises(DataError, match="no file of vectors"):
+    with pytest.raises(DataError, match="not a file of vectors"):
         fit(tmp_path / "v.csv")
     with pytest.raises(DataError, match="there is no file"):
         PrecomputedEncoder(path=str(tmp_path / "v.npy")).cache_key(make_table())

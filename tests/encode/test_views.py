@@ -78,7 +78,7 @@ def test_configuration() -> None:
 @pytest.mark.parametrize("name", ["item", "learnt", "", "Big", "a/b", "..", "facts"])
 def test_names_that_cannot_be(name: str) -> None:
     others: tuple[tuple[str, Any], ...] = (("facts", TEXT), (name, CollaborativeEncoder()))
-    with pytest.raises(ConfigError, match=r"views.others must have names of their own, got"):
+    with pytest.raises(ConfigError, match=r"views.others needs a valid, unused name for each view, got"):
         Views(item=TEXT, others=others)
 
 

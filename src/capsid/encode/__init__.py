@@ -1,4 +1,4 @@
-"""Item -> vector: text, hashed text, collaborative, attributes, a user's own matrix, and several of them joined.
+"""Item encoders: text, hashed text, collaborative, attributes, a user's own matrix, and joined encoders.
 
-Import the module you need; this package file stays empty so that naming an encoder loads nothing heavy.
+Import the module you need. This package file stays empty so that importing one encoder loads nothing heavy.
 """

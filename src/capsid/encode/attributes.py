@@ -1,6 +1,6 @@
-"""Vectors of the items' attributes (categories, brand, ...): rare values count more, then truncated SVD.
+"""Vectors of the items' attributes (categories, brand, ...): idf-weighted values, then truncated SVD.
 
-Knows values as names, not their meaning: a number counts as a name too, so bin prices before using them here.
+Values are treated as names. Numbers are names too, so bin prices before using them here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 
-# A column of strings is taken for an attribute when its values repeat: titles and descriptions hardly do.
+# A column of strings counts as an attribute if its values repeat; titles and descriptions rarely repeat.
 DISTINCT_SHARE = 0.5
 
 
@@ -32,7 +32,7 @@ DISTINCT_SHARE = 0.5
 class AttributeEncoder:
     """Multi-hot values of columns, idf-weighted and reduced to their principal axes.
 
-    Works on new items; one whose values were all unknown at `fit`, or that has none, gets zeros.
+    Works for new items. An item without values, or with only values unknown at `fit`, gets zeros.
     """
 
     kind: ClassVar[str] = "attributes"
@@ -42,7 +42,7 @@ class AttributeEncoder:
         (), "Columns to read; empty: every list column and every text column whose values repeat."
     )
     dim: int = setting(64, "Width of the vectors.", least=1)
-    min_items: int = setting(2, "Values that fewer items have are left out.", least=1)
+    min_items: int = setting(2, "Values of fewer items than this are ignored.", least=1)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -54,11 +54,11 @@ class AttributeEncoder:
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Self:
-        """Choose the values worth a feature, weigh them by rarity, find the leading directions."""
+        """Choose the values to use as features, weight them by idf, and find the leading directions."""
         require_items(table)
         columns = choose_columns(table, self.columns)
         found = Counter(feature for features in _features(table, columns) for feature in features)
-        # What every item has tells none apart: its weight log(N / df) would be zero.
+        # A value of all items carries no information: its weight log(N / df) would be zero.
         kept = sorted(feature for feature, n in found.items() if self.min_items <= n < len(table))
         if not kept:
             raise DataError(
@@ -72,7 +72,7 @@ class AttributeEncoder:
         return self
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
-        """Weighted values on the learnt directions. Shape: (items, at most dim)."""
+        """Weighted values projected on the learnt directions. Shape: (items, at most dim)."""
         axes_VD = fitted(self.axes_, self)
         return np.asarray(self._weighted(table) @ axes_VD, dtype=np.float32)
 
@@ -86,7 +86,7 @@ class AttributeEncoder:
         }
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Take over a saved state."""
+        """Restore a saved state."""
         self.columns_ = tuple(unpack_strings(take(state, "columns")))
         self.values_ = {feature: i for i, feature in enumerate(unpack_strings(take(state, "values")))}
         self.idf_, self.axes_ = take(state, "idf"), take(state, "axes")
@@ -98,7 +98,7 @@ class AttributeEncoder:
         return fingerprint(self, self.version, content_hash(table.items, features), seed)
 
     def _weighted(self, table: ItemTable) -> sp.csr_matrix:
-        """Multi-hot times idf, rows of length one or zero. Shape: (items, values)."""
+        """Multi-hot times idf, rows of norm one or zero. Shape: (items, values)."""
         values, idf_V = fitted(self.values_, self), fitted(self.idf_, self)
         known = Ragged.from_rows(
             (sorted({values[f] for f in features if f in values}) for features in _features(table, self.columns_)),
@@ -132,7 +132,7 @@ def _looks_like_attribute(series: pl.Series) -> bool:
 
 
 def _features(table: ItemTable, columns: Iterable[str]) -> list[list[str]]:
-    """`column=value` of each item; columns that a table of new items lacks say nothing."""
+    """`column=value` of each item; columns missing from a table of new items are skipped."""
     present = [(c, table.attributes[c].to_list()) for c in columns if c in table.attributes.columns]
     return [[f"{c}={v}" for c, values in present for v in _flat(values[i])] for i in range(len(table))]
 

@@ -1,6 +1,6 @@
-"""What every item encoder promises, and the checks that its vectors pass.
+"""The item encoder protocol, and the checks that every encoder's vectors pass.
 
-A row of zeros means "no evidence of this item" for every encoder; nothing here knows a concrete encoder or a file.
+For every encoder, a row of zeros means "no evidence of this item". Knows no concrete encoder and no files.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class ItemEncoder(Protocol):
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Self:
-        """Learn whatever the vectors need from the catalogue and its training histories.
+        """Learn from the catalogue and its training histories.
 
         Long training resumes from `checkpoint` if it exists.
         """
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
-        """Vectors in the order of the table, float32, finite; a zero row: no evidence. Shape: (items, d)."""
+        """Finite float32 vectors in table order; a zero row means no evidence. Shape: (items, d)."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """All that `fit` learnt, as plain arrays."""
+        """Everything that `fit` learnt, as plain arrays."""
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Take over what `state` returned."""
+        """Restore what `state` returned."""
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
-        """Changes when anything does that this encoder's vectors of this table depend on, and only then."""
+        """A hash of everything that this encoder's vectors of this table depend on."""
 
 
 def fresh(part: T) -> T:
@@ -55,22 +55,22 @@ def fresh(part: T) -> T:
 
 
 def fitted(value: T | None, owner: Any) -> T:
-    """A learnt attribute that must be there by now."""
+    """A learnt attribute; raises if the owner is not fitted."""
     if value is None:
         raise NotFittedError(f"{type(owner).__name__} is not fitted", hint="call fit first")
     return value
 
 
 def require_items(table: ItemTable) -> None:
-    """Nothing can be learnt from an empty catalogue."""
+    """Refuse an empty catalogue."""
     if not len(table):
         raise DataError("the item table has no items", hint="check the dataset with `capsid data check`")
 
 
 def l2_normalise(vectors_ND: np.ndarray) -> np.ndarray:
-    """Rows of length one; rows of zeros stay zeros. Shape: (items, d)."""
+    """Scale rows to norm one; zero rows stay zero. Shape: (items, d)."""
     vectors_ND = np.asarray(vectors_ND)
-    # Dividing by the largest entry first keeps the squares of tiny and huge rows inside the number range.
+    # Dividing by the largest entry first keeps the squares of tiny and huge rows from under- or overflowing.
     largest_N1 = np.abs(vectors_ND).max(axis=1, keepdims=True, initial=0.0)
     scaled_ND = vectors_ND / np.where(largest_N1 > 0, largest_N1, 1)
     norms_N1 = np.linalg.norm(scaled_ND, axis=1, keepdims=True)
@@ -78,14 +78,14 @@ def l2_normalise(vectors_ND: np.ndarray) -> np.ndarray:
 
 
 def has_evidence(vectors_ND: np.ndarray) -> np.ndarray:
-    """Which rows say anything. Shape: (items,)."""
+    """Mask of the rows that are not all zeros. Shape: (items,)."""
     return np.any(vectors_ND != 0, axis=1)
 
 
 def check_vectors(
     vectors_ND: np.ndarray, items: Sequence[str], *, dim: int | None = None, allow_zero: bool = False
 ) -> None:
-    """Refuse vectors that are no matrix of `dim` columns with a finite (and, unless allowed, non-zero) row per item."""
+    """Require a matrix of `dim` columns with one finite row per item, and no zero rows unless they are allowed."""
     if vectors_ND.ndim != 2 or not np.issubdtype(vectors_ND.dtype, np.number):
         raise DataError(f"vectors must be a matrix of numbers, got {vectors_ND.dtype} of shape {vectors_ND.shape}")
     if len(vectors_ND) != len(items):
@@ -112,12 +112,12 @@ def first_ids(rows: np.ndarray, items: Sequence[str], limit: int = 5) -> str:
 
 
 def pack_strings(strings: Iterable[str]) -> np.ndarray:
-    """Strings as one array of bytes: fixed-width unicode arrays would pay the longest id for every item."""
+    """Strings as one array of bytes: a fixed-width unicode array would take the longest id's size for every item."""
     return np.frombuffer(json.dumps(list(strings), ensure_ascii=False).encode(), dtype=np.uint8)
 
 
 def unpack_strings(packed: np.ndarray) -> list[str]:
-    """What `pack_strings` packed."""
+    """Undo `pack_strings`."""
     try:
         return [str(s) for s in json.loads(packed.tobytes().decode())]
     except (UnicodeDecodeError, json.JSONDecodeError, TypeError) as error:
@@ -132,12 +132,12 @@ def take(state: Mapping[str, np.ndarray], name: str) -> np.ndarray:
 
 
 def below(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """The arrays whose names begin with `prefix`, without it: the state of one part of several."""
+    """The arrays whose names begin with `prefix`, with the prefix removed: the state of one part."""
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
 
 class RemembersVectors:
-    """What encoders share that hold one vector for every item they know: the check of settings and the learnt state."""
+    """Base of encoders with one stored vector per known item: checks settings and keeps the learnt state."""
 
     items_: Vocabulary | None
     vectors_: np.ndarray | None
@@ -152,13 +152,13 @@ class RemembersVectors:
         return {"items": pack_strings(fitted(self.items_, self)), "vectors": fitted(self.vectors_, self)}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Take over a saved state."""
+        """Restore a saved state."""
         self.items_ = Vocabulary(unpack_strings(take(state, "items")))
         self.vectors_ = take(state, "vectors")
         return self
 
     def remembered(self, items: Sequence[str]) -> np.ndarray:
-        """Vectors by item id, zeros for items that are not known. Shape: (items, d)."""
+        """Vectors by item id; zeros for unknown items. Shape: (items, d)."""
         vectors_ND = fitted(self.vectors_, self)
         numbers = fitted(self.items_, self).numbers(items, missing="negative")
         return np.where((numbers >= 0)[:, None], vectors_ND[numbers], np.float32(0.0))

@@ -1,7 +1,7 @@
-"""Encode a catalogue, or take the vectors of an earlier run: one folder for each encoder, data and seed.
+"""Encode a catalogue, or reuse the vectors of an earlier run: one folder per encoder, data and seed.
 
-Parts of a joined encoder and views are kept on their own, so that the slow text block serves every recipe and every
-split.
+Views and the parts of a joined encoder are cached separately, so that all recipes and splits share the slow text
+vectors.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def encode_items(
     progress: Progress = silent,
     cache: Path | Literal["default"] | None = "default",
 ) -> tuple[E, np.ndarray]:
-    """A fitted copy of `encoder` and the table's vectors, those of the main view where it has several.
+    """A fitted copy of `encoder` and the table's vectors (of the main view if it has several).
 
-    As `encode_blocks`. Shape: (items, d).
+    Works like `encode_blocks`. Shape: (items, d).
     """
     copy, blocks = encode_blocks(encoder, table, seed=seed, progress=progress, cache=cache)
     return cast(E, copy), blocks[MAIN]
@@ -57,7 +57,7 @@ def encode_blocks(
 ) -> tuple[ItemEncoder, dict[str, np.ndarray]]:
     """A fitted copy of `encoder` and all its views, computed or from the cache (None: neither read nor write).
 
-    Rows of zeros, of which no part of the encoder has evidence, are reported, not refused. Shapes: (items, d).
+    Zero rows (items for which no part of the encoder has evidence) are reported, not refused. Shapes: (items, d).
     """
     root = cache_home() / "stages" / "vectors" if cache == "default" else cache
     copy: ItemEncoder
@@ -101,9 +101,9 @@ def _encode(encoder: E, table: ItemTable, seed: int, progress: Progress, root: P
 
 @contextlib.contextmanager
 def _checkpoint(folder: Path | None) -> Iterator[CheckpointFile | None]:
-    """A file beside the folder that is to be, for a fit to resume from; removed when the fit is done.
+    """A checkpoint file next to the future folder, for a fit to resume from; removed when the fit ends.
 
-    None without a cache, and while another process fits the same: two must not write one file.
+    None without a cache, or while another process runs the same fit: only one process may write the file.
     """
     if folder is None:
         yield None
@@ -112,7 +112,7 @@ def _checkpoint(folder: Path | None) -> Iterator[CheckpointFile | None]:
     with contextlib.ExitStack() as stack:
         try:
             alone = stack.enter_context(held(file.beside("lock").path, wait=False))
-        except OSError:  # a cache that cannot be written costs time, not the run
+        except OSError:  # the run continues without a cache
             alone = False
         yield file if alone else None
         if alone:
@@ -120,7 +120,7 @@ def _checkpoint(folder: Path | None) -> Iterator[CheckpointFile | None]:
 
 
 def _load(encoder: E, table: ItemTable, folder: Path, progress: Progress) -> tuple[E, np.ndarray] | None:
-    """What the folder holds; a damaged one is removed, because the vectors can always be computed again."""
+    """The folder's content; a damaged folder is removed, because the vectors can be recomputed."""
     if not folder.exists():
         return None
     try:
@@ -129,17 +129,17 @@ def _load(encoder: E, table: ItemTable, folder: Path, progress: Progress) -> tup
         check_vectors(vectors_ND, table.items, allow_zero=True)
         return fresh(encoder).load_state(load_arrays(folder / "state.npz")), vectors_ND
     except (ArtifactError, DataError, KeyError) as error:
-        progress.line(f"the cached {encoder.kind} vectors are damaged and are computed again: {error}")
+        progress.line(f"the cached {encoder.kind} vectors are damaged and will be recomputed: {error}")
         shutil.rmtree(folder, ignore_errors=True)
         return None
 
 
 def _store(encoder: ItemEncoder, vectors_ND: np.ndarray, folder: Path, progress: Progress) -> None:
-    """Keep the result; a cache that cannot be written costs time, not the run."""
+    """Cache the result; if that fails, the run continues."""
     try:
         with new_folder(folder, kind=KIND) as new:
             save_arrays(new / "vectors.npz", {"vectors": vectors_ND})
             save_arrays(new / "state.npz", encoder.state())
             write_json(new / "encoder.json", to_dict(encoder))
     except (ArtifactError, OSError) as error:
-        progress.line(f"the {encoder.kind} vectors could not be kept in the cache: {error}")
+        progress.line(f"the {encoder.kind} vectors could not be cached: {error}")

@@ -1,6 +1,6 @@
-"""Vectors of what was taken together: windowed co-occurrence in training histories, positive PMI, truncated SVD.
+"""Vectors from windowed co-occurrence in training histories: positive PMI, then truncated SVD.
 
-Reads the table's training sequences and nothing else. Items without training co-occurrence, new ones too, get zeros.
+Reads only the table's training sequences. Items without training co-occurrence, including new ones, get zeros.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class CollaborativeEncoder(RemembersVectors):
     version: ClassVar[int] = 1
 
     dim: int = setting(64, "Width of the vectors.", least=1)
-    window: int = setting(5, "Items of a sequence that are at most this far apart count as taken together.", least=1)
+    window: int = setting(5, "Items of a sequence that are at most this far apart co-occur.", least=1)
     decay: Literal["harmonic", "none"] = setting(
-        "harmonic", "Whether pairs count less the further apart they are: 1 over the distance, or all the same."
+        "harmonic", "Weight of a pair by its distance: 1 over the distance, or equal for all pairs."
     )
     smoothing: float = setting(
         0.75, "Exponent of the context counts; below 1 it lowers the PMI of rare items.", least=0
@@ -43,7 +43,7 @@ class CollaborativeEncoder(RemembersVectors):
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Self:
-        """Count, weigh and factorise the training histories."""
+        """Count co-occurrences in the training histories, weight them and factorise."""
         require_items(table)
         counts_NN = cooccurrence(table.sequences, len(table), window=self.window, decay=self.decay)
         if counts_NN.nnz == 0:
@@ -56,13 +56,13 @@ class CollaborativeEncoder(RemembersVectors):
         # U S^p: p = 1/2 serves similarity better than the proper factors (Levy, Goldberg and Dagan 2015, section 3.3).
         vectors_ND = left_ND * values_D**self.power
         norms_N = np.linalg.norm(vectors_ND, axis=1)
-        # A row that the leading components do not reach holds rounding only; scaled to length one it would be noise.
+        # A row outside the leading components holds only rounding errors; scaled to norm one it would be noise.
         vectors_ND[norms_N < 1e-6 * norms_N.max(initial=0.0)] = 0.0
         self.items_, self.vectors_ = table.items, vectors_ND.astype(np.float32)
         return self
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
-        """The learnt vectors by item id; zeros for what training did not see. Shape: (items, dim)."""
+        """The learnt vectors by item id; zeros for items unseen in training. Shape: (items, dim)."""
         return self.remembered(table.items)
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
@@ -71,7 +71,7 @@ class CollaborativeEncoder(RemembersVectors):
 
 
 def cooccurrence(sequences: Ragged, items: int, *, window: int, decay: str = "harmonic") -> sp.csr_matrix:
-    """How often two different items stand at most `window` apart, nearer ones counting more. Shape: (items, items)."""
+    """Counts of two different items at most `window` apart, weighted by distance. Shape: (items, items)."""
     row_of = sequences.row_numbers
     total = sp.csr_matrix((items, items), dtype=np.float64)
     for distance in range(1, window + 1):

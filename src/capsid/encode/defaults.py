@@ -1,4 +1,4 @@
-"""The vectors that recipes for recommendation start from."""
+"""The default item vectors of recommendation recipes."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from capsid.encode.text import TextEncoder
 
 
 def default_encoder() -> JoinedEncoder:
-    """Text joined with collaborative, equally weighted; items unseen in training are placed by their text."""
+    """Text and collaborative vectors, joined with equal weights; items unseen in training are placed by their text."""
     return JoinedEncoder(parts=(TextEncoder(), CollaborativeEncoder()))

@@ -1,6 +1,6 @@
-"""Vectors of the items' text without any model: hashed words and letter sequences, weighted by rarity, projected.
+"""Vectors of the items' text without a model: hashed word and letter n-grams, idf-weighted and projected.
 
-Quick and free of dependencies, for tests, CI and a first look. Knows which words look alike, not what they mean.
+Fast and free of dependencies, for tests, CI and first experiments. Captures spelling, not meaning.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(kw_only=True)
 class HashingEncoder:
-    """Word and letter n-grams hashed to buckets, idf-weighted, then a random projection with signs.
+    """Word and letter n-grams hashed to buckets, idf-weighted, then a random sign projection.
 
-    The seed of `fit` does not matter. An item without any text gets zeros.
+    The seed of `fit` has no effect. An item without any text gets zeros.
     """
 
     kind: ClassVar[str] = "hashing"
@@ -42,7 +42,7 @@ class HashingEncoder:
     words: int = setting(2, "Longest word n-gram; 0: no words.", least=0)
     letters: tuple[int, ...] = setting((3, 4), "Lengths of letter n-grams; empty: no letters.", least=1)
     buckets: int = setting(1 << 15, "How many buckets n-grams are hashed to.", least=1)
-    salt: int = setting(0, "Another number draws another projection.")
+    salt: int = setting(0, "Seed of the projection.")
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -65,7 +65,7 @@ class HashingEncoder:
         return self
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
-        """Hash, weigh, project; works for new items. Shape: (items, dim)."""
+        """Hash, weight and project; works for new items. Shape: (items, dim)."""
         counts_NB = self._count(item_texts(table, fitted(self.fields_, self)))
         counts_NB.data = np.sqrt(counts_NB.data)
         weighted_NB = counts_NB.multiply(fitted(self.idf_, self)[None, :]).tocsr()
@@ -77,7 +77,7 @@ class HashingEncoder:
         return {"fields": pack_strings(fitted(self.fields_, self)), "idf": fitted(self.idf_, self)}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Take over a saved state."""
+        """Restore a saved state."""
         self.fields_ = tuple(unpack_strings(take(state, "fields")))
         self.idf_ = take(state, "idf")
         return self
@@ -93,7 +93,7 @@ class HashingEncoder:
         indices: list[int] = []
         ends = [0]
         for text in texts:
-            # A text of punctuation alone is still a text: it stands for itself.
+            # A text of punctuation alone is still a text: the whole text is its only feature.
             words = _WORD.findall(text.lower()) or ([text] if text else [])
             for word in words:
                 if word not in of_word:

@@ -1,6 +1,6 @@
-"""Several encoders' vectors as one: each block centred, reduced, set to length one and weighted; then PCA to `dim`.
+"""Several encoders' vectors as one: each block centred, reduced, scaled to norm one and weighted; then PCA to `dim`.
 
-Treats any number of parts alike and asks only whether a part has evidence of an item (a row that is not all zeros).
+Treats all parts alike and checks only whether a part has evidence of an item (a non-zero row).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from capsid.settings import check_settings, setting
 
 @dataclass(kw_only=True)
 class JoinedEncoder:
-    """Parts side by side. All projections are learnt on the catalogue, so that new items land in the same space."""
+    """Concatenated parts. All projections are learnt on the catalogue, so that new items share its space."""
 
     kind: ClassVar[str] = "joined"
     version: ClassVar[int] = 1
@@ -41,16 +41,16 @@ class JoinedEncoder:
         about="The encoders to join, for example text and collaborative.", count=(1, None)
     )
     weights: tuple[float, ...] = setting(
-        (), "Weight of each part's block; empty: all the same. Leave a part out instead of giving it 0.", above=0
+        (), "Weight of each part's block; empty: equal weights. Omit a part instead of giving it weight 0.", above=0
     )
-    block_dim: int = setting(64, "Width that each part is reduced to first; 0: blocks stay as they are.", least=0)
+    block_dim: int = setting(64, "Width that each part is centred and reduced to first; 0: neither.", least=0)
     dim: int = setting(128, "Width of the joined vectors.", least=1)
     whiten: bool = setting(False, "Whether the joined axes get equal variance.")
     missing: Literal["predict", "zero"] = setting(
         "predict",
-        "What stands for a block that an item has no evidence for: a ridge regression on its other blocks, or zeros.",
+        "How to fill a block without evidence of an item: by ridge regression on its other blocks, or with zeros.",
     )
-    ridge: float = setting(1.0, "Strength of that regression's ridge.", above=0)
+    ridge: float = setting(1.0, "Ridge penalty of that regression.", above=0)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -63,14 +63,14 @@ class JoinedEncoder:
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Self:
-        """Fit every part and the projections; the parts given as hyperparameters stay as they are."""
+        """Fit copies of all parts, and the projections; the parts given as hyperparameters do not change."""
         self.fit_transform(table, seed=seed, progress=progress, checkpoint=checkpoint)
         return self
 
     def fit_transform(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> np.ndarray:
-        """`fit`, and the catalogue's vectors without computing any part twice. Shape: (items, at most dim)."""
+        """Fit, and return the catalogue's vectors without computing any part twice. Shape: (items, at most dim)."""
         require_items(table)
         parts = tuple(
             fresh(part).fit(table, seed=seed, progress=progress, checkpoint=checkpoint and checkpoint.beside(f"{i}"))
@@ -80,7 +80,7 @@ class JoinedEncoder:
         return self.join_blocks(parts, blocks)
 
     def join_blocks(self, parts: Sequence[ItemEncoder], blocks: Sequence[np.ndarray]) -> np.ndarray:
-        """`fit_transform` for parts that are fitted already, with their vectors of the catalogue."""
+        """`fit_transform` for parts that are already fitted, given their vectors of the catalogue."""
         self.parts_ = tuple(parts)
         self.blocks_ = [self._fit_block(part, block) for part, block in zip(parts, blocks, strict=True)]
         reduced = self._reduce(blocks)
@@ -93,7 +93,7 @@ class JoinedEncoder:
         return l2_normalise(wide_NS @ self.rotation_)
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
-        """Vectors of any items; zeros where no part knows anything. Shape: (items, at most dim)."""
+        """Vectors of any items; zeros where no part has evidence. Shape: (items, at most dim)."""
         parts = fitted(self.parts_, self)
         blocks = [part.transform(table, progress=progress) for part in parts]
         return l2_normalise(self._concatenate(self._reduce(blocks)) @ fitted(self.rotation_, self))
@@ -107,7 +107,7 @@ class JoinedEncoder:
         return out
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Take over a saved state."""
+        """Restore a saved state."""
         self.rotation_ = take(state, "rotation")
         self.parts_ = tuple(fresh(p).load_state(below(state, f"parts.{i}.")) for i, p in enumerate(self.parts))
         self.blocks_ = [below(state, f"block.{i}.") for i in range(len(self.parts))]
@@ -119,7 +119,7 @@ class JoinedEncoder:
         return fingerprint(self.kind, self.version, own, [p.cache_key(table, seed=seed) for p in self.parts])
 
     def _fit_block(self, part: ItemEncoder, block_ND: np.ndarray) -> dict[str, np.ndarray]:
-        """Mean and axes of the rows with evidence; whole blocks (block_dim 0) are taken as they are."""
+        """Mean and axes of the rows with evidence; with block_dim 0 blocks are neither centred nor reduced."""
         known_MD = block_ND[has_evidence(block_ND)].astype(np.float64)
         if not len(known_MD):
             raise DataError(f"the {part.kind} encoder has no evidence of any item", hint="leave that part out")
@@ -129,7 +129,7 @@ class JoinedEncoder:
         return {"mean": mean_D, "axes": principal_axes(known_MD - mean_D, self.block_dim)[0]}
 
     def _reduce(self, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Rows of length one in each block's own axes; zeros stay zeros."""
+        """Rows of norm one on each block's axes; zero rows stay zero."""
         out = []
         for block_ND, own in zip(blocks, self.blocks_, strict=True):
             reduced_NR = (block_ND - own["mean"]) @ own["axes"]
@@ -145,14 +145,14 @@ class JoinedEncoder:
         return np.linalg.solve(gram_OO, others_NO[rows].T @ reduced[i][rows])
 
     def _concatenate(self, reduced: list[np.ndarray]) -> np.ndarray:
-        """Weighted blocks side by side, what is missing filled in or left out. Shape: (items, all widths)."""
+        """Concatenated weighted blocks, with missing blocks predicted or zero. Shape: (items, all widths)."""
         filled = list(reduced)
         for i, own in enumerate(self.blocks_):
             lacking = ~has_evidence(reduced[i])
             if "predictor" in own and lacking.any():
                 others_NO = np.concatenate(reduced[:i] + reduced[i + 1 :], axis=1)
                 filled[i] = reduced[i].copy()
-                # At the regression's own length, not length one: predicted values should weigh less
+                # Keep the regression's norm instead of norm one: predicted values should weigh less
                 # (docs/vectors.md has the measurement).
                 filled[i][lacking] = others_NO[lacking] @ own["predictor"]
         weights = self.weights or (1.0,) * len(filled)

@@ -1,4 +1,4 @@
-"""The literal table of encoders: the only way from a name in a file to a class."""
+"""The table of encoders by name: files can refer to these classes only."""
 
 from __future__ import annotations
 

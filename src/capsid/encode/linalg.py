@@ -1,4 +1,4 @@
-"""Truncated SVD and principal axes, the same bits for the same input. Knows matrices, not items."""
+"""Truncated SVD and principal axes, deterministic to the bit. Knows matrices, not items."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def principal_axes(rows_ND: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarr
     moments, axes_DR = np.linalg.eigh(rows_ND.T @ rows_ND / max(len(rows_ND), 1))
     rank = min(rank, rows_ND.shape[1])
     axes_DR, moments = axes_DR[:, ::-1][:, :rank], moments[::-1][:rank]
-    # Axes that carry nothing but rounding would become noise of full size under whitening.
+    # Whitening would scale axes that hold only rounding errors up to full-size noise.
     keep = moments > 1e-10 * max(moments[0], 1e-300)
     keep[0] = True
     axes_DR = axes_DR[:, keep]

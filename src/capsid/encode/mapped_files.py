@@ -1,7 +1,7 @@
-"""Vectors of a catalogue larger than memory: a float32 .npy that is mapped, not read, and the ids of its rows.
+"""Vectors of a catalogue larger than memory: a memory-mapped float32 .npy and the ids of its rows.
 
 Parquet (a file, or a folder of them) and .npy of other numbers are rewritten once, block by block, and kept in the
-cache. Ids stay a string series: as Python strings they would take several times the memory. Knows no tokenizer.
+cache. Ids stay a string series, because Python strings would take several times the memory. Knows no tokenizer.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 KIND = "mapped-vectors"
 VERSION = 1
 NAME = "vectors.npy"
-# So many numbers are held at once (float32: 16 MB).
+# Numbers held in memory at a time (float32: 16 MB).
 BLOCK_NUMBERS = 1 << 22
 Block = tuple[pl.Series | None, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
 class MappedVectors:
-    """`vectors_ND` is a file that the system reads as it is needed; `ids` names its rows."""
+    """`vectors_ND` is a mapped file that the system reads on demand; `ids` names its rows."""
 
     vectors_ND: np.ndarray
     ids: pl.Series
@@ -47,14 +47,14 @@ class MappedVectors:
         return len(self.ids)
 
     def table(self, start: int = 0, stop: int | None = None) -> ItemTable:
-        """Some rows as an item table whose block `item` they are; the vectors are still on disk."""
+        """Some rows as the block `item` of an item table; the vectors stay on disk."""
         stop = len(self) if stop is None else min(stop, len(self))
         items = Vocabulary(self.ids[start:stop].to_list())
         return ItemTable.new_items(items, pl.DataFrame(), ()).with_block("item", self.vectors_ND[start:stop])
 
 
 def open_vectors(path: Path, *, cache: Path | None = None, progress: Progress = silent) -> MappedVectors:
-    """Map a file; what cannot be mapped as it stands is rewritten into the cache first, or found there.
+    """Map a file; a file that cannot be mapped directly is first rewritten into the cache, or found there.
 
     Takes a .npy (ids beside it as `vectors.ids.txt`, or rows are named by number), a .parquet with a column of ids and
     a column of lists, or a folder of such files, read in the order of their names.
@@ -70,30 +70,30 @@ def open_vectors(path: Path, *, cache: Path | None = None, progress: Progress = 
     folder = (cache or cache_home() / "stages" / "mapped") / key
     found = _kept(folder, progress)
     if found is None:
-        progress.line(f"{path.name}: written once as a file that can be mapped")
+        progress.line(f"{path.name}: converting once to a file that can be mapped")
         write_mapped(path, folder, progress=progress)
         found = _opened(folder / NAME, progress)
     return found
 
 
 def vector_files(path: Path) -> list[Path]:
-    """The files that `path` stands for."""
+    """The files that `path` refers to."""
     if path.is_dir():
         files = sorted(path.glob("*.parquet"))
         if not files:
             raise DataError(f"{path} holds no .parquet file", hint="give a .npy, a .parquet, or a folder of .parquet")
         return files
     if path.suffix not in (".npy", ".parquet"):
-        raise DataError(f"{path} is no file of vectors that can be read in parts", hint="allowed: .npy, .parquet")
+        raise DataError(f"{path} is not a file of vectors that can be read in parts", hint="allowed: .npy, .parquet")
     if not path.is_file():
         raise DataError(f"there is no file {path}", hint="paths are taken from the current folder")
     return [path]
 
 
 def write_mapped(path: Path, folder: Path, *, progress: Progress = silent) -> None:
-    """Write `vectors.npy` (float32) and `vectors.ids.txt` into a new folder, whole or not at all, a block at a time.
+    """Write `vectors.npy` (float32) and `vectors.ids.txt` into a new folder, atomically, one block at a time.
 
-    Rows of unequal width, NaN, infinity, zeros, and ids that are missing or occur twice are refused by name.
+    Rows of unequal width, NaN, infinity or zeros, and missing or duplicate ids, raise errors that name the items.
     """
     files = vector_files(Path(path))
     rows = sum(_row_count(p) for p in files)
@@ -122,12 +122,12 @@ def _write_blocks(files: list[Path], rows: int, out: Path, progress: Progress) -
                 here = slice(done, done + len(block_BD))
                 broken[here] = ~np.isfinite(block_BD).all(1)
                 zero[here] = ~block_BD.any(1)
-                # Appended, not written through a mapping: a full disk is then an error and not a killed process.
+                # Append instead of writing through a mapping: a full disk then raises an error and kills no process.
                 file.write(np.ascontiguousarray(block_BD, dtype="<f4").data)
                 done += len(block_BD)
                 progress.update(f"vectors: {done:,}/{rows:,} rows")
     if done != rows:
-        raise DataError(f"{done} of {rows} rows could be read", hint="the file may be cut off")
+        raise DataError(f"only {done} of {rows} rows could be read", hint="the file may be cut off")
     every = pl.concat(names).rename("item_id")
     for bad, what in ((broken, "hold NaN or infinity"), (zero, "are all zeros")):
         if bad.any():
@@ -174,9 +174,9 @@ def _columns(path: Path, schema: pa.Schema) -> tuple[str, str]:
     ]
     id_name = next((n for n in ID_NAMES if n in schema.names and n not in lists), None)
     if id_name is None:
-        raise DataError(f"{path} has no column of ids", hint=f"call it item_id; there are: {', '.join(schema.names)}")
+        raise DataError(f"{path} has no column of ids", hint=f"call it item_id; found: {', '.join(schema.names)}")
     if not lists:
-        raise DataError(f"{path} has no column of lists", hint=f"there are: {', '.join(schema.names)}")
+        raise DataError(f"{path} has no column of lists", hint=f"found: {', '.join(schema.names)}")
     return id_name, next((n for n in VECTOR_NAMES if n in lists), lists[0])
 
 
@@ -193,7 +193,7 @@ def _rectangle(path: Path, ids: pl.Series, lists: Any, width: int) -> np.ndarray
 
 
 def _float32(values: np.ndarray) -> np.ndarray:
-    # A number too large for float32 becomes infinite, and is then refused as such.
+    # A number too large for float32 becomes infinite and is refused as such.
     with np.errstate(over="ignore"):
         return np.asarray(values).astype(np.float32)
 
@@ -234,7 +234,7 @@ def _ids_beside(path: Path, rows: int, progress: Progress) -> pl.Series:
 def _check_ids(ids: pl.Series, path: Path) -> None:
     if ids.null_count():
         raise DataError(f"{path}: {ids.null_count()} rows have no id, the first is row {ids.is_null().arg_max()}")
-    # What str.splitlines would split could not be read back from a file with an id a line.
+    # An id that str.splitlines splits could not be read back from a file with one id per line.
     unfit = (ids.str.contains(r"[\n\r\x0b\x0c\x1c-\x1e\x{85}\x{2028}\x{2029}]") | (ids == "")).to_numpy()
     if unfit.any():
         raise DataError(f"{path}: ids are empty or have line breaks: {first_ids(unfit, ids)}")  # type: ignore[arg-type]
@@ -249,13 +249,13 @@ def _numbered(first: int, rows: int) -> pl.Series:
 
 
 def _kept(folder: Path, progress: Progress) -> MappedVectors | None:
-    """What an earlier call wrote; a damaged folder is removed, because it can always be written again."""
+    """The result of an earlier call; a damaged folder is removed, because it can be rewritten."""
     if not folder.exists():
         return None
     try:
         return _opened(open_folder(folder, kind=KIND) / NAME, progress)
     except (ArtifactError, DataError) as error:
-        progress.line(f"the mapped copy of the vectors is damaged and is written again: {error}")
+        progress.line(f"the mapped copy of the vectors is damaged and will be rewritten: {error}")
         shutil.rmtree(folder, ignore_errors=True)
         return None
 

@@ -1,4 +1,4 @@
-"""Files that hold a matrix and, perhaps, the id of each row: .npy, .npz, .parquet, .safetensors. Never unpickles."""
+"""Files that hold a matrix and optionally the id of each row: .npy, .npz, .parquet, .safetensors. Never unpickles."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ VECTOR_NAMES = ("vectors", "vector", "embeddings", "embedding")
 
 
 def ids_file(path: Path) -> Path:
-    """Where the ids of a file without room for them stand, (one per line): `vectors.npy` -> `vectors.ids.txt`."""
+    """The file of ids (one per line) for a format that cannot hold them: `vectors.npy` -> `vectors.ids.txt`."""
     return path.with_suffix(".ids.txt")
 
 
 def read_matrix(path: Path) -> tuple[np.ndarray, list[str] | None]:
-    """The matrix and the ids of its rows, None where nothing names them. Shape: (rows, d)."""
+    """The matrix and the ids of its rows, None if there are no ids. Shape: (rows, d)."""
     readers = {".npy": _npy, ".npz": _npz, ".parquet": _parquet, ".safetensors": _safetensors}
     if path.suffix not in readers:
-        raise DataError(f"{path} is no file of vectors", hint=f"allowed endings: {', '.join(readers)}")
+        raise DataError(f"{path} is not a file of vectors", hint=f"allowed endings: {', '.join(readers)}")
     if not path.is_file():
         raise DataError(f"there is no file {path}", hint="paths are taken from the current folder")
     try:
         vectors_ND, ids = readers[path.suffix](path)
     except DataError:
         raise
-    except Exception as error:  # whatever a broken file makes numpy, polars or safetensors say
+    except Exception as error:  # numpy, polars and safetensors raise various errors for broken files
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(f"{path} could not be read: {reason}", hint="the file may be cut off") from None
     if ids is None and ids_file(path).is_file():
@@ -79,7 +79,7 @@ def _parquet(path: Path) -> tuple[np.ndarray, list[str] | None]:
 
 
 def _pick_matrix(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The array of a well-known name, or the only matrix there is."""
+    """The array with a well-known name, or the only matrix."""
     for name in VECTOR_NAMES:
         if name in arrays:
             return arrays[name]

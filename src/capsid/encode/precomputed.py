@@ -1,6 +1,6 @@
 """A user's own vectors, read from one file and matched to the items by id.
 
-Knows files of numbers; what the numbers mean, and where they came from, it does not ask.
+Knows files of numbers, not their meaning or origin.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class PrecomputedEncoder(RemembersVectors):
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Self:
-        """Read and check the file. Rows of other items are kept: they may be tomorrow's new ones."""
+        """Read and check the file. Rows of other items are kept for items added later."""
         require_items(table)
         vectors_ND, ids = read_matrix(Path(self.path))
         if ids is None:
             if len(vectors_ND) != len(table):
                 raise DataError(
-                    f"{self.path} has {len(vectors_ND)} rows for {len(table)} items and says no ids",
+                    f"{self.path} has {len(vectors_ND)} rows for {len(table)} items and no ids",
                     hint=f"rows in item order, or ids (one per line) in {ids_file(Path(self.path)).name}",
                 )
             ids = list(table.items)
@@ -66,7 +66,7 @@ class PrecomputedEncoder(RemembersVectors):
         self.items_, self.vectors_ = items, vectors_ND.astype(np.float32)
         extra = len(ids) - len(set(ids) & set(table.items))
         if extra:
-            progress.line(f"{self.path}: {extra:,} of {len(ids):,} vectors belong to no item of the dataset")
+            progress.line(f"{self.path}: {extra:,} of {len(ids):,} vectors match no item of the dataset")
         self.transform(table)
         return self
 
@@ -79,19 +79,19 @@ class PrecomputedEncoder(RemembersVectors):
             raise DataError(
                 f"{self.path} has no vector for {int((numbers < 0).sum())} of {len(table)} items: "
                 f"{first_ids(numbers < 0, table.items)}",
-                hint=f"its ids look like {sample}; missing=zero lets items be without a vector",
+                hint=f"its ids look like {sample}; missing=zero allows items without a vector",
             )
         out_ND = self.remembered(table.items)
         if self.missing == "error" and not has_evidence(out_ND).all():
             zero = ~has_evidence(out_ND)
             raise DataError(
                 f"the vectors of {int(zero.sum())} items in {self.path} are all zeros: {first_ids(zero, table.items)}",
-                hint="missing=zero lets items be without a vector",
+                hint="missing=zero allows items without a vector",
             )
         return out_ND
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
-        """The bytes of the file and of its ids, and the items; not where the file lies."""
+        """The bytes of the file and of its ids, and the items; not the file's path."""
         path, ids = Path(self.path), ids_file(Path(self.path))
         if not path.is_file():
             raise DataError(f"there is no file {path}", hint="give the path of a .npy, .npz, .parquet or .safetensors")

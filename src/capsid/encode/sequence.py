@@ -1,8 +1,8 @@
 """Item vectors learnt from training sequences: the item embeddings of a small SASRec (Kang and McAuley 2018, arXiv
 1808.09781) with full cross-entropy.
 
-Reads the table's training sequences and nothing else. Items that no sequence of two and more holds, new ones too, get
-zeros. The network, and torch with it, is loaded when it is needed.
+Reads only the table's training sequences. Items that occur in no sequence of two or more, including new ones, get
+zeros. The network and torch are imported on demand.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from capsid.train.options import Training
 
 
 def sequence_training() -> Training:
-    """Some thirty epochs of twenty thousand sequences."""
+    """About thirty epochs of twenty thousand sequences."""
     return Training(steps=2_500, batch_size=256, learning_rate=3e-3, weight_decay=1e-3)
 
 
 @dataclass(kw_only=True)
 class SequenceEncoder(RemembersVectors):
-    """Embeddings that predict the next item of a history; as long as training made them, so not of length one."""
+    """Embeddings that predict the next item of a history; they keep their trained norms."""
 
     kind: ClassVar[str] = "sasrec"
     version: ClassVar[int] = 1
@@ -39,13 +39,13 @@ class SequenceEncoder(RemembersVectors):
     dim: int = setting(32, "Width of the vectors and of the network.", least=1)
     layers: int = setting(2, "Number of Transformer blocks.", least=1, most=1_000)
     history: int = setting(50, "How many items the network reads at most; longer sequences are cut.", least=1)
-    dropout: float = setting(0.3, "Share of the activations that training drops.", least=0, most=0.99)
+    dropout: float = setting(0.3, "Dropout rate in training.", least=0, most=0.99)
     training: Training = setting(factory=sequence_training, about="How the network is trained.")
 
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Self:
-        """Train on the histories to the end; from the checkpoint on, if there is one."""
+        """Train on the histories; resumes from the checkpoint if there is one."""
         from capsid.encode.sequence_network import learn_embeddings
 
         require_items(table)
@@ -56,7 +56,7 @@ class SequenceEncoder(RemembersVectors):
                 hint="vectors from sequences need users with two or more training items; use text or attributes",
             )
         seen = np.unique(pieces.values)
-        # By id: what is learnt of an item must not depend on its place in the catalogue.
+        # In id order: an item's vector must not depend on its position in the catalogue.
         seen = seen[np.argsort(np.array(table.items.ids(seen), dtype=np.str_))]
         number_N = np.full(len(table), -1, dtype=np.int64)
         number_N[seen] = np.arange(len(seen))
@@ -78,7 +78,7 @@ class SequenceEncoder(RemembersVectors):
         return self
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
-        """The learnt vectors by item id; zeros for what training did not see. Shape: (items, dim)."""
+        """The learnt vectors by item id; zeros for items unseen in training. Shape: (items, dim)."""
         return self.remembered(table.items)
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:

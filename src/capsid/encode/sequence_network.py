@@ -1,4 +1,4 @@
-"""A causal Transformer over items that predicts the next one, trained for the sake of its item embeddings.
+"""A causal Transformer that predicts the next item, trained for its item embeddings.
 
 Item numbers in, embeddings out. Knows no item ids and no table. Shapes: B pieces, L length, D width, R rows with a
 target.
@@ -23,7 +23,7 @@ from capsid.train.options import Training
 
 
 class SequenceNetwork(nn.Module):
-    """One embedding per item, to read it and to predict it."""
+    """One embedding per item, shared by input and output."""
 
     def __init__(self, items: int, shape: BlockShape) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class SequenceNetwork(nn.Module):
         self.norm = nn.LayerNorm(shape.width)
 
     def forward(self, items_BL: Tensor) -> Tensor:
-        """What is known after every item; padding stands at the end, where no real position sees it."""
+        """Hidden states after every item; padding is at the end, where no real position attends to it."""
         x_BLD = self.item(items_BL) + self.place.weight[: items_BL.shape[1]]
         x_BLD = dropout(x_BLD, self.dropout, self.training)
         for block in self.blocks:

@@ -34,7 +34,7 @@ from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 
 MINILM = "minilm"
-# A few items without text are a fact of life; more than this share means that the wrong fields were chosen.
+# A few items without text are normal; more than this share means that the wrong fields were chosen.
 MAX_BLANK = 0.05
 INSTALL_HINT = "pip install 'capsid-rec[text]' -c constraints.txt"
 
@@ -58,7 +58,7 @@ class TextEncoder:
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Self:
-        """Fix the fields of the template, so that new items are described by the same ones."""
+        """Fix the fields of the template, so that new items use the same ones."""
         require_items(table)
         fields = resolve_fields(table, self.fields)
         refuse_blank_catalogue(item_texts(table, fields), table, fields)
@@ -69,7 +69,7 @@ class TextEncoder:
         """Embed every item's text; the same text gives the same vector. Shape: (items, d)."""
         texts = item_texts(table, fitted(self.fields_, self))
         model = load_model(self.model)
-        # Each different text once, short ones first: batches hold equal lengths (little padding), and their make-up
+        # Each distinct text once, short ones first: batches hold similar lengths (little padding), and their content
         # depends on the texts alone, so that the order of the table cannot change a single bit.
         unique = sorted({text for text in texts if text})
         lengths = _token_counts(model, unique, self.max_tokens)
@@ -85,12 +85,12 @@ class TextEncoder:
         return {"fields": pack_strings(fitted(self.fields_, self))}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Take over a saved state."""
+        """Restore a saved state."""
         self.fields_ = tuple(unpack_strings(take(state, "fields")))
         return self
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
-        """The texts, the model and the cut: not the split, the seed or the size of a batch."""
+        """The texts, the model and the maximum length; not the split, the seed or the batch size."""
         fields = resolve_fields(table, self.fields)
         texts = content_hash(table.items, fields, item_texts(table, fields))
         return fingerprint(self.kind, self.version, self.model, self.max_tokens, texts)
@@ -105,7 +105,7 @@ class TextEncoder:
                 batch = texts[i : i + self.batch_size]
                 parts.append(model.encode(batch, batch_size=len(batch), show_progress_bar=False, convert_to_numpy=True))
                 done, seconds = i + len(batch), time.monotonic() - start
-                # By tokens: later texts are longer, so that counting items would promise too much.
+                # Count tokens: later texts are longer, so an estimate from items would be too optimistic.
                 read = int(lengths[:done].sum())
                 progress.update(
                     f"text vectors: {done:,} of {len(texts):,} texts, {done / max(seconds, 1e-9):,.0f} items/s, "
@@ -115,7 +115,7 @@ class TextEncoder:
 
 
 def item_texts(table: ItemTable, fields: Iterable[str] = ()) -> list[str]:
-    """One text an item: the fields in order, with a full stop between; lists as a path; what is missing is left out."""
+    """One text per item: the fields in order, separated by full stops; lists as paths; missing values are skipped."""
     columns = [table.attributes[f].to_list() for f in resolve_fields(table, tuple(fields), strict=False)]
     return [". ".join(filter(None, map(_say, values))) for values in zip(*columns)] if columns else [""] * len(table)
 
@@ -135,7 +135,7 @@ def resolve_fields(table: ItemTable, fields: tuple[str, ...], *, strict: bool = 
 
 
 def refuse_blank_catalogue(texts: list[str], table: ItemTable, fields: tuple[str, ...]) -> None:
-    """A few blank items pass; many are an error that names some."""
+    """Allow a few blank items; many raise an error that names some of them."""
     blank = np.array([not text for text in texts])
     if blank.mean() > MAX_BLANK:
         raise DataError(
@@ -160,7 +160,7 @@ def load_model(name: str) -> Any:
             raise ConfigError(f"text vectors need a package that is missing: {error.name}", hint=INSTALL_HINT) from None
         try:
             return SentenceTransformer(name)
-        except Exception as error:  # a folder, a hub client or a network may each fail in its own way
+        except Exception as error:  # folders, the hub client and the network raise different errors
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ConfigError(
                 f"the text model {name!r} could not be loaded: {reason}",
@@ -169,7 +169,7 @@ def load_model(name: str) -> Any:
 
 
 def _token_counts(model: Any, texts: list[str], most: int) -> np.ndarray:
-    """How many tokens the model will see of each text; characters stand in where a model has no such tokenizer."""
+    """Number of tokens that the model reads of each text; characters if the model has no such tokenizer."""
     try:
         with _quiet():
             tokens = model.tokenizer(texts, truncation=True, max_length=most)["input_ids"] if texts else []
@@ -179,7 +179,7 @@ def _token_counts(model: Any, texts: list[str], most: int) -> np.ndarray:
 
 
 def _say(value: Any) -> str:
-    """One field as text; a list of lists is several paths."""
+    """One field as text; a list of lists becomes several paths."""
     if value is None or value == "":
         return ""
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Several named views of every item: one encoder each, kept apart instead of joined into one vector.
+"""Several named views of every item: one encoder each, kept separate instead of joined into one vector.
 
 The first view is the block "item" of an item table; the others are blocks of their own names, for tokenizers and loss
 terms that read more than one. Knows no concrete encoder.
@@ -22,14 +22,14 @@ from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 
 MAIN = "item"
-# "learnt" is the block in which a generator hands its own vectors to a tokenizer.
+# "learnt" is the block in which a generator passes its own vectors to a tokenizer.
 _TAKEN = (MAIN, "learnt")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
 @dataclass(kw_only=True)
 class Views:
-    """The main encoder and others by name. As an encoder it is its main view; `blocks` gives all of them."""
+    """The main encoder and others by name. `transform` gives the main view, `blocks` gives all views."""
 
     kind: ClassVar[str] = "views"
     version: ClassVar[int] = 1
@@ -43,7 +43,7 @@ class Views:
         for name in names:
             if not _NAME.fullmatch(name) or name in _TAKEN or names.count(name) > 1:
                 raise ConfigError(
-                    f"views.others must have names of their own, got {name!r}",
+                    f"views.others needs a valid, unused name for each view, got {name!r}",
                     hint=f"lower-case letters, digits, - and _; not {' or '.join(_TAKEN)}; each once",
                 )
         for name, part in self.parts.items():
@@ -59,7 +59,7 @@ class Views:
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Self:
-        """Fit every view; the encoders given as hyperparameters stay as they are."""
+        """Fit copies of all encoders; the encoders given as hyperparameters do not change."""
         require_items(table)
         return self.with_parts(
             {
@@ -71,7 +71,7 @@ class Views:
         )
 
     def with_parts(self, parts: Mapping[str, ItemEncoder]) -> Self:
-        """`fit` for encoders that are fitted already."""
+        """`fit` for encoders that are already fitted."""
         self.parts_ = dict(parts)
         return self
 
@@ -90,7 +90,7 @@ class Views:
         return {f"{view}.{name}": array for view, part in parts.items() for name, array in part.state().items()}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Take over a saved state."""
+        """Restore a saved state."""
         return self.with_parts({n: fresh(p).load_state(below(state, f"{n}.")) for n, p in self.parts.items()})
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
@@ -100,5 +100,5 @@ class Views:
 
 
 def blocks_of(encoder: ItemEncoder, table: ItemTable) -> dict[str, np.ndarray]:
-    """All blocks that a fitted encoder makes of a table; most encoders make the main one only."""
+    """All blocks that a fitted encoder makes of a table; most encoders make only the main one."""
     return encoder.blocks(table) if isinstance(encoder, Views) else {MAIN: encoder.transform(table)}

@@ -110,7 +110,7 @@ def test_other_forms_are_written_once(form: str, tmp_path: Path) -> None:
     assert opened.ids.to_list() == ids
     again = Watcher()
     np.testing.assert_array_equal(open_vectors(file, cache=tmp_path / "cache", progress=again).vectors_ND, VECTORS)
-    assert any("written once" in line for line in watcher.lines)
+    assert any("converting once" in line for line in watcher.lines)
     assert again.lines == []
 
 
