@@ -86,7 +86,7 @@ def vector_files(path: Path) -> list[Path]:
     if path.suffix not in (".npy", ".parquet"):
         raise DataError(f"{path} is not a file of vectors that can be read in parts", hint="allowed: .npy, .parquet")
     if not path.is_file():
-        raise DataError(f"there is no file {path}", hint="paths are taken from the current folder")
+        raise DataError(f"there is no file {path}", hint="paths are relative to the current folder")
     return [path]
 
 
@@ -117,7 +117,7 @@ def _write_blocks(files: list[Path], rows: int, out: Path, progress: Progress) -
                     header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
                     np.lib.format.write_array_header_1_0(file, header)
                 if block_BD.shape[1] != width:
-                    raise DataError(f"{path} is {block_BD.shape[1]} wide, the files before it {width}")
+                    raise DataError(f"{path} is {block_BD.shape[1]} wide, but the files before it are {width} wide")
                 names.append(_numbered(done, len(block_BD)) if ids is None else ids)
                 here = slice(done, done + len(block_BD))
                 broken[here] = ~np.isfinite(block_BD).all(1)

@@ -26,7 +26,7 @@ def read_matrix(path: Path) -> tuple[np.ndarray, list[str] | None]:
     if path.suffix not in readers:
         raise DataError(f"{path} is not a file of vectors", hint=f"allowed endings: {', '.join(readers)}")
     if not path.is_file():
-        raise DataError(f"there is no file {path}", hint="paths are taken from the current folder")
+        raise DataError(f"there is no file {path}", hint="paths are relative to the current folder")
     try:
         vectors_ND, ids = readers[path.suffix](path)
     except DataError:

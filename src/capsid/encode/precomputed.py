@@ -53,7 +53,7 @@ class PrecomputedEncoder(RemembersVectors):
             if len(vectors_ND) != len(table):
                 raise DataError(
                     f"{self.path} has {len(vectors_ND)} rows for {len(table)} items and no ids",
-                    hint=f"rows in item order, or ids (one per line) in {ids_file(Path(self.path)).name}",
+                    hint=f"give rows in item order, or ids (one per line) in {ids_file(Path(self.path)).name}",
                 )
             ids = list(table.items)
         if len(ids) != len(vectors_ND):

@@ -44,7 +44,7 @@ class Views:
             if not _NAME.fullmatch(name) or name in _TAKEN or names.count(name) > 1:
                 raise ConfigError(
                     f"views.others needs a valid, unused name for each view, got {name!r}",
-                    hint=f"lower-case letters, digits, - and _; not {' or '.join(_TAKEN)}; each once",
+                    hint=f"use lower-case letters, digits, - and _; not {' or '.join(_TAKEN)}; names must be unique",
                 )
         for name, part in self.parts.items():
             if isinstance(part, Views):

@@ -171,7 +171,7 @@ def test_rows_of_another_width_are_named(missing: list[float] | None, tmp_path: 
 def test_files_of_another_width(tmp_path: Path) -> None:
     write_parquet(tmp_path / "in" / "a.parquet")
     write_parquet(tmp_path / "in" / "b.parquet", VECTORS[:, :3], [f"b{i}" for i in range(ITEMS)])
-    with pytest.raises(DataError, match=r"b.parquet is 3 wide, the files before it 12"):
+    with pytest.raises(DataError, match=r"b.parquet is 3 wide, but the files before it are 12 wide"):
         write_mapped(tmp_path / "in", tmp_path / "mapped")
 
 

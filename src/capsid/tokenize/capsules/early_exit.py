@@ -20,9 +20,9 @@ from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork
 from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.stopping import SharedPrefixes, longer_keys, may_end, no_keys, stop
 
-# Rows per chunk, enough that padding the last block of a depth costs little.
+# Rows per window, enough that padding the last block of a depth costs little.
 WINDOW = 8192
-# A catalogue whose residuals take no more than this is routed in one chunk.
+# A catalogue whose residuals take no more than this is routed in one window.
 HELD_BYTES = 64_000_000
 
 

@@ -31,7 +31,7 @@ def traces(network: CapsuleNetwork, vectors_NI: np.ndarray, *, strongest: int = 
 
 
 def last_weights(network: CapsuleNetwork, vectors_NI: np.ndarray, ends: Callable[[Trace], np.ndarray]) -> np.ndarray:
-    """Routing weights at the depth where each id ends, 0 beyond that depth's codes. Shape: (items, most codes)."""
+    """Routing weights at the depth where each id ends; 0 beyond its codes. Shape: (items, most codes)."""
     widest = max(layer.capsules for layer in network.depths)
     parts = [np.zeros((0, widest), dtype=np.float32)]
     for depths, rows in _blocks(network, vectors_NI):

@@ -15,7 +15,7 @@ from capsid.tokenize.capsules.votes import Votes, norm, squash_scale
 
 @dataclass(frozen=True)
 class Rounds:
-    """How to route. `pre` reads the weights of round T, made from T - 1 agreements: Algorithm 1 to the letter.
+    """How to route. `pre` reads the weights of round T, made from T - 1 agreements, exactly as in Algorithm 1.
 
     `post` applies the softmax once more, so that all T agreements count; with `pre`, T = 1 gives uniform weights.
     Agreement is the votes' product with the consensus (`dot`) or their cosine (`cosine`), times the depth's

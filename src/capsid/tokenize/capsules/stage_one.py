@@ -1,6 +1,6 @@
 """Stage 1: train the capsules in the common loop, monitor them, then set the values that are not trained.
 
-The best step is the one with the least hard error and the fewest collisions on a sample of the catalogue.
+The best step has the least hard error and the fewest collisions on a sample of the catalogue.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ FEW = 0.2
 
 
 class CollapseWarning(UserWarning):
-    """Routing sends nearly all items the same way."""
+    """Routing gives nearly all items the same codes."""
 
 
 @dataclass(frozen=True, eq=False)

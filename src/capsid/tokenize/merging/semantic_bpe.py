@@ -90,7 +90,7 @@ class SemanticBPE:
 
     @property
     def frequency_only(self) -> bool:
-        """Whether pairs are chosen by frequency alone; then the threshold theta on the cosine is not used either."""
+        """Whether pairs are chosen by frequency alone; if so, theta, the threshold on the cosine, is ignored."""
         return self.alpha == (1.0, 1.0)
 
     @property

@@ -57,7 +57,7 @@ class Look:
         percent = lambda values: "/".join(f"{100 * v:.0f}" for v in values)  # noqa: E731
         return (
             f"used {percent(self.utilization)} %, unexplained {100 * self.unexplained:.1f} %, "
-            f"of the latent left {percent(self.left)} %, collisions {percent(self.collisions)} %"
+            f"latent residual {percent(self.left)} %, collisions {percent(self.collisions)} %"
         )
 
 
