@@ -128,7 +128,7 @@ def reserved(path: Path, *, kind: str, replace: bool = False) -> Iterator[Path]:
         check_place(path, kind=kind, replace=True)
     inside = enclosing_artifact(path)
     if inside is not None:
-        raise ArtifactError(f"{path} lies in {inside}, which is finished", hint="choose an --out outside of it")
+        raise ArtifactError(f"{path} is inside {inside}, which is finished", hint="choose an --out outside of it")
     with _sole(path, patience=0.0):
         check_place(path, kind=kind, replace=replace)
         yield path

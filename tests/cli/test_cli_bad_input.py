@@ -161,7 +161,7 @@ def test_tokenizer(fitted: Path, tmp_path: Path) -> None:
     command = ["tokenizer", "encode", fitted, "--items"]
     refused(capsid(*command, tmp_path / "none.jsonl"), 1, "there is no file", "hint: ")
     files = {
-        "items.txt": ("x", "of no form that is read here"),
+        "items.txt": ("x", "--items must end in .jsonl"),
         "broken.jsonl": ('{"item_id": "a", "title": "x"}\n{"item_id": \n', "broken.jsonl:2: broken JSON"),
         "twice.jsonl": ('{"item_id": "a"}\n{"item_id": "a"}\n', "item 'a' stands on line 1 already"),
         "twice.csv": ("item_id,title\na,x\na,y\n", "id 'a' occurs twice"),

@@ -96,8 +96,8 @@ def test_benchmarks_are_not_downloaded_by_a_look() -> None:
     ("arguments", "message", "hint"),
     [
         (["mian"], "no plan and no file called 'mian'", "did you mean 'main'"),
-        (["smoke", "--workers", "0"], "--workers is 0", "at least 1"),
-        (["smoke", "--budget", "-1"], "--budget is -1", "minutes"),
+        (["smoke", "--workers", "0"], "--workers must be at least 1, got 0", "cores"),
+        (["smoke", "--budget", "-1"], "--budget must be more than 0, got -1", "minutes"),
         (["smoke", "--only", "tiger"], "no cell of the plan 'smoke' matches", "labels:"),
         (["smoke", "--data", "plantd=x"], "has no dataset 'plantd'", "did you mean 'planted'"),
     ],

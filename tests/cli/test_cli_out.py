@@ -93,7 +93,7 @@ def test_files_of_artifacts_are_never_written(fitted: Path, run: Path, items: Pa
     before = contents(run)
     for verb in file_verbs(fitted, items):
         for name in ("about.json", "tokenizer/ids.json", "new.jsonl", "evaluations/test.json"):
-            refused(capsid(*verb, run / name, "--force"), "lies in", "choose a place outside of it")
+            refused(capsid(*verb, run / name, "--force"), "is inside", "choose a path outside of it")
     assert contents(run) == before
 
 
@@ -111,7 +111,7 @@ def test_folders_are_replaced_only_by_their_kind_and_only_when_asked(
         for other_kind, other in folder_verbs(fitted, shop, items):
             if other_kind != kind:
                 refused(capsid(*other, out, "--force"), f"holds a {kind}, not a {other_kind}", "choose another --out")
-        refused(capsid(*verb, out / "below"), "lies in")
+        refused(capsid(*verb, out / "below"), "is inside")
         assert sorted(p.name for p in tmp_path.glob(".*")) == []
 
 
@@ -219,7 +219,7 @@ def test_a_changed_byte_in_an_evaluation_is_noticed(run: Path) -> None:
     refused(capsid("compare", run, run), "test.npz was changed", f"delete {run / 'evaluations'} and run")
     answer = capsid("evaluate", run, "-k", "5")
     assert answer.code == 0
-    assert "the values of every user were not kept" in answer.err
+    assert "per-user values were not kept" in answer.err
     assert "delete" in answer.err
     assert path.read_bytes() == data, "nothing is added to what was changed"
 

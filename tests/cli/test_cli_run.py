@@ -39,7 +39,7 @@ def test_fit_writes_a_run_and_says_what_next(shop: Path, tmp_path: Path) -> None
 def test_fit_again_is_done_already(run: Path, shop: Path) -> None:
     before = contents(run)
     answer = capsid("fit", "rq-kmeans", "--data", shop, "--out", run, *settings(), "--json")
-    assert "finished already" in answer.err
+    assert "already finished" in answer.err
     assert answer.json["recipe"] == "rq-kmeans"
     assert answer.json["steps"] == 40
     assert contents(run) == before

@@ -141,8 +141,8 @@ def test_facets(routed: Path, exported: list[dict]) -> None:
 def test_facets_of_what_has_none(routed: Path, fitted: Path) -> None:
     for arguments, text in (
         ([fitted], "does not route"),
-        ([routed, "--depth", 4], "--depth is 4"),
-        ([routed, "--depth", 0], "--depth is 0"),
+        ([routed, "--depth", 4], "got 4"),
+        ([routed, "--depth", 0], "got 0"),
         ([routed, "-k", 0], "-k must be a whole number from 1 to 100,000, got 0"),
     ):
         answer = capsid("tokenizer", "facets", *arguments)

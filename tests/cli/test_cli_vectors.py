@@ -143,9 +143,9 @@ def test_encode_refuses(tokenizer: Path, file: Path, tmp_path: Path) -> None:
         return capsid("vectors", "encode", tok, "--vectors", source, "--out", tmp_path / "codes", *options)
 
     refused(encode(write(tmp_path / "wide.parquet", np.ones((3, 9), dtype=np.float32))), 1, "9 wide, expected 6")
-    refused(encode(file, "--part", "2"), 2, "--part is '2'", "1/2")
+    refused(encode(file, "--part", "2"), 2, "--part must be I/N, got '2'", "1/2")
     refused(encode(file, "--part", "0/2"), 2, "part 0/2 does not exist")
-    refused(encode(file, "--shard-rows", 0), 2, "--shard-rows is 0")
+    refused(encode(file, "--shard-rows", 0), 2, "--shard-rows must be at least 1, got 0")
     refused(encode(file, tok=tmp_path / "nothing"), 1, "there is no folder")
     assert not (tmp_path / "codes").exists()
     assert encode(file, "--shard-rows", 100).code == 0

@@ -37,7 +37,7 @@ def test_check_exit_codes(shop: Path) -> None:
     result = runner.invoke(app, ["check", str(shop)])
     assert result.exit_code == 1
     assert "error: sequences.txt.gz:1: item 'nope' is not in the items file [unknown-id]" in result.stdout
-    assert "... 9 of this kind in all [unknown-id]" in result.stdout
+    assert "... 9 of this kind in total [unknown-id]" in result.stdout
     result = runner.invoke(app, ["check", str(shop), "--json"])
     assert result.exit_code == 1
     report = json.loads(result.stdout)

@@ -1,6 +1,6 @@
-"""`capsid bench`: run a plan of many cells, killed and resumed at will, and see how far it is.
+"""`capsid bench`: run a plan of many cells, resume it after a kill, and show its progress.
 
-What is made of the results is in `capsid.cli.bench_show`.
+`capsid.cli.bench_show` makes tables and figures of the results.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ PlanName = Annotated[
 ]
 DataPaths = Annotated[
     list[str] | None,
-    typer.Option("--data", metavar="NAME=PATH", help="Where a dataset of the plan is; repeatable."),
+    typer.Option("--data", metavar="NAME=PATH", help="Path of a dataset in the plan; repeatable."),
 ]
 Only = Annotated[
     str | None,
-    typer.Option("--only", metavar="PATTERN", help="Only cells whose label/dataset/seed, or one of them, matches."),
+    typer.Option(
+        "--only", metavar="PATTERN", help="Only cells whose label/dataset/seed, or one of the three, matches."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 for _name, _verb in bench_show.VERBS.items():
@@ -47,24 +49,26 @@ for _name, _verb in bench_show.VERBS.items():
 def run_command(
     plan: PlanName,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where an earlier run stopped; every run does, this says it.")
+        bool, typer.Option("--resume", help="Resume an earlier run. This is the default; the flag only states it.")
     ] = False,
     store: BenchStore = BENCH_STORE,
     data: DataPaths = None,
     budget: Annotated[
-        float | None, typer.Option("--budget", metavar="MINUTES", help="Start only what is expected to fit.")
+        float | None, typer.Option("--budget", metavar="MINUTES", help="Start only cells expected to end in this time.")
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", metavar="N", help="Cells side by side, one thread each.")] = 1,
+    workers: Annotated[
+        int, typer.Option("--workers", metavar="N", help="Cells to run in parallel, one thread each.")
+    ] = 1,
     only: Only = None,
     fresh_code: Annotated[
-        bool, typer.Option("--fresh-code", help="Run cells again that other code has finished.")
+        bool, typer.Option("--fresh-code", help="Rerun cells that a different version of the code finished.")
     ] = False,
     keep: Annotated[
         Path | None,
-        typer.Option("--keep", metavar="FOLDER", help="Keep what is fitted now, as FOLDER/DATASET-SEED/LABEL."),
+        typer.Option("--keep", metavar="FOLDER", help="Save newly fitted runs as FOLDER/DATASET-SEED/LABEL."),
     ] = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, without running it.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run every cell of a plan that is not finished. If it is killed, the same command resumes it.
@@ -80,9 +84,9 @@ def run_command(
       capsid bench run ablation --only "T=1" --dry-run
     """
     if workers < 1:
-        raise ConfigError(f"--workers is {workers}", hint="at least 1; more than there are cores is no faster")
+        raise ConfigError(f"--workers must be at least 1, got {workers}", hint="more workers than cores are no faster")
     if budget is not None and not budget > 0:
-        raise ConfigError(f"--budget is {budget:g}", hint="minutes, more than 0")
+        raise ConfigError(f"--budget must be more than 0, got {budget:g}", hint="give minutes, such as --budget 120")
     run = run_options(checkpoint_every)
     from capsid.bench.estimate import fitting
     from capsid.bench.plans import read_plan
@@ -111,7 +115,7 @@ def run_command(
 def status(
     plan: PlanName, store: BenchStore = BENCH_STORE, data: DataPaths = None, only: Only = None, as_json: AsJson = False
 ) -> None:
-    """Show how far a plan is: what is finished with its numbers, what is not and why. Runs nothing.
+    """Show the progress of a plan: metrics of finished cells, and the state of the others. Runs nothing.
 
     Examples:
 
@@ -129,13 +133,13 @@ def status(
     wanted = wanted if only is None else wanted.only(only)
     place = Place(store.resolve(), wanted.name)
     for note in load(place.store, wanted.name).notes:
-        Console().line(f"{note}; `capsid bench run` mends it")
+        Console().line(f"{note}; `capsid bench run` repairs it")
     prospects = look(wanted, place, sources)
     _show_prospects(prospects, [True] * len(prospects), as_json, failures=_failures(prospects, place))
 
 
 class BenchConsole(Console):
-    """Standard error: one line per worker, redrawn in place on a terminal, now and then elsewhere."""
+    """Progress on standard error: one line per worker, redrawn in place on a terminal, else printed at intervals."""
 
     def __init__(self, *, every_seconds: float = 30.0) -> None:
         super().__init__()
@@ -148,7 +152,7 @@ class BenchConsole(Console):
         super().line(text)
 
     def workers(self, lines: Sequence[str]) -> None:
-        """What every worker is doing now."""
+        """Show what every worker is doing."""
         if time.monotonic() - self._told < self._between:
             return
         self._told = time.monotonic()
@@ -156,7 +160,7 @@ class BenchConsole(Console):
         if self._terminal:
             import shutil
 
-            # A line that wraps could not be drawn over.
+            # A wrapped line cannot be redrawn in place.
             width = shutil.get_terminal_size().columns - 1
             lines = [text[:width] for text in lines]
             self._drawn = len(lines)
@@ -165,7 +169,7 @@ class BenchConsole(Console):
         sys.stderr.flush()
 
     def plan(self, prospects: Sequence[Prospect], starts: Sequence[bool]) -> None:
-        """What lies ahead."""
+        """Show the state and the expected time of every cell."""
         for prospect, fits in zip(prospects, starts):
             self.line(_ahead(prospect, fits))
         seconds = sum(p.estimate.seconds for p, fits in zip(prospects, starts) if p.estimate and fits)

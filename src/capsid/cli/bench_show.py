@@ -1,4 +1,4 @@
-"""`capsid bench table | figure | report | check`: what the store says, written down. Runs nothing."""
+"""`capsid bench table | figure | report | check`: tables, figures and checks of stored results. Runs nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from capsid.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from capsid.bench.tables import Source
 
-Filtered = Annotated[bool, typer.Option("--filter-history", help="Numbers without what users have already taken.")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there instead of printing.")]
+Filtered = Annotated[bool, typer.Option("--filter-history", help="Use the results that exclude each user's history.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE instead of standard output.")]
 FORMS = ("markdown", "latex", "json")
 PICTURES = ("svg", "png")
 
@@ -29,7 +29,7 @@ def table_command(
     filtered: Filtered = False,
     out: Out = None,
 ) -> None:
-    """Print a table of the paper with our numbers; cells that were not run are empty, the paper's numbers in brackets.
+    """Print a table of the paper with our numbers. Cells not run are empty; the paper's numbers are in brackets.
 
     Examples:
 
@@ -45,7 +45,7 @@ def table_command(
     if name not in TABLES:
         raise ConfigError(f"there is no table {name!r}", hint=nearest(name, TABLES))
     if form not in FORMS:
-        raise ConfigError(f"--format is {form!r}", hint=f"allowed: {', '.join(FORMS)}")
+        raise ConfigError(f"--format must be one of {', '.join(FORMS)}, got {form!r}", hint="such as --format latex")
     made = TABLES[name](_source(store, filtered))
     text = {"markdown": markdown, "latex": latex, "json": lambda t: json.dumps(plain(t), indent=2) + "\n"}[form](made)
     _put(text.encode(), out)
@@ -69,12 +69,12 @@ def figure_command(
         raise ConfigError(f"there is no figure {name!r}", hint=nearest(name, FIGURES))
     form = out.suffix.removeprefix(".")
     if form not in PICTURES:
-        raise ConfigError(f"{out.name} is no picture that can be drawn", hint="let it end in .svg or .png")
+        raise ConfigError(f"--out must end in .svg or .png, got {out.name!r}", hint="such as --out tiers.svg")
     write_bytes(out, draw(name, _source(store, filtered), form))
 
 
 def report_command(
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the pages and pictures go.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the tables and figures.")],
     store: BenchStore = BENCH_STORE,
     filtered: Filtered = False,
 ) -> None:
@@ -111,7 +111,7 @@ def check_command(
     filtered: Filtered = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check the store: NDCG against recall, and what the paper says it verified. Exit code 1 if a cell is impossible.
+    """Check stored results: NDCG against recall, and the paper's own checks. Exit code 1 if a cell is impossible.
 
     Examples:
 

@@ -11,7 +11,7 @@ from capsid.cli.output import say
 from capsid.errors import ConfigError
 
 app = single_verb()
-# The name under which the command's main module is asked; Typer derives it from the program's name.
+# The variable that the completion script sets; Typer derives it from the name of the program.
 VARIABLE = "_CAPSID_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 
@@ -20,7 +20,7 @@ SHELLS = ("bash", "zsh", "fish")
 def completion(
     shell: Annotated[str, typer.Argument(metavar="SHELL", help=f"One of {', '.join(SHELLS)}.")],
 ) -> None:
-    """Print a script for your shell; it asks `capsid` itself what can follow.
+    """Print a completion script for your shell; the script asks `capsid` for the candidates.
 
     Examples:
 

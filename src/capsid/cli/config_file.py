@@ -17,7 +17,7 @@ from capsid.errors import ConfigError
 
 
 def all_settings(config: Path | None, settings: Sequence[str] | None) -> tuple[str, ...]:
-    """`part.field=value` texts: those of the file first, so that `--set` has the last word."""
+    """`part.field=value` texts: the file's come first, so that `--set` overrides them."""
     return (*(() if config is None else read_settings(config)), *(settings or ()))
 
 
@@ -41,7 +41,7 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict) and not tables:
         yield name, value
         return
-    # The kind of a part comes first: it brings the fields that the others set.
+    # The kind of a part comes first: it decides which fields the other settings can name.
     pairs = sorted(value.items(), key=lambda p: p[0] != "kind") if isinstance(value, dict) else enumerate(value)
     for key, child in pairs:
         if key == "kind" and name:

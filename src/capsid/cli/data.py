@@ -48,7 +48,7 @@ def list_names(as_json: AsJson = False) -> None:
 
 @app.command("describe")
 def describe(where: Where, as_json: AsJson = False) -> None:
-    """Show the size of a dataset, its text fields and what is known of its items.
+    """Show the size of a dataset, its text fields and its item attributes.
 
     Examples:
 
@@ -71,7 +71,7 @@ def describe(where: Where, as_json: AsJson = False) -> None:
 
 @app.command("check")
 def check(where: Where, as_json: AsJson = False) -> None:
-    """Find and explain everything that is wrong with a dataset; exit code 1 if something is.
+    """Find and explain every problem in a dataset. Exit code 1 if there are errors.
 
     Examples:
 
@@ -93,10 +93,16 @@ def check(where: Where, as_json: AsJson = False) -> None:
 
 @app.command("import")
 def import_data(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A name, or a folder in any form that capsid reads.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A dataset name, or a folder in a format capsid reads.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="The prepared folder to write.")],
-    core: Annotated[int | None, typer.Option("--k-core", help="Keep users and items with K interactions each.")] = None,
-    min_rating: Annotated[float | None, typer.Option("--min-rating", help="Keep ratings of at least this.")] = None,
+    core: Annotated[
+        int | None, typer.Option("--k-core", help="Keep users and items with K or more interactions.")
+    ] = None,
+    min_rating: Annotated[
+        float | None, typer.Option("--min-rating", help="Keep ratings of at least this value.")
+    ] = None,
     force: Force = False,
 ) -> None:
     """Turn any readable data into a prepared folder (sequences.txt.gz and items.jsonl.gz).
@@ -151,4 +157,4 @@ def _print_report(report: CheckReport) -> None:
 def _print_more(report: CheckReport, code: str) -> None:
     shown = sum(1 for f in report.findings if f.code == code)
     if report.totals[code] > shown and code != "time-tie":
-        say(f"  ... {report.totals[code]:,} of this kind in all [{code}]")
+        say(f"  ... {report.totals[code]:,} of this kind in total [{code}]")

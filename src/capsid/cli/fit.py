@@ -40,7 +40,7 @@ def fit(
     force: Annotated[bool, typer.Option("--force", help="Refit and replace the existing RUN.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Fit a recipe on a dataset; last item of every user is for test, the one before for validation.
+    """Fit a recipe on a dataset. Each user's last item is held out for the test, the one before for validation.
 
     Examples:
 
@@ -64,7 +64,7 @@ def fit(
         dataset = load_dataset(data, progress=progress)
         summary = fit_or_reuse(recommender, dataset, out, force=force, progress=progress, run=run)
     if summary.reused:
-        progress.line(f"{out} is finished already, with the same recipe, seed and data; --force refits it")
+        progress.line(f"{out} is already finished with the same recipe, seed and data; --force refits it")
     if as_json:
         print_json(summary.to_dict())
     else:

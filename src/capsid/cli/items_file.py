@@ -1,4 +1,4 @@
-"""A file of items that a user hands to a verb: JSON lines, Parquet or CSV, with an id a row and whatever is known."""
+"""Reads the file of `--items`: JSON lines, Parquet or CSV, one item per row with its id and any attributes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ FORMS = (".jsonl", ".jsonl.gz", ".parquet", ".csv")
 
 
 def read_items_file(path: Path) -> tuple[Vocabulary, pl.DataFrame]:
-    """Ids and attributes, row by row alike."""
+    """Ids and attributes, in the same order."""
     if not path.is_file():
         raise DataError(f"there is no file {path}", hint=f"--items takes a file: {', '.join(FORMS)}")
     if not path.name.endswith(FORMS):
-        raise DataError(f"{path.name} is of no form that is read here", hint=f"allowed: {', '.join(FORMS)}")
+        raise DataError(
+            f"--items must end in {', '.join(FORMS)}, got {path.name}", hint="convert the file to one of these formats"
+        )
     findings = Findings()
     if ".jsonl" in path.name:
         names, attributes = read_items(path, findings)

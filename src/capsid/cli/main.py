@@ -1,4 +1,4 @@
-"""The command `capsid`: which verbs there are, how a verb is found, and what a user sees when something goes wrong.
+"""The command `capsid`: the list of verbs, how a verb is found, and how errors are shown.
 
 A verb's module is imported when the verb is called, and verbs import heavy libraries inside their functions, so that
 help is quick. Help is plain text: rich boxes would double the time it takes.
@@ -28,9 +28,9 @@ from capsid.progress import Console
 
 # verb -> module with its `app`, and one line of help
 VERBS: dict[str, tuple[str, str]] = {
-    "demo": ("capsid.cli.demo", "The whole way on built-in films: ids, training, metrics, recommendations."),
+    "demo": ("capsid.cli.demo", "Run the whole pipeline on built-in films: ids, training, metrics, recommendations."),
     "data": ("capsid.cli.data", "List, describe, check and import datasets."),
-    "recipes": ("capsid.cli.recipes", "List, show and compare the methods there are."),
+    "recipes": ("capsid.cli.recipes", "List, show and compare the available methods."),
     "fit": ("capsid.cli.fit", "Fit a recipe on a dataset and write a run; a stopped fit resumes."),
     "evaluate": ("capsid.cli.evaluate", "Metrics of a run on held-out interactions."),
     "compare": ("capsid.cli.compare", "Is one run, or one method over several seeds, better than another?"),
@@ -46,7 +46,7 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
-# A shell that completes asks its question in this variable.
+# The shell's completion script passes its request in this variable.
 COMPLETION = "_CAPSID_COMPLETE"
 
 
@@ -99,7 +99,7 @@ def _show_version(asked: bool) -> None:
         print(f"capsid {__version__}")
         print(f"Python {platform.python_version()}")
         for name in LIBRARIES:
-            # Asked of the installer, not of the library: importing it would take seconds.
+            # Read from the package metadata: importing the library would take seconds.
             with contextlib.suppress(metadata.PackageNotFoundError):
                 print(f"{name} {metadata.version(name)}")
         raise typer.Exit
@@ -109,16 +109,16 @@ def _show_version(asked: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Show versions, also of libraries.", callback=_show_version, is_eager=True),
+        typer.Option("--version", help="Show versions of capsid and libraries.", callback=_show_version, is_eager=True),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; errors are still told.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; errors are still shown.")] = False,
 ) -> None:
     """Semantic IDs for recommendation: from interactions to ids to recommendations."""
     Console.quiet = quiet
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line with these arguments; returns the exit code. Errors that are bugs of ours propagate."""
+    """Run the command line with these arguments; returns the exit code. Exceptions that are bugs propagate."""
     with safe_streams(), _Interrupts() as interrupts:
         return _run(arguments, interrupts)
 
@@ -131,14 +131,14 @@ def _run(arguments: Sequence[str], interrupts: _Interrupts) -> int:
             completion_init()
         result = typer.main.get_command(app).main(list(arguments), prog_name="capsid", standalone_mode=False)
         sys.stdout.flush()
-        # Typer makes this of a Ctrl-C that comes before a verb is called.
+        # Typer returns this code for a Ctrl-C that comes before a verb is called.
         if interrupts.came and result == Stopped.exit_code:
             return _tell_stopped()
         return result if isinstance(result, int) else 0
     except (Stopped, KeyboardInterrupt):
         return _tell_stopped()
     except (BrokenPipeError, OutputError) as error:
-        # The reader (head, less) has gone, or the disk is full.
+        # The reader (head, less) closed the pipe, or the disk is full.
         silence_output()
         if isinstance(error, OutputError):
             _tell(error.message, error.hint)
@@ -147,15 +147,15 @@ def _run(arguments: Sequence[str], interrupts: _Interrupts) -> int:
         _tell(error.message, error.hint)
         return error.exit_code
     except OSError as error:
-        # A name that is too long, a folder that is not ours: the user's to mend, whoever asked the system for it.
+        # A name that is too long, a folder without permission: the user can fix these, wherever they were raised.
         named = f": {str(error.filename)[:80]!r}" if error.filename else ""
-        _tell(f"{error.strerror or error}{named}", "check the path, and whether it may be read and written")
+        _tell(f"{error.strerror or error}{named}", "check the path and its permissions")
         return 1
     except Exception as error:
         # An import that is interrupted may fail in any way.
         if interrupts.came:
             return _tell_stopped()
-        # Wrong usage. The class is of click, which typer carries inside itself at a place that differs by version.
+        # Wrong usage. The class is from click, which typer vendors in a module that differs by version.
         if not hasattr(error, "format_message"):
             raise
         context = getattr(error, "ctx", None)
@@ -167,13 +167,13 @@ def _run(arguments: Sequence[str], interrupts: _Interrupts) -> int:
 
 
 class _Interrupts:
-    """Notes that Ctrl-C was pressed, whatever the code that it hit makes of it."""
+    """Records that Ctrl-C was pressed, even if the interrupted code hides the exception."""
 
     came = False
 
     def __enter__(self) -> _Interrupts:
         self.before: Any = None
-        # Another program's thread may run us, and a shell may have told us to ignore it.
+        # We may run in a thread of another program, and a shell may have set SIGINT to be ignored.
         if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
             self.before = signal.signal(signal.SIGINT, self._note)
         return self

@@ -1,4 +1,4 @@
-"""How a verb is made, and the arguments and options that several verbs take, worded once."""
+"""Creates the app of a verb, and defines the arguments and options that several verbs share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def verb_group(about: str) -> typer.Typer:
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe (`capsid recipes list`).")]
 Data = Annotated[str, typer.Option("--data", metavar="D", help="A name (`capsid data list`) or a folder.")]
-Seed = Annotated[int, typer.Option("--seed", help="Another seed gives another run and other ids.")]
+Seed = Annotated[int, typer.Option("--seed", help="Random seed; other seeds give other runs and ids.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -35,7 +35,9 @@ Settings = Annotated[
 ]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE.toml", help="Settings from a file, with the fields of --set as tables."),
+    typer.Option(
+        "--config", metavar="FILE.toml", help="Settings from a TOML file, with the fields of --set as tables."
+    ),
 ]
 CheckpointEvery = Annotated[
     float,
@@ -49,7 +51,7 @@ CHECKPOINT_EVERY = RunOptions().checkpoint_every
 
 
 def run_options(checkpoint_every: float) -> RunOptions:
-    """How to run, from the options that verbs which train take."""
+    """Build `RunOptions` from the options of verbs that train."""
     try:
         return RunOptions(checkpoint_every=checkpoint_every)
     except SettingError as error:
@@ -57,7 +59,7 @@ def run_options(checkpoint_every: float) -> RunOptions:
         raise ConfigError(message, hint=error.hint) from None
 
 
-Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier command wrote there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing output.")]
 
 BENCH_STORE = Path("results") / "bench"
 BenchStore = Annotated[Path, typer.Option("--store", metavar="DIR", help="Where results are kept.")]

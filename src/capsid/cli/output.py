@@ -1,4 +1,4 @@
-"""What all verbs share: printing JSON and tables, reading lists from options, a clear answer to an unknown item."""
+"""Shared by all verbs: print JSON and tables, parse lists in options, report unknown items."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def json_line(value: Any) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table on standard output; numbers to the right. Nothing is cut off where the reader is not a terminal."""
+    """A table on standard output; numbers are right-aligned. Nothing is cut off unless it is a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -53,21 +53,21 @@ def parse_ks(text: str) -> tuple[int, ...]:
     from capsid.evaluate.metrics import check_k
 
     parts = [part.strip() for part in text.split(",")]
-    # Not isdigit alone: ² is a digit, and no number.
+    # isdigit alone is not enough: it accepts ², which int() rejects.
     if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
         raise ConfigError(f"-k must be whole numbers of at least 1, got {text[:40]!r}", hint="such as -k 5,10")
     return tuple(sorted({check_k(int(part), "-k") for part in parts}))
 
 
 def parse_k(k: int) -> int:
-    """How many items are asked for."""
+    """Check the number of items asked for."""
     from capsid.evaluate.metrics import check_k
 
     return check_k(k, "-k")
 
 
 def parse_ids(text: str) -> list[str]:
-    """`ID,ID,...`, on one line or several; an id with a comma in it stands in quotation marks."""
+    """`ID,ID,...`, on one line or several; an id that contains a comma must be quoted."""
     try:
         parts = [part.strip() for row in csv.reader(text.splitlines(), skipinitialspace=True) for part in row]
     except csv.Error as error:
@@ -76,7 +76,7 @@ def parse_ids(text: str) -> list[str]:
 
 
 def check_items(wanted: Sequence[str], items: Sequence[str], title: Callable[[int], str]) -> None:
-    """Refuse an id that the catalogue does not have, naming ids and titles that are near."""
+    """Reject an id that is not in the catalogue, and suggest similar ids and titles."""
     for id_ in wanted:
         if id_ not in items:
             near = _near(id_, items, title)
@@ -88,7 +88,7 @@ def check_items(wanted: Sequence[str], items: Sequence[str], title: Callable[[in
 
 
 def _near(id_: str, items: Sequence[str], title: Callable[[int], str]) -> list[str]:
-    # Comparing costs time for every id: a catalogue of millions is searched among the ids that begin alike.
+    # Fuzzy matching reads every id: in a large catalogue, only ids with the same first two characters are compared.
     numbers: Sequence[int] = range(len(items))
     if len(items) > LIMIT:
         numbers = [n for n in numbers if items[n][:2] == id_[:2]][:LIMIT]

@@ -1,7 +1,7 @@
-"""The file that a verb's `--out` names: standard output, a stream that is written through, or a file of its own.
+"""The target of a verb's `--out`: standard output, a pipe or device, or a regular file.
 
-A finished file is not overwritten unless asked, a file of a run or another artifact never is, and a device or pipe is
-never replaced by a file.
+An existing file is overwritten only with `force`. A file inside a run or another artifact is never overwritten, and a
+pipe or device is never replaced by a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STANDARD_OUTPUT = ("-", "/dev/stdout")
 
 @dataclass(frozen=True)
 class OutputFile:
-    """Where text goes in the end. `stream`: a pipe or a device such as /dev/null."""
+    """Where text is written. `stream`: a pipe or a device such as /dev/null."""
 
     name: str
     printed: bool = False
@@ -28,7 +28,7 @@ class OutputFile:
 
     @classmethod
     def check(cls, out: str, *, force: bool = False) -> OutputFile:
-        """Refuse a place that cannot or must not be written, before any work is done."""
+        """Reject a path that cannot or must not be written, before any work is done."""
         if out in STANDARD_OUTPUT:
             return cls(out, printed=True)
         try:
@@ -46,13 +46,13 @@ class OutputFile:
             raise ArtifactError(f"{out} is neither a file nor a pipe", hint="name a file, such as out.jsonl")
         inside = enclosing_artifact(Path(os.path.realpath(out)))
         if inside is not None:
-            raise ArtifactError(f"{out} lies in {inside}, which is finished", hint="choose a place outside of it")
+            raise ArtifactError(f"{out} is inside {inside}, which is finished", hint="choose a path outside of it")
         if about is not None and about.st_size and not force:
             raise ArtifactError(f"{out} exists already", hint="choose another --out, or replace it with --force")
         return cls(out)
 
     def write(self, text: str) -> None:
-        """All of it, or nothing where the place is a file."""
+        """Write the text; a regular file is written whole or not at all."""
         if self.printed:
             sys.stdout.write(text)
         elif self.stream:

@@ -20,7 +20,7 @@ def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `capsid fit` wrote.")],
     out: Annotated[str, typer.Option("--out", metavar="FILE.jsonl", help="The file to write; - is standard output.")],
     split: Annotated[str, typer.Option("--split", help="test or valid.")] = "test",
-    k: Annotated[int, typer.Option("-k", help="Items a user.")] = 50,
+    k: Annotated[int, typer.Option("-k", help="Items per user.")] = 50,
     filter_history: Annotated[
         bool,
         typer.Option("--filter-history/--no-filter-history", help="Leave out items of the user's history."),
@@ -29,7 +29,7 @@ def predict(
 ) -> None:
     """Write one line per user: {"user": ..., "items": [best first], "scores": [log-probabilities]}.
 
-    FILE is written whole or not at all; pipes and devices such as /dev/null are written through.
+    FILE is written whole or not at all; pipes and devices such as /dev/null are written directly.
 
     Examples:
 

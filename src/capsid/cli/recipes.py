@@ -1,4 +1,4 @@
-"""`capsid recipes`: which methods there are, what is in one, and how two differ."""
+"""`capsid recipes`: list the methods, show the settings of one, and compare two."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from capsid.cli.output import print_json, print_table, say
 if TYPE_CHECKING:
     from capsid.settings import Explained
 
-app = verb_group("List, show and compare the methods there are.")
+app = verb_group("List, show and compare the available methods.")
 Name = Annotated[str, typer.Argument(metavar="R", help="A recipe (`capsid recipes list`).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-# What a recipe says of itself; no setting.
+# Fields that describe a recipe; they are not settings.
 TEXTS = ("name", "about", "paper", "deviations")
 
 
@@ -87,7 +87,7 @@ def diff(first: Name, second: Name, as_json: AsJson = False) -> None:
         print_json({path: {first: a, second: b} for path, (a, b) in found.items()})
         return
     rows = [[path, _shown(a), _shown(b)] for path, (a, b) in found.items() if path not in TEXTS]
-    # A part that one side lacks has fields that may be empty on the other: nothing to see.
+    # Empty fields of a part that only one recipe has look the same on both sides: skip them.
     rows = [row for row in rows if row[1] != row[2]]
     print_table(["setting", first, second], rows)
 

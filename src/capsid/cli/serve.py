@@ -16,7 +16,7 @@ app = single_verb()
 @app.command()
 def serve(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `capsid fit` wrote.")],
-    host: Annotated[str, typer.Option("--host", help="Address; others than loopback need an API key.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", help="Address; all but loopback need an API key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port; 0 takes a free one.")] = 8000,
     workers: Annotated[int, typer.Option("--workers", metavar="N", help="Processes, one model each.")] = 1,
     api_key_file: Annotated[
@@ -29,18 +29,21 @@ def serve(
         Path | None, typer.Option("--state", metavar="DIR", help="Where edits are kept [default: RUN.live].")
     ] = None,
     compare: Annotated[
-        list[Path] | None, typer.Option("--compare", metavar="RUN", help="Another run to compare with; repeat.")
+        list[Path] | None, typer.Option("--compare", metavar="RUN", help="Another run to compare with; repeatable.")
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", help="Most histories in one search.")] = 16,
-    queue: Annotated[int, typer.Option("--queue", help="Most histories that wait; beyond that: 429.")] = 256,
-    deadline: Annotated[float, typer.Option("--deadline", help="Seconds a request may wait; beyond: 504.")] = 2.0,
-    body_limit: Annotated[int, typer.Option("--body-limit", help="Most bytes of a body; beyond that: 413.")] = 1 << 20,
-    rate_limit: Annotated[float, typer.Option("--rate-limit", help="Requests per second and caller; 0: any.")] = 0.0,
+    batch: Annotated[int, typer.Option("--batch", help="Maximum histories in one search.")] = 16,
+    queue: Annotated[int, typer.Option("--queue", help="Maximum waiting histories; beyond that: 429.")] = 256,
+    deadline: Annotated[float, typer.Option("--deadline", help="Seconds a request may wait; after that: 504.")] = 2.0,
+    body_limit: Annotated[int, typer.Option("--body-limit", help="Maximum bytes of a body; beyond that: 413.")] = 1
+    << 20,
+    rate_limit: Annotated[
+        float, typer.Option("--rate-limit", help="Requests per second per caller; 0: no limit.")
+    ] = 0.0,
     cors: Annotated[
-        list[str] | None, typer.Option("--cors-origin", metavar="URL", help="A page's origin that may call; repeat.")
+        list[str] | None, typer.Option("--cors-origin", metavar="URL", help="Origin whose pages may call; repeatable.")
     ] = None,
 ) -> None:
-    """Serve a run over HTTP until Ctrl-C or SIGTERM: recommend, look at ids, add and retire items without a gap.
+    """Serve a run over HTTP until Ctrl-C or SIGTERM: recommend, look at ids, add and retire items without downtime.
 
     Keys can also come from the environment: CAPSID_API_KEY and CAPSID_ADMIN_KEY.
 

@@ -1,7 +1,7 @@
-"""Standard output and error as verbs see them: whatever stands behind them, no verb ends in a traceback.
+"""Wraps standard output and standard error, so that a failing stream never ends a verb with a traceback.
 
-Output that cannot be written is an error of one sentence; progress that cannot be shown is not worth ending a fit for.
-Characters that the terminal's encoding lacks become escapes.
+Output that cannot be written is a one-line error. Progress that cannot be written is dropped: a fit goes on without it.
+Characters that the terminal's encoding lacks are escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class OutputError(CapsidError):
 
 
 class Output(io.TextIOBase):
-    """Writes to a stream; what the system refuses becomes an OutputError, a reader that has gone does not."""
+    """Writes to a stream. A failed write raises OutputError; a closed pipe still raises BrokenPipeError."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -31,30 +31,30 @@ class Output(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """As the stream's."""
+        """The stream's encoding."""
         return getattr(self._stream, "encoding", None) or "utf-8"
 
     def writable(self) -> bool:
-        """Always: a closed stream says so when it is written to."""
+        """Always true: a closed stream fails when it is written to."""
         return True
 
     def isatty(self) -> bool:
-        """Whether a person reads along."""
+        """Whether the stream is a terminal."""
         return self._stream is not None and not self._stream.closed and self._stream.isatty()
 
     def fileno(self) -> int:
-        """The stream's, where it has one."""
+        """The stream's file descriptor, if it has one."""
         if self._stream is None:
             raise io.UnsupportedOperation("there is no stream")
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        """All of it."""
+        """Write the whole text."""
         self._do("write", text)
         return len(text)
 
     def flush(self) -> None:
-        """Now."""
+        """Flush the stream."""
         if self._stream is not None:
             self._do("flush")
 
@@ -76,24 +76,24 @@ class Output(io.TextIOBase):
 
 
 class Notes(Output):
-    """As `Output`, for progress and messages: what cannot be written is dropped."""
+    """Like `Output`, for progress and messages: text that cannot be written is dropped."""
 
     def _do(self, what: str, *arguments: Any) -> None:
         with contextlib.suppress(OSError, ValueError):
             super()._do(what, *arguments)
 
     def _refused(self, error: OSError | ValueError) -> None:
-        """Nobody can be told."""
+        """Ignore the error: there is no stream left to report it on."""
 
 
 @contextlib.contextmanager
 def safe_streams() -> Iterator[None]:
-    """Let the verb write through them."""
+    """Wrap standard output and standard error while a verb runs."""
     with contextlib.redirect_stdout(Output(sys.stdout)), contextlib.redirect_stderr(Notes(sys.stderr)):
         yield
 
 
 def silence_output() -> None:
-    """Point a standard output that cannot be written elsewhere, or the interpreter complains when it ends."""
+    """Redirect a broken standard output to the null device, so that the interpreter does not complain at exit."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]

@@ -74,7 +74,9 @@ def encode(
     items: Annotated[
         Path, typer.Option("--items", metavar="FILE", help="Items with item_id: .jsonl(.gz), .parquet or .csv.")
     ],
-    out: Annotated[str, typer.Option("--out", metavar="FILE.jsonl", help="The file to write; - is printed.")] = "-",
+    out: Annotated[
+        str, typer.Option("--out", metavar="FILE.jsonl", help="The file to write; - is standard output.")
+    ] = "-",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON value: known, new, drift, and the items where --out is -.")
     ] = False,
@@ -82,7 +84,7 @@ def encode(
 ) -> None:
     """Write ids as `export` does. Known items keep theirs; new ones are encoded from their attributes.
 
-    Where the tokenizer routes, new items are compared with those of the fit.
+    If the tokenizer routes, new items are compared with those it was fitted on.
 
     Examples:
 
@@ -121,12 +123,12 @@ def add(
     items: Annotated[
         Path, typer.Option("--items", metavar="FILE", help="New items with item_id: .jsonl(.gz), .parquet or .csv.")
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="NEW", help="The folder to write; what is at TOK|RUN stays.")],
+    out: Annotated[Path, typer.Option("--out", metavar="NEW", help="The folder to write; TOK|RUN is not changed.")],
     force: Force = False,
 ) -> None:
-    """Let new items have ids, and in a run be recommended, without retraining. Old ids do not change.
+    """Give ids to new items without retraining; a run can then recommend them. Old ids do not change.
 
-    Where the tokenizer routes, the new items are compared with those of the fit: large drift means it is time to refit.
+    If the tokenizer routes, new items are compared with those it was fitted on; large drift means it is time to refit.
 
     Examples:
 
@@ -151,7 +153,7 @@ def report(
     path: Either,
     as_json: AsJson = False,
     plots: Annotated[
-        Path | None, typer.Option("--plots", metavar="FOLDER", help="Draw lengths, use of codes, stops and rounds.")
+        Path | None, typer.Option("--plots", metavar="FOLDER", help="Plot lengths, code use, stop causes and routing.")
     ] = None,
 ) -> None:
     """Show collisions, use of the codebooks, similarity inside a code, lengths, reconstruction, routing and merges.
@@ -206,10 +208,10 @@ def inspect(
 def facets(
     path: Either,
     k: Annotated[int, typer.Option("-k", help="How many items.")] = 10,
-    depth: Annotated[int, typer.Option("--depth", help="Where to look; 1 is the first code.")] = 1,
+    depth: Annotated[int, typer.Option("--depth", help="Depth of the codes; 1 is the first code.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """List items that capsules route to two facets at once, with what the two stand for.
+    """List items that capsules route to two facets at once, with the meaning of both.
 
     Examples:
 
@@ -231,7 +233,7 @@ def merges(
     top: Annotated[int, typer.Option("--top", metavar="N", help="How many merged tokens.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """List the merged tokens that training met most often: codes, items with examples, tiers, lengths before and after.
+    """List the merged tokens most frequent in training: codes, items with examples, tiers, lengths before and after.
 
     Examples:
 
@@ -243,7 +245,7 @@ def merges(
     from capsid.runs.tokenizers import open_tokenizer
 
     if top < 1:
-        raise ConfigError(f"--top is {top}", hint="at least 1")
+        raise ConfigError(f"--top must be at least 1, got {top}", hint="such as --top 20")
     found = open_tokenizer(path).merges(top=top)
     print_json(found.to_dict()) if as_json else say(merges_text(found))
 
@@ -251,7 +253,7 @@ def merges(
 @app.command("export")
 def export(
     path: Either,
-    out: Annotated[str, typer.Option("--out", metavar="FILE.jsonl", help="The file to write; - is printed.")],
+    out: Annotated[str, typer.Option("--out", metavar="FILE.jsonl", help="The file to write; - is standard output.")],
     force: Force = False,
 ) -> None:
     """Write one line per item: {"item", "codes" by depth, "tokens" (global, no end token), "confidences"}.

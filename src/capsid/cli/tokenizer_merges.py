@@ -6,7 +6,7 @@ from capsid.inspection.answers import ItemInspection, Merges, ShownMerge, Subwor
 
 
 def merges_text(found: Merges) -> str:
-    """A paragraph for every merge."""
+    """One paragraph per merge."""
     tokens = found.tokens_an_item
     blocks = [f"{found.count:,} merges, {tokens.before:.3f} -> {tokens.after:.3f} tokens per item"]
     for m in found.merges:

@@ -30,7 +30,7 @@ class Pictures:
 def write_plots(folder: Path, pictures: Pictures) -> list[Path]:
     """One SVG for each picture that this tokenizer has the numbers for."""
     if folder.exists() and not folder.is_dir():
-        raise ArtifactError(f"{folder} is not a folder", hint="give --plots a folder; it is made if it is not there")
+        raise ArtifactError(f"{folder} is not a folder", hint="give --plots a folder; it is created if missing")
     out = []
     for name, data in render(pictures).items():
         write_bytes(folder / f"{name}.svg", data)
@@ -75,7 +75,7 @@ def _lengths(axis: Any, pictures: Pictures) -> None:
     axis.bar_label(bars, [f"{c / max(quality.items, 1):.1%}" for c in counts], padding=2, fontsize=8)
     axis.margins(y=0.1)
     axis.set_xticks(lengths)
-    axis.set_xlabel("codes of an id")
+    axis.set_xlabel("codes per id")
     axis.set_ylabel("items")
     axis.set_title(f"Length of the ids (mean {quality.mean_length:.2f})")
 
@@ -83,9 +83,9 @@ def _lengths(axis: Any, pictures: Pictures) -> None:
 def _stop_causes(axis: Any, pictures: Pictures) -> None:
     causes = pictures.quality.stop_causes or {}
     names = {
-        "confidence": "sure enough",
-        "residual": "little is left",
-        "cap": "longest length",
+        "confidence": "confident",
+        "residual": "small residual",
+        "cap": "maximum length",
         "prefix": "prefix free",
     }
     labels = [f"{cause}\n({names[cause]})" for cause in causes]

@@ -1,4 +1,4 @@
-"""What `capsid tokenizer` shows a person: the report as a table, an item's way through the capsules, facets, drift."""
+"""Text output of `capsid tokenizer`: the report as a table, the routing of an item, facets, drift."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def report_rows(quality: dict[str, Any]) -> list[list[str]]:
 
 
 def item_text(about: ItemInspection) -> str:
-    """An item, its codes, and how it was routed or who shares its first codes."""
+    """An item, its codes, how it was routed, and which items share its first codes."""
     lines = [f"{about.item}  {about.title}", f"codes   {_joined(about.codes)}", f"tokens  {_joined(about.tokens)}"]
     lines += subword_lines(about)
     for level in about.depths or ():
@@ -54,7 +54,7 @@ def facets_text(found: Facets) -> str:
 
 
 def drift_text(drift: Drift) -> str:
-    """A line for each depth, and what they say together."""
+    """One line per depth, and a summary."""
     lines = ["new items against the fit (median at fit -> of the new items, KS distance):"]
     confidences = [s for s in drift.shifts if s.name == "confidence"]
     residuals = [s for s in drift.shifts if s.name != "confidence"]

@@ -53,7 +53,7 @@ def fit(
 ) -> None:
     """Fit a recipe's tokenizer on vectors from a file; its encoder is not used. A stopped fit resumes.
 
-    Ids stand in `vectors.ids.txt` beside a .npy ((one per line)), or in the column item_id of a .parquet.
+    Item ids come from `vectors.ids.txt` beside a .npy (one per line), or from the column item_id of a .parquet.
 
     Examples:
 
@@ -85,16 +85,16 @@ def encode(
         Path, typer.Argument(metavar="TOK|RUN", help="What `capsid vectors fit`, `tokenizer fit` or `fit` wrote.")
     ],
     vectors: Vectors,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the shards are written, a file each.")],
-    shard_rows: Annotated[int, typer.Option("--shard-rows", metavar="N", help="Items a shard.")] = 65_536,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the shards, one file each.")],
+    shard_rows: Annotated[int, typer.Option("--shard-rows", metavar="N", help="Items per shard.")] = 65_536,
     part: Annotated[
-        str, typer.Option("--part", metavar="I/N", help="Do the I-th of N parts; other processes do the others.")
+        str, typer.Option("--part", metavar="I/N", help="Encode part I of N; run the other parts separately.")
     ] = "1/1",
     as_json: AsJson = False,
 ) -> None:
-    """Write codes of all rows of a file, as Parquet with item_id, codes and confidences; a stopped run resumes.
+    """Write the codes of all rows as Parquet with item_id, codes and confidences. A stopped run resumes.
 
-    The vectors must be made as those of the tokenizer were. Codes are the same however the rows are cut into shards.
+    The vectors must be made like those the tokenizer was fitted on. The size of the shards does not change the codes.
 
     Examples:
 
@@ -110,9 +110,9 @@ def encode(
 
     asked = re.fullmatch(r"(\d+)/(\d+)", part)
     if not asked:
-        raise ConfigError(f"--part is {part!r}", hint="write 1/2 for the first of two parts")
+        raise ConfigError(f"--part must be I/N, got {part!r}", hint="write 1/2 for the first of two parts")
     if shard_rows < 1:
-        raise ConfigError(f"--shard-rows is {shard_rows}", hint="give at least one row, such as --shard-rows 65536")
+        raise ConfigError(f"--shard-rows must be at least 1, got {shard_rows}", hint="such as --shard-rows 65536")
     progress, start = Console(), time.monotonic()
     tokenizer = open_tokenizer(path).tokenizer.tokenizer_
     source = open_vectors(vectors, progress=progress)

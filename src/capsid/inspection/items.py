@@ -110,7 +110,7 @@ class OpenTokenizer:
             )
         ids = self.tokenizer.ids
         if not 1 <= depth <= len(ids.layout.sizes):
-            raise ConfigError(f"--depth is {depth}", hint=f"allowed: 1 to {len(ids.layout.sizes)}")
+            raise ConfigError(f"--depth must be 1 to {len(ids.layout.sizes)}, got {depth}", hint="1 is the first code")
         tokenizer, vectors = self.routing
         found = two_facets(
             tokenizer.trace_vectors(vectors, strongest=2), ids.codes.lengths, depth=depth - 1, count=count
