@@ -66,7 +66,7 @@ def test_a_second_demo_takes_the_finished_runs(demo: tuple[Path, str], shop: Pat
     out, story = demo
     weights = (out / MAIN / "generator.safetensors").stat()
     second = told(shop, out)
-    assert second.count("where an earlier demo left it") == 4
+    assert second.count("fitted by an earlier demo") == 4
     assert (out / MAIN / "generator.safetensors").stat().st_ino == weights.st_ino
     table = [line for line in story.splitlines() if line.startswith(tuple(SMALL))]
     assert len(table) == 4

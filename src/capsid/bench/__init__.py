@@ -1,1 +1,1 @@
-"""The benchmark: plans of cells, a runner that can be killed, and a store of results as lines."""
+"""The benchmark: plans of cells, a runner that resumes after a kill, and a store with one line per result."""

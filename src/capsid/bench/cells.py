@@ -1,8 +1,8 @@
 """From a cell of a plan to a job that can be run: its recipe, its data, its fingerprint.
 
-A fingerprint says what the numbers of a result depend on: the recipe after its settings, the data, the seed and how it
-is evaluated. What a recipe says of itself (name, about, paper, deviations), plan and label are no part of it, so a cell
-of another plan with the same fingerprint is the same work. The code has a fingerprint of its own, which is recorded.
+A fingerprint covers what the numbers of a result depend on: the recipe with its settings, the data, the seed and the
+evaluations. It leaves out the recipe's description (name, about, paper, deviations), the plan and the label, so cells
+of two plans with the same fingerprint are the same work. The code has its own fingerprint, which is recorded as well.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from capsid.recipes import get_recipe
 
 TEXTS = ("name", "about", "paper", "deviations")
 PACKAGE = Path(__file__).parents[1]
-# What changes no number: what a person sees, this room itself, and recipes, which are in the fingerprint as values.
+# Modules that change no number: output, this package, and recipes, whose values are in the fingerprint already.
 NO_MATTER = ("cli", "bench", "recipes", "serve", "report.py", "__main__.py", "progress.py", "errors.py")
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What is known of a dataset without holding it. `source` is what `load_dataset` takes."""
+    """Facts about a dataset that is not in memory. `source` is the argument of `load_dataset`."""
 
     name: str
     source: str
@@ -56,19 +56,19 @@ class Job:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """What the numbers depend on, code aside."""
+        """Covers everything that the numbers depend on, except the code."""
         return cell_fingerprint(self.recipe, self.data.fingerprint, self.cell.seed, self.cell.evaluations, self.cell.ks)
 
     @property
     def key(self) -> str:
-        """A file name for the cell's work, whatever code goes on with it."""
+        """A file name for the cell's work; it does not depend on the code that continues it."""
         slug = _slug(f"{self.cell.label}-{self.cell.dataset}-{self.cell.seed}")
         # Two labels may have one slug, but not one slug and one hash.
         return f"{slug}-{fingerprint(self.cell.name, self.fingerprint)[:8]}"
 
     @property
     def run_name(self) -> str:
-        """Where a fitted run is kept: rows of one dataset and seed lie side by side, under their labels."""
+        """Where a fitted run is kept: runs of one dataset and seed share a folder, named by their labels."""
         return f"{_slug(self.cell.dataset)}-{self.cell.seed}/{_slug(self.cell.label)}"
 
     @property
@@ -78,7 +78,7 @@ class Job:
 
     @property
     def sequences(self) -> int:
-        """How many sequences it trains on, the same one counted every time: the budget of a method."""
+        """How many sequences it trains on, repeats counted: the training budget of a method."""
         return sum(phase.training.steps * phase.training.batch_size for phase in self.recipe.schedule)
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Job:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Job:
-        """The job again."""
+        """Rebuild the job from `to_dict`'s values."""
         try:
             cell: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["cell"].items()}
             return cls(Cell(**cell), Recipe.from_dict(content["recipe"]), DataFacts(**content["data"]))
@@ -101,12 +101,12 @@ def _slug(text: str) -> str:
 
 
 def values_key(job: Job, code: str) -> str:
-    """A file name for the cell's values: what other code finds never replaces values that a line speaks of."""
+    """A file name for the cell's values. It names the code, so other code never replaces values of a stored line."""
     return f"{job.key}-{code[:6]}"
 
 
 def make_job(cell: Cell, data: DataFacts) -> Job:
-    """The cell with its recipe; an unknown recipe or setting is an error that names what is allowed."""
+    """The cell with its recipe. An unknown recipe or setting raises an error that lists the allowed values."""
     return Job(cell, get_recipe(cell.method).with_settings(cell.settings), data)
 
 
@@ -117,9 +117,9 @@ def cell_fingerprint(recipe: Recipe, data: str, seed: int, evaluations: tuple[st
 
 
 def read_again(recipe: Mapping[str, Any], data: str, seed: int, evaluations: Any, ks: Any) -> str | None:
-    """The fingerprint that a stored recipe has today: fields that were added since take their defaults.
+    """The fingerprint of a stored recipe under the current code: fields added since then take their defaults.
 
-    None where today's code does not know the stored recipe any more.
+    None if the current code can no longer read the stored recipe.
     """
     try:
         return cell_fingerprint(Recipe.from_dict(dict(recipe)), data, seed, tuple(evaluations), tuple(ks))
@@ -128,7 +128,7 @@ def read_again(recipe: Mapping[str, Any], data: str, seed: int, evaluations: Any
 
 
 def tokenizer_fingerprint(recipe: Recipe, data: str, seed: int) -> str:
-    """What fitted ids depend on: two cells with the same one can share them."""
+    """Covers everything that fitted ids depend on: cells with the same fingerprint can share ids."""
     return fingerprint(recipe.encoder, recipe.tokenizer, recipe.collisions, recipe.merges, data, seed)
 
 

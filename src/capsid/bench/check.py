@@ -1,5 +1,5 @@
-"""Checks of our own store: what must be true of any run, and what the paper says it verified (its appendix and section
-on robustness). A check that lacks runs says so; one that fails is a finding, not an error.
+"""Checks stored results: what must hold for any run, and what the paper says it verified (its appendix and section on
+robustness). A check without runs says so; a failed check is a finding, not an error.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from capsid.bench.results import Result, Results
 from capsid.bench.tables import Source
 from capsid.evaluate.metrics import ndcg_recall_slope
 
-# One target a user: a hit at rank 6 to 10 adds 1 / log2(rank + 1) to NDCG and 1 to recall.
+# One target per user: a hit at rank 6 to 10 adds 1 / log2(rank + 1) to NDCG and 1 to recall.
 LOW, HIGH = 0.2890, 0.3563
 BEAUTY = "amazon-beauty"
 
 
 @dataclass(frozen=True)
 class Check:
-    """`passed` is None where runs are missing. `of_every_cell`: a cell that breaks it cannot be right."""
+    """`passed` is None if runs are missing. `of_every_cell`: a cell that fails the check must be wrong."""
 
     name: str
     passed: bool | None
@@ -73,7 +73,7 @@ def _papers_own() -> Check:
 
 
 def _mechanisms(cells: Results, evaluation: str) -> Iterator[Check]:
-    """(i) Taking a mechanism away never improves both Recall@10 and what the mechanism is for."""
+    """(i) Removing a mechanism never improves both Recall@10 and the measure that the mechanism targets."""
     full = _one(cells, "full")
     diagnostics = {
         "hard winner": ("reconstruction.hard", "low"),
@@ -99,7 +99,7 @@ def _mechanisms(cells: Results, evaluation: str) -> Iterator[Check]:
 
 
 def _merging(cells: Results) -> Iterator[Check]:
-    """(iii) Merges shorten ids and change no collision."""
+    """(iii) Merges shorten ids and do not change collisions."""
     plain, merged = _one(cells, "capsid"), _one(cells, "capsid-bpe")
     if plain is None or merged is None:
         yield Check("merges shorten ids and keep collisions", None, "not run")

@@ -1,6 +1,6 @@
-"""How long a cell will take: from finished cells of the same method, else from a table of rough speeds.
+"""Estimates how long a cell will take: from finished cells of the same method, else from a table of rough speeds.
 
-Says which of the two it was. Estimates plan the work of a budget; nothing else depends on them.
+Each estimate names its basis. Estimates are used to plan within a budget; nothing else depends on them.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from capsid.bench.results import Result
 TOKENS_PER_SECOND = {"transformer": 4_000.0, "timeline": 8_000.0}
 SLOWEST = 4_000.0
 USERS_PER_SECOND = 150.0
-# Vectors of text and a trained tokenizer, for each item; starting a process and reading the data.
+# Seconds per item for text vectors and a trained tokenizer; seconds to start a process and read the data.
 SECONDS_PER_ITEM = 0.01
 START = 10.0
-# An unfinished cell has at least this share of its estimate before it.
+# An unfinished cell has at least this share of its estimate left.
 LEAST_LEFT = 0.1
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """`seconds` still to go, and what the number rests on."""
+    """`seconds` left, and the `basis` of the estimate."""
 
     seconds: float
     basis: str
 
 
 def estimate(job: Job, finished: Sequence[Result], spent: float = 0.0) -> Estimate:
-    """For a job on which `spent` seconds were spent already."""
+    """Estimate a job that has already run for `spent` seconds."""
     same = [r for r in finished if r.method == job.cell.method and r.taken_from is None]
-    # The nearest kind that there is: same row and data, same data, any.
+    # The closest match available: same row and data, same data, any.
     for kept in (
         [r for r in same if (r.label, r.dataset) == (job.cell.label, job.cell.dataset)],
         [r for r in same if r.dataset == job.cell.dataset],
@@ -65,7 +65,7 @@ def rough_seconds(job: Job) -> float:
 
 
 def _scaled(result: Result, job: Job) -> float:
-    """Training by sequences to be read, the rest by interactions. A run that stopped early is taken for a habit."""
+    """Scale training by sequences and the rest by interactions. A run that stopped early is assumed to be typical."""
     training = float(result.seconds.get("training", 0.0))
     wall = float(result.seconds.get("wall", training))
     planned = _planned(result)
@@ -80,7 +80,7 @@ def _planned(result: Result) -> float:
 
 
 def fitting(seconds: Sequence[float], workers: int, budget: float | None) -> list[bool]:
-    """Which cells, taken in order by the first free worker, would end within the budget."""
+    """Which cells would finish within the budget, if the first free worker always takes the next one."""
     if budget is None:
         return [True] * len(seconds)
     free = [0.0] * workers
@@ -95,7 +95,7 @@ def fitting(seconds: Sequence[float], workers: int, budget: float | None) -> lis
 
 
 def time_left(seconds: Sequence[float], workers: int) -> float:
-    """Until all of this is done by so many workers."""
+    """Seconds until this many workers have finished all of it."""
     free = [0.0] * max(workers, 1)
     for needed in seconds:
         free[free.index(min(free))] += needed

@@ -1,6 +1,6 @@
-"""The paper's figures from our own store, as PNG or SVG. Draws numbers that are there (of the lowest seed).
+"""The paper's figures from our own store, as PNG or SVG. Uses the results of the lowest seed.
 
-A figure for which nothing was run is not drawn, and says what would have to be run. matplotlib is loaded when needed.
+A figure without results is not drawn; the error says what to run. matplotlib is loaded when needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOP = 32
 
 
 def draw(name: str, source: Source, form: str = "svg") -> bytes:
-    """One figure as a file's content."""
+    """Draw one figure and return the bytes of the file."""
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure

@@ -1,6 +1,6 @@
-"""What an unfinished cell remembers of itself between its attempts: times, memory, which code had a part in it.
+"""The record of an unfinished cell across its attempts: times, memory, and which versions of the code ran it.
 
-A small JSON file in the cell's working folder. Written at the ends of stages and now and then, so a kill costs seconds.
+A small JSON file in the cell's working folder. Written after each stage and at intervals, so a kill loses seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EVERY_SECONDS = 20.0
 
 
 class Journal:
-    """Opened by the process that works on the cell; every opening is an attempt."""
+    """Opened by the process that runs the cell; each opening counts as an attempt."""
 
     def __init__(self, folder: Path, code: str) -> None:
         self.path = folder / FILE
@@ -41,25 +41,25 @@ class Journal:
         self.write()
 
     def write(self) -> None:
-        """Keep what is known now."""
+        """Write the current values."""
         self.kept["wall"] = self.before + time.monotonic() - self.began
         self.kept["peak_memory_mb"] = max(self.kept["peak_memory_mb"], peak_memory_mb())
         write_json(self.path, self.kept)
         self.written = time.monotonic()
 
     def tick(self) -> None:
-        """Write if it is time to."""
+        """Write if the interval has passed."""
         if time.monotonic() - self.written > EVERY_SECONDS:
             self.write()
 
     def stage(self, name: str, seconds: float) -> None:
-        """How long a stage took."""
+        """Measure the time of a stage."""
         self.kept["seconds"][name] = seconds
         self.write()
 
 
 def read_journal(folder: Path) -> dict[str, Any]:
-    """What the last attempt left, nothing if there was none."""
+    """The values of the last attempt; empty if there was none."""
     try:
         found = read_json(folder / FILE)
     except ArtifactError:
@@ -73,7 +73,7 @@ def now() -> str:
 
 
 def peak_memory_mb() -> float:
-    """The most memory that this process has had at once."""
+    """Peak memory of this process."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Kilobytes on Linux, bytes on a Mac.
     return most / (1 << 20 if sys.platform == "darwin" else 1 << 10)

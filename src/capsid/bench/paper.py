@@ -1,4 +1,4 @@
-"""The paper's numbers, to stand beside ours: read from `paper.toml`, never computed with and never shown unmarked."""
+"""The paper's numbers, read from `paper.toml`. They are shown beside ours, always marked, and never computed with."""
 
 from __future__ import annotations
 

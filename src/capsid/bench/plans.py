@@ -14,7 +14,7 @@ from typing import Any
 
 from capsid.errors import ConfigError, nearest
 
-# Accuracy of the codes position by position, of test cases: slow, so a plan asks for it where it wants it.
+# Accuracy of the codes at each position, on test cases: slow, so it runs only where a plan asks for it.
 POSITIONS = "positions"
 BUILT_IN = Path(__file__).parent / "plans"
 EVALUATIONS = ("test", "test-filtered", "valid", "valid-filtered", POSITIONS)
@@ -26,7 +26,7 @@ GROUP_KEYS = ("method", "label", "settings", "datasets", "seeds", "priority", "e
 class Cell:
     """One thing to run. `label` tells rows of a table apart; cells of priority 1 come first.
 
-    An evaluation is a split's name, with `-filtered` where what the user has taken already is left out.
+    An evaluation is a split's name, with `-filtered` if items of the user's history are excluded.
     """
 
     plan: str
@@ -41,13 +41,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What a person calls it; no two cells of a plan have the same."""
+        """The display name, unique within a plan."""
         return f"{self.label}/{self.dataset}/{self.seed}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells in the order in which they are to be run."""
+    """Cells in the order in which they run."""
 
     name: str
     about: str
@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """Every dataset that is named, once."""
+        """Every dataset of the plan, once."""
         return tuple(dict.fromkeys(cell.dataset for cell in self.cells))
 
     def only(self, pattern: str) -> Plan:
@@ -88,13 +88,13 @@ def read_plan(name_or_path: str | Path) -> Plan:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{path} is not valid TOML: {error}", hint="texts stand in quotation marks, lists in brackets"
+            f"{path} is not valid TOML: {error}", hint="put texts in quotation marks and lists in brackets"
         ) from None
     return make_plan(content, path.stem)
 
 
 def make_plan(content: Mapping[str, Any], stem: str) -> Plan:
-    """The plan that a file's content says; `stem` names it where the content does not."""
+    """Build a plan from a file's content; `stem` is its name unless the content has one."""
     _known(content, PLAN_KEYS, "a plan")
     name = _text(content.get("name", stem), "name")
     if not name or name.startswith(".") or "/" in name:
@@ -117,7 +117,7 @@ def make_plan(content: Mapping[str, Any], stem: str) -> Plan:
 
 def _cells(group: Any, plan: Mapping[str, Any], name: str) -> list[Cell]:
     if not isinstance(group, Mapping):
-        raise ConfigError("cells are tables", hint='write [[cells]] and below it method = "..."')
+        raise ConfigError("cells must be tables", hint='write [[cells]] and below it method = "..."')
     _known(group, GROUP_KEYS, "a group of cells")
     if "method" not in group:
         raise ConfigError(f"a group of cells of the plan {name!r} has no method", hint="name a recipe")
@@ -138,7 +138,7 @@ def _cells(group: Any, plan: Mapping[str, Any], name: str) -> list[Cell]:
     settings = tuple(_list(group.get("settings", []), str, "settings"))
     label, priority = _text(group.get("label", method), "label"), group.get("priority", 1)
     if not isinstance(priority, int) or isinstance(priority, bool):
-        raise ConfigError(f"priority is {priority!r}", hint="a whole number; cells of priority 1 come first")
+        raise ConfigError(f"priority must be a whole number, got {priority!r}", hint="cells of priority 1 come first")
     return [
         Cell(name, method, label, data, seed, settings, priority, tuple(evaluations), tuple(sorted(set(ks))))
         for data in datasets
@@ -159,12 +159,12 @@ def _known(table: Mapping[str, Any], allowed: Sequence[str], what: str) -> None:
 
 def _text(value: Any, key: str) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"{key} is {value!r}, but must be a text", hint=f'{key} = "..."')
+        raise ConfigError(f"{key} must be a text, got {value!r}", hint=f'{key} = "..."')
     return value
 
 
 def _list(value: Any, kind: type, key: str) -> list[Any]:
     if not isinstance(value, list) or any(not isinstance(v, kind) or isinstance(v, bool) for v in value):
         example = '["...", "..."]' if kind is str else "[0, 1]"
-        raise ConfigError(f"{key} is {value!r}, but must be a list", hint=f"{key} = {example}")
+        raise ConfigError(f"{key} must be a list, got {value!r}", hint=f"{key} = {example}")
     return value

@@ -1,6 +1,6 @@
-"""Before a run: which cells are finished, which can run, how long they will take, and which cannot run and why.
+"""Looks at a plan before it runs: which cells are finished, which can run and for how long, which cannot and why.
 
-Loads datasets for their fingerprints only, and downloads one only when it is allowed to.
+Loads datasets only to fingerprint them, and downloads one only if allowed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FINISHED, TWIN, READY, UNAVAILABLE = "finished", "same as a finished one", "to r
 
 @dataclass(frozen=True, eq=False)
 class Prospect:
-    """A cell as it stands. `result` where there is one, `job` where it can run, `error` where it cannot."""
+    """The state of a cell. `result` if there is one, `job` if it can run, `error` if it cannot."""
 
     cell: Cell
     state: str
@@ -42,7 +42,7 @@ def data_sources(plan: Plan, given: Sequence[str]) -> dict[str, str]:
     for text in given:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
-            raise ConfigError(f"--data is {text!r}", hint="write --data NAME=PATH, NAME being a dataset of the plan")
+            raise ConfigError(f"--data must be NAME=PATH, got {text!r}", hint="NAME is a dataset of the plan")
         if name not in plan.datasets:
             raise ConfigError(f"the plan {plan.name!r} has no dataset {name!r}", hint=nearest(name, plan.datasets))
         sources[name] = path
@@ -50,10 +50,10 @@ def data_sources(plan: Plan, given: Sequence[str]) -> dict[str, str]:
         if name not in sources and name not in SOURCES and not Path(name).expanduser().is_dir():
             raise ConfigError(
                 f"the plan {plan.name!r} names the dataset {name!r}, which does not exist",
-                hint=f"{nearest(name, SOURCES)}; or say where it is: --data {name}=PATH",
+                hint=f"{nearest(name, SOURCES)}; or give its path: --data {name}=PATH",
             )
         sources.setdefault(name, name)
-    # A cell's process may be started elsewhere.
+    # A cell's process may run in another working directory.
     return {n: s if s in SOURCES else str(Path(s).expanduser().resolve()) for n, s in sources.items()}
 
 
@@ -75,7 +75,7 @@ def look(
     download: bool = False,
     progress: Progress = silent,
 ) -> list[Prospect]:
-    """Every cell of the plan as it stands, in order."""
+    """The state of every cell of the plan, in order."""
     finished = Finished.read(place, code_fingerprint() if fresh_code else None)
     facts: dict[str, DataFacts | CapsidError] = {}
     for name in plan.datasets:
@@ -98,7 +98,7 @@ def _prospect(cell: Cell, facts: DataFacts | CapsidError, place: Place, finished
         return Prospect(cell, FINISHED, job, own)
     twin = finished.twin(job)
     if twin is not None:
-        return Prospect(cell, TWIN, job, twin, Estimate(0.0, f"the result of {twin.plan}:{twin.name} is taken over"))
+        return Prospect(cell, TWIN, job, twin, Estimate(0.0, f"reuses the result of {twin.plan}:{twin.name}"))
     spent = float(read_journal(place.work(job.key)).get("wall", 0.0))
     every = [result for result, _ in finished.cells]
     return Prospect(cell, READY, job, None, estimate(job, every, spent), spent)

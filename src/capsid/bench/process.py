@@ -1,6 +1,6 @@
 """A cell's process, seen from the runner: started with one thread, listened to, asked to stop.
 
-Whatever happens to the process (an error, a kill, no memory) becomes an `Ending`; nothing of it reaches the runner.
+Every failure of the process (an error, a kill, out of memory) becomes an `Ending`; none reaches the runner.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from capsid.running import RunOptions
 
 JOB, RESULT, ERROR, LOG = "job.json", "result.json", "error.json", "log.txt"
 COMMAND = (sys.executable, "-m", "capsid.bench.worker")
-# Two processes of one thread each do more on two cores than one with two.
+# On two cores, two processes of one thread are faster than one process of two threads.
 ONE_THREAD = {
     name: "1"
     for name in (
@@ -44,7 +44,7 @@ DONE, FAILED, KILLED, INTERRUPTED = "done", "failed", "killed", "interrupted, re
 
 @dataclass(frozen=True)
 class Ending:
-    """How a process ended; `error` says why where it is not done."""
+    """How a process ended; `error` says why if the cell is not done."""
 
     state: str
     error: str | None = None
@@ -75,12 +75,12 @@ class CellProcess:
         with open(folder / LOG, "ab") as log:
             self.process = subprocess.Popen(
                 [*command, str(folder)],
-                # Kept open until we end: the process notices then that it is alone.
+                # Open for as long as the runner lives: when it closes, the process knows that the runner has gone.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **ONE_THREAD},
-                # Ctrl-C is for the runner, which asks its cells to stop in its own way.
+                # Ctrl-C must reach only the runner, which then asks its cells to stop.
                 start_new_session=True,
             )
         threading.Thread(target=self._listen, args=(messages,), daemon=True).start()
@@ -96,19 +96,19 @@ class CellProcess:
         messages.put((self, None))
 
     def ask_to_stop(self) -> None:
-        """What was done since the last checkpoint is lost, nothing else."""
+        """Ask the process to stop; only work since the last checkpoint is lost."""
         if self.asked_at is None:
             self.asked_at = time.monotonic()
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """At once; checkpoints stay."""
+        """Kill the process at once; checkpoints stay."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
 
     def heard(self, message: dict[str, Any]) -> str | None:
-        """Take a message in; a line that is to be shown comes back."""
+        """Handle a message; returns a line to show, if any."""
         if "error" in message:
             self.error = Ending(FAILED, str(message["error"]), message.get("hint"))
         if "update" in message:
@@ -136,12 +136,12 @@ class CellProcess:
         if code < 0:
             memory = " (out of memory?)" if code == -signal.SIGKILL else ""
             name = signal.Signals(-code).name
-            return Ending(KILLED, f"its process was ended by {name}{memory}", "run the plan again to resume it")
+            return Ending(KILLED, f"its process was killed by {name}{memory}", "run the plan again to resume it")
         return Ending(FAILED, f"its process ended with code {code}: {self._last_words()}", f"see {self.folder / LOG}")
 
     def _last_words(self) -> str:
         lines = (self.folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "it printed nothing"
 
 
 def left_result(folder: Path, job: Job) -> Result | None:
@@ -154,7 +154,7 @@ def left_result(folder: Path, job: Job) -> Result | None:
 
 
 def left_error(folder: Path) -> Ending | None:
-    """What made the cell fail the last time."""
+    """The error of the cell's last attempt."""
     try:
         found = read_json(folder / ERROR)
         return Ending(FAILED, found["error"], found.get("hint"))

@@ -1,6 +1,6 @@
-"""What the store holds, to be read: finished cells as frozen values, and one number per user where asked for.
+"""Reads the store: finished cells as frozen values, and per-user values on request.
 
-Tables and figures start here. Reads only; a line that was cut off is left out and said in `notes`.
+Tables and figures start here. Writes nothing; a truncated last line is skipped and reported in `notes`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Result:
     """A finished cell. `evaluations` has what `capsid evaluate --json` prints, by name; `ids` the tokenizer's report.
 
     `seconds` by stage: vectors, tokenizer, training (validation not counted), evaluation, wall (all of it). `code` is
-    the fingerprint of the code that ended it, `codes` of all code that had a part. `log` has an entry a phase.
+    the fingerprint of the code that finished it, `codes` those of all code that ran it. `log` has one entry per phase.
     """
 
     plan: str
@@ -63,7 +63,7 @@ class Result:
 
     @property
     def name(self) -> str:
-        """As the plan calls the cell."""
+        """The cell's name in the plan."""
         return f"{self.label}/{self.dataset}/{self.seed}"
 
     def metric(self, name: str, evaluation: str = "test") -> float:
@@ -85,7 +85,7 @@ class Result:
 
     @classmethod
     def from_dict(cls, line: Mapping[str, Any]) -> Result:
-        """A line again; keys of a newer capsid are left out."""
+        """Parse a line; keys of newer versions are ignored."""
         names = {f.name for f in dataclasses.fields(cls)}
         tuples = ("settings", "codes", "ks", "log")
         known: dict[str, Any] = {k: tuple(v) if k in tuples else v for k, v in line.items() if k in names}
@@ -153,12 +153,12 @@ def load(store: str | Path, plan: str, *, history: bool = False) -> Results:
 
 
 def plans_in(store: str | Path) -> list[str]:
-    """The plans of which the store holds anything."""
+    """The plans that have results in the store."""
     return sorted(path.parent.name for path in Path(store).glob(f"*/{LINES}"))
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Whole lines, and a note where the last one was cut off. A broken line before it is an error."""
+    """The whole lines, and a note if the last one was cut off. A broken line before it is an error."""
     if not path.exists():
         return [], []
     parts = path.read_bytes().split(b"\n")
@@ -167,19 +167,19 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
         if not part:
             continue
         try:
-            # A last line without its line end may be cut off at a place where it happens to be whole.
+            # A last line without a line end may be cut off even if it parses.
             if number == len(parts):
                 raise ValueError("no line end")
             lines.append(json.loads(part))
         except ValueError as error:
             if number >= len(parts) - 1:
-                return lines, [f"the last line of {path} was cut off ({len(part):,} bytes) and does not count"]
+                return lines, [f"the last line of {path} was cut off ({len(part):,} bytes) and is ignored"]
             raise ArtifactError(f"line {number} of {path} is broken: {error}", hint="remove that line") from None
     return lines, []
 
 
 def arrays_hash(arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of names, types and contents, whatever the file looks like."""
+    """SHA-256 of names, types and contents; it does not depend on the file format."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])

@@ -24,7 +24,7 @@ BASELINE = "tiger"
 
 @cache
 def planned() -> dict[str, tuple[str, Recipe]]:
-    """The method and the recipe behind every label of the plan `main`; methods that are no recipe yet are left out."""
+    """The method and the recipe behind every label of the plan `main`; methods that are not recipes are left out."""
     cells = [c for c in read_plan("main").cells if c.method in RECIPES]
     return {c.label: (c.method, RECIPES[c.method].with_settings(c.settings)) for c in cells}
 
@@ -35,13 +35,13 @@ def recipe_of(label: str) -> Recipe | None:
 
 
 def has_ids(label: str) -> bool:
-    """Whether ids have meaning, unlike one token per item."""
+    """Whether the ids are semantic, unlike one token per item."""
     recipe = recipe_of(label)
     return recipe is None or not isinstance(recipe.tokenizer, Atomic)
 
 
 def comparable(label: str) -> bool:
-    """Whether a row may be the best of its column: it has ids, and the input and the budget that all rows share."""
+    """Whether a row may be marked best of its column: it has ids, and the same input and budget as the other rows."""
     recipe = recipe_of(label)
     if recipe is None:
         return label in paper()["main"]
@@ -53,7 +53,7 @@ def comparable(label: str) -> bool:
 
 
 def in_order(labels: Iterable[str]) -> list[str]:
-    """The labels once each, in the order of all tables; those that neither plan nor paper knows come last."""
+    """The labels without repeats, in the order of all tables; labels in neither plan nor paper come last."""
     known = {label: place for place, label in enumerate(_order())}
     return sorted(dict.fromkeys(labels), key=lambda label: known.get(label, len(known)))
 

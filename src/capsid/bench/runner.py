@@ -1,7 +1,7 @@
-"""Run the cells of a plan: in order, side by side, within a budget, each in a process of its own; killed, it goes on.
+"""Runs the cells of a plan in order, in parallel and within a budget, each in its own process. Resumes after a kill.
 
-Finished cells are skipped, the same work is not done twice, and a cell that fails, is killed or runs out of memory is
-reported while the others go on. Shows nothing itself: a `Watch` is told.
+Finished cells are skipped, and the same work is not done twice. If a cell fails, is killed or runs out of memory, it is
+reported and the others continue. Prints nothing itself: a `Watch` receives all messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BAD = (FAILED, KILLED)
 
 
 class Watch(Protocol):
-    """Who is told."""
+    """Receives the messages of a run."""
 
     def line(self, text: str) -> None:
         """A line that stays."""
@@ -43,15 +43,15 @@ class Watch(Protocol):
         """The state of something under way."""
 
     def workers(self, lines: Sequence[str]) -> None:
-        """What every worker is doing now; may be dropped."""
+        """What every worker is doing; may be dropped."""
 
     def plan(self, prospects: Sequence[Prospect], starts: Sequence[bool]) -> None:
-        """What lies ahead, and which cells are expected to fit into the budget."""
+        """The cells, and which of them are expected to fit into the budget."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell in this run."""
+    """The outcome of a cell in this run."""
 
     cell: str
     state: str
@@ -62,7 +62,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of the plan in this run."""
+    """The outcome of the plan in this run."""
 
     plan: str
     outcomes: tuple[Outcome, ...]
@@ -74,7 +74,7 @@ class Summary:
 
     @property
     def failed(self) -> bool:
-        """Whether any cell went wrong; one that was not started or was asked to stop did not."""
+        """Whether any cell failed; cells that were not started or were asked to stop do not count."""
         return self.count(*BAD, UNAVAILABLE) > 0
 
 
@@ -95,7 +95,7 @@ class Options:
 def run_plan(
     plan: Plan, place: Place, sources: Mapping[str, str], options: Options, watch: Watch, *, whole: bool = True
 ) -> Summary:
-    """Run what is not finished. `whole`: these are all cells of the plan, so what they shared may go at the end."""
+    """Run the unfinished cells. `whole`: these are all cells of the plan, so shared files may be removed at the end."""
     began = time.monotonic()
     with opened(place, watch.line), _terminated_as_interrupt():
         prospects = look(plan, place, sources, fresh_code=options.fresh_code, download=True, progress=watch)
@@ -126,7 +126,7 @@ class _Run:
     messages: queue.Queue[tuple[CellProcess, Any]] = field(default_factory=queue.Queue)
 
     def take_in(self, prospects: Sequence[Prospect]) -> None:
-        """Settle what needs no work."""
+        """Record the outcome of cells that need no work."""
         self.code = code_fingerprint()
         self.results = [result for result, _ in Finished.read(self.place).cells]
         for p in prospects:
@@ -139,7 +139,7 @@ class _Run:
                 self.pending.append(p)
 
     def go(self) -> None:
-        """Until everything has run that is to run."""
+        """Run until no cell is left to run."""
         while True:
             self._watch_budget()
             while len(self.running) < self.options.workers and (p := self._next()) is not None:
@@ -185,7 +185,7 @@ class _Run:
                 process.kill()
 
     def _next(self) -> Prospect | None:
-        """The first cell that fits and is not just being run under another name."""
+        """The first cell that fits and is not already running under another name."""
         left = self._left()
         busy = {process.job.fingerprint for process in self.running}
         for p in self.pending:
@@ -215,7 +215,7 @@ class _Run:
             try:
                 result = adopt(self.place, job, twin)
             except ArtifactError as error:
-                self.watch.line(f"{p.cell.name}: {error.message}, so it is run again")
+                self.watch.line(f"{p.cell.name}: {error.message}, so it runs again")
             else:
                 self.results.append(result)
                 self._settle(Outcome(p.cell.name, TAKEN, 0.0), f"the result of {result.taken_from} is the same work")
@@ -238,12 +238,12 @@ class _Run:
         append(self.place, result)
         self.results.append(result)
         if set(result.codes) != {self.code}:
-            self.watch.line(f"{job.cell.name}: other code than that of this run's start had a part in it")
+            self.watch.line(f"{job.cell.name}: part of it was run by code other than this run started with")
         forget_work(self.place, job.key)
         return True
 
     def _hear(self, timeout: float) -> None:
-        """Take in all messages that are there, or the first one that comes."""
+        """Handle all waiting messages, or wait for the first one."""
         try:
             process, message = self.messages.get(timeout=timeout)
             while True:
@@ -287,7 +287,7 @@ class _Run:
 
 @contextlib.contextmanager
 def _terminated_as_interrupt() -> Iterator[None]:
-    """A polite kill is as Ctrl-C: cells are asked to stop before we end."""
+    """Treat SIGTERM like Ctrl-C: ask the cells to stop first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

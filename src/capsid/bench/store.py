@@ -1,9 +1,9 @@
-"""The store of results: a line a finished cell, values of every user beside it, working folders of the unfinished.
+"""The store of results: one line per finished cell, per-user values beside it, working folders of unfinished cells.
 
 <store>/<plan>/cells.jsonl   values/<key>.npz   work/<key>/   work/tokenizers/
 
-Values are written before their line, a line is one write followed by fsync, and what a kill cut off is noticed and
-mended when the store is opened again. One runner at a time.
+Values are written before their line, and a line is one write followed by fsync. A line that a kill cut off is found and
+repaired when the store is next opened. One runner at a time.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from capsid.locks import held
 
 @dataclass(frozen=True)
 class Place:
-    """Where things of a plan are."""
+    """The paths of a plan's files."""
 
     store: Path
     plan: str
 
     @property
     def folder(self) -> Path:
-        """All that belongs to the plan."""
+        """The folder of the plan."""
         return self.store / self.plan
 
     @property
@@ -46,7 +46,7 @@ class Place:
 
     @property
     def works(self) -> Path:
-        """What is unfinished, and ids that cells share."""
+        """Unfinished cells, and ids that cells share."""
         return self.folder / "work"
 
     @property
@@ -59,16 +59,16 @@ class Place:
         return self.works / key
 
     def values(self, key: str) -> Path:
-        """The values of every user of a cell."""
+        """The per-user values of a cell."""
         return self.folder / VALUES / f"{key}.npz"
 
 
 @contextlib.contextmanager
 def opened(place: Place, tell: Callable[[str], None]) -> Iterator[None]:
-    """Hold the plan's store as its only writer; what a kill left behind is mended or removed first."""
+    """Hold the plan's store as its only writer; leftovers of a kill are repaired or removed first."""
     try:
         place.works.mkdir(parents=True, exist_ok=True)
-        # Working folders hold gigabytes that nobody wants in a repository.
+        # Working folders hold gigabytes that do not belong in a repository.
         write_bytes(place.works / ".gitignore", b"*\n")
     except OSError as error:
         raise ArtifactError(
@@ -77,7 +77,7 @@ def opened(place: Place, tell: Callable[[str], None]) -> Iterator[None]:
     with held(place.works / "runner.lock", wait=False) as got:
         if not got:
             raise ArtifactError(
-                f"another run of the plan {place.plan!r} is at work in {place.store}",
+                f"another run of the plan {place.plan!r} is using {place.store}",
                 hint="wait for it, or choose another --store",
             )
         repair(place.lines, tell)
@@ -91,11 +91,11 @@ def repair(lines: Path, tell: Callable[[str], None]) -> None:
     kept, notes = read_lines(lines)
     if notes:
         write_bytes(lines, b"".join(_line(line) for line in kept))
-        tell(f"{notes[0]}; the file was mended, the cell will be run again")
+        tell(f"{notes[0]}; the file was repaired and the cell will run again")
 
 
 def append(place: Place, result: Result) -> None:
-    """Add a finished cell, whose values must be there."""
+    """Add a finished cell; its values must already be written."""
     if not place.values(result.key).exists():
         raise ArtifactError(f"the values of {result.name} are missing, so its line was not written")
     handle = os.open(place.lines, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -108,11 +108,13 @@ def append(place: Place, result: Result) -> None:
     finally:
         os.close(handle)
     if written != len(data):
-        raise ArtifactError(f"{place.lines} took only a part of a line", hint="is the disk full? run again to mend it")
+        raise ArtifactError(
+            f"{place.lines} received only part of a line", hint="is the disk full? run again to repair it"
+        )
 
 
 def write_values(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Named arrays, compressed, whole or not at all."""
+    """Write named arrays, compressed; the file is written whole or not at all."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **dict(arrays))
     write_bytes(path, buffer.getvalue())
@@ -125,7 +127,7 @@ def forget_work(place: Place, key: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """Finished cells of all plans of a store. With `code`, only those that this code has made."""
+    """Finished cells of all plans of a store. With `code`, only those that this code finished."""
 
     place: Place
     cells: tuple[tuple[Result, frozenset[str]], ...]
@@ -133,7 +135,7 @@ class Finished:
 
     @classmethod
     def read(cls, place: Place, code: str | None = None) -> Finished:
-        """As the store is now."""
+        """Read the current store."""
         every = [cell for plan in plans_in(place.store) for cell in load(place.store, plan, history=True)]
         return cls(place, tuple((cell, _fingerprints(cell)) for cell in every), code)
 
@@ -153,7 +155,7 @@ class Finished:
 
 
 def adopt(place: Place, job: Job, twin: Result) -> Result:
-    """Take the result of the same work over, with its values; says where from."""
+    """Copy the result of the same work, with its values; `taken_from` names its source."""
     source = Place(place.store, twin.plan).values(twin.key)
     if not source.exists():
         raise ArtifactError(f"{source} is missing")
@@ -176,7 +178,7 @@ def adopt(place: Place, job: Job, twin: Result) -> Result:
 
 
 def plain(value: Any) -> Any:
-    """JSON values: NumPy's numbers as Python's, what is not finite as nothing."""
+    """JSON values: NumPy numbers become Python numbers, and numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
 """A table as a value, and how it is written: Markdown and LaTeX from the same cells.
 
 Means and deviations over seeds, best in bold, second best underlined, the paper's numbers in brackets. A cell that was
-not run is empty. Knows nothing of where numbers come from.
+not run is empty. Does not know where the numbers come from.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PAPER_NOTE = "Numbers in [brackets] are the paper's, not ours."
 
 @dataclass(frozen=True)
 class Column:
-    """`better`: which end is good, or None where nothing is to be marked. `scale` 100 writes shares as percent."""
+    """`better`: which direction is better, or None to mark nothing. `scale` 100 writes shares as percent."""
 
     name: str
     better: Literal["high", "low"] | None = "high"
@@ -46,7 +46,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """`mark` stands behind the label; `context` rows are shown but take no part in best and second."""
+    """`mark` follows the label; `context` rows are shown but never marked best or second."""
 
     label: str
     entries: tuple[Entry, ...]
@@ -67,7 +67,7 @@ class Table:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing of ours is in it."""
+        """Whether it has none of our numbers."""
         return not any(entry.values or entry.text for row in self.rows for entry in row.entries)
 
 
@@ -121,7 +121,7 @@ def latex(table: Table) -> str:
 
 
 def plain(table: Table) -> dict[str, object]:
-    """For `--json`: numbers as they are, not as they are written."""
+    """For `--format json`: numbers without rounding."""
     rows = [
         {
             "row": row.label,

@@ -1,7 +1,7 @@
-"""The paper's tables from our own store, one function each. A number that was not measured is not there.
+"""The paper's tables from our own store, one function each. A number that was not measured is left empty.
 
-Every function takes the finished cells by plan and gives a `Table`; definitions of the measures are those of
-`capsid.evaluate` (docs/protocol.md). The paper's values stand beside ours and are marked by the table's writer.
+Every function takes the finished cells by plan and returns a `Table`. The measures are defined in `capsid.evaluate`
+(docs/protocol.md). The paper's values are shown beside ours, and the table's writer marks them.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Source:
         return load(self.store, name)
 
     def costs(self) -> dict[str, float]:
-        """What a recommendation costs with each run, where `benchmarks/decode_cost.py` has measured it."""
+        """The cost of a recommendation by run, if `benchmarks/decode_cost.py` has measured it."""
         path = self.store / "main" / COSTS
         return {line["run"]: float(line["cost"]) for line in read_json(path)["runs"]} if path.exists() else {}
 
 
 def main_table(source: Source) -> Table:
-    """Recall and NDCG of every method on every dataset; methods that are not run are there with the paper's numbers."""
+    """Recall and NDCG of every method on every dataset; methods that were not run show only the paper's numbers."""
     cells = source.plan("main")
     datasets = [d for d in DATASETS if d == "amazon-beauty" or len(cells.select(dataset=d))]
     columns = tuple(Column(f"{DATASETS[d]} {_short(m)}") for d in datasets for m in METRICS)
@@ -93,7 +93,7 @@ def significance_table(source: Source) -> Table:
 
 
 def ablation_table(source: Source) -> Table:
-    """The full system, one mechanism taken away at a time."""
+    """The full system with one mechanism removed at a time."""
     cells = source.plan("ablation")
     full = Entry(_metric(cells, "full", "amazon-beauty", "recall@10", source.evaluation)).mean
     unchanged = _by_seed(cells, "full", "amazon-beauty")
@@ -139,7 +139,7 @@ def sensitivity_table(source: Source) -> Table:
 
 
 def quality_table(source: Source) -> Table:
-    """Ids before and after a generator learnt them, Beauty."""
+    """Ids before and after training a generator on them, Beauty."""
     cells = source.plan("main")
     rows = []
     for label in in_order((*paper()["tokenizer-quality"], *(m for m in planned() if comparable(m)))):
@@ -193,7 +193,7 @@ def datasets_table(source: Source) -> Table:
 
 
 def tiers_table(source: Source) -> Table:
-    """Recall@10 by the popularity of what was taken, Beauty."""
+    """Recall@10 by the popularity of the target, Beauty."""
     cells = source.plan("main")
     rows = []
     for label in dict.fromkeys(c.label for c in cells.select(dataset="amazon-beauty")):
@@ -249,7 +249,7 @@ def positions_table(source: Source) -> Table:
 
 
 def design_space_table(source: Source) -> Table:
-    """What each recipe is made of, read from its parts."""
+    """The design of each recipe, read from its parts."""
     rows = [Row(name, tuple(Entry(text=t) for t in _design(recipe))) for name, recipe in RECIPES.items()]
     heads = ("soft assignment", "rounds of agreement", "length", "subwords", "ids alone")
     return Table("design-space", "Design space", tuple(Column(h, None) for h in heads), tuple(rows))

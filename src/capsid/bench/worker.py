@@ -1,7 +1,7 @@
 """One cell in one process: fit, evaluate, describe, and leave the result in the cell's working folder.
 
-`python -m capsid.bench.worker FOLDER` is started by the runner with a pipe at either end. It tells what it does in JSON
-lines and ends when its runner has gone, so that no cell is worked on twice. Does not write to the store's lines.
+`python -m capsid.bench.worker FOLDER` is started by the runner with a pipe at either end. It reports progress as JSON
+lines and ends when its runner has gone, so that two processes never run the same cell. It does not write stored lines.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from capsid.tokenize.item_tokenizer import ItemTokenizer
 LOCK = "cell.lock"
 INTERRUPTED = 143
 SHARED = "tokenizer"
-# Test cases whose whole catalogue is scored for accuracy by position.
+# Number of test cases for accuracy by position; the whole catalogue is scored for each.
 SAMPLED = 200
 
 
 class Interrupted(BaseException):
-    """The runner asked to stop; what was done is in checkpoints."""
+    """The runner asked the cell to stop; its work is in checkpoints."""
 
 
 class Told:
-    """Progress as JSON lines; updates at most five a second."""
+    """Progress as JSON lines; at most five updates per second."""
 
     def __init__(self, file: IO[str], journal: Journal | None = None) -> None:
         self.file, self.journal = file, journal
@@ -74,7 +74,7 @@ class Told:
             self.journal.tick()
 
     def say(self, **message: Any) -> None:
-        """One message."""
+        """Send one message."""
         self.file.write(json.dumps(message) + "\n")
         self.file.flush()
 
@@ -120,9 +120,9 @@ def run_cell(
 
 
 class SharedTokenizers:
-    """Fitted ids that cells with the same parts, data and seed have in common: the first makes them, others wait.
+    """Fitted ids shared by cells with the same parts, data and seed: the first cell fits them, the others wait.
 
-    Ids of other code are not taken: a cell must not mix them with its own unawares.
+    Ids fitted by other code are not used: a cell must not mix them with its own.
     """
 
     def __init__(self, job: Job, place: Place, journal: Journal, run: RunOptions) -> None:
@@ -132,14 +132,14 @@ class SharedTokenizers:
 
     def __call__(self, table: ItemTable, seed: int, progress: Progress) -> ItemTokenizer:
         lock = self.folder.with_name(f"{self.folder.name}.lock")
-        with held(lock, waiting=lambda: progress.line("ids: another cell is making the same ones, waiting for it")):
+        with held(lock, waiting=lambda: progress.line("ids: waiting for another cell that is fitting the same ids")):
             self._drop_damaged(progress)
             there = (self.folder / MANIFEST).exists()
             if not there:
                 self._make(table, seed, progress)
             made = read_json(self.folder / "made.json")
             if there:
-                progress.line(f"ids: taken from another cell, which made them in {duration(made['seconds'])}")
+                progress.line(f"ids: reused from another cell, which fitted them in {duration(made['seconds'])}")
             self.journal.kept["tokenizer_shared"] = there
             self.journal.stage("tokenizer", made["seconds"])
             return ItemTokenizer.load(self.folder)
@@ -152,7 +152,7 @@ class SharedTokenizers:
             made.save(new)
             write_json(new / "made.json", {"seconds": time.monotonic() - began})
         checkpoint.remove()
-        progress.line(f"ids: made in {duration(time.monotonic() - began)}")
+        progress.line(f"ids: fitted in {duration(time.monotonic() - began)}")
 
     def _drop_damaged(self, progress: Progress) -> None:
         if not self.folder.exists():
@@ -160,7 +160,7 @@ class SharedTokenizers:
         try:
             open_folder(self.folder, kind=SHARED)
         except ArtifactError as error:
-            progress.line(f"ids: what another cell made is damaged and is made again: {error.message}")
+            progress.line(f"ids: those of another cell are damaged and will be fitted again: {error.message}")
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -173,10 +173,13 @@ def _checked(dataset: Dataset, facts: DataFacts) -> Dataset:
 def _make_vectors(
     encoder: Any, dataset: Dataset, seed: int, place: Place, journal: Journal, progress: Progress
 ) -> None:
-    """Fill the cache of vectors, one cell at a time: the text block takes long and serves every cell of a dataset."""
+    """Fill the cache of vectors, one cell at a time: the text block is slow, and all cells of a dataset share it."""
     table = ItemTable.from_training(dataset, leave_one_out(dataset).train)
     lock = place.works / f"vectors-{dataset.fingerprint[:16]}.lock"
-    with held(lock, waiting=lambda: progress.line("vectors: another cell is making some of this data, waiting for it")):
+    with held(
+        lock,
+        waiting=lambda: progress.line("vectors: waiting for another cell that is computing vectors of the same data"),
+    ):
         began = time.monotonic()
         encode_items(encoder, table, seed=seed, progress=progress)
         journal.stage("vectors", time.monotonic() - began)
@@ -201,7 +204,7 @@ def _result(
         fingerprint=job.fingerprint,
         key=values_key(job, code_fingerprint()),
         recipe=job.recipe.to_dict(),
-        # Where the data lay is no business of a result.
+        # A result does not record the path of the data.
         data={k: v for k, v in job.to_dict()["data"].items() if k != "source"},
         code=code_fingerprint(),
         codes=tuple(kept["codes"]),
@@ -238,14 +241,14 @@ def _versions() -> dict[str, str]:
 
 
 def work(folder: Path, told: Told) -> int:
-    """Run the job that lies in a working folder; the exit code."""
-    # An orphan of an earlier run may need a moment to notice that it is one.
+    """Run the job of a working folder and return the exit code."""
+    # A worker of a dead runner may need a moment to notice and end.
     with held(folder / LOCK):
         content = read_json(folder / JOB)
         job = Job.from_dict(content)
         keep = Path(content["keep"]) if content.get("keep") else None
         run: RunOptions = from_dict(RunOptions, content.get("run", {}), {})
-        # The job lies in the cell's own folder, three below the store.
+        # The job is in the cell's own folder, three levels below the store.
         place = Place(folder.parents[2], folder.parents[1].name)
         journal = told.journal = Journal(folder, code_fingerprint())
         try:
@@ -262,7 +265,7 @@ def work(folder: Path, told: Told) -> int:
 
 
 def _until_alone() -> None:
-    """The runner never writes; when it is gone, however it went, its end of the pipe is closed."""
+    """End when the pipe closes: the runner never writes to it, so a closed pipe means that the runner has ended."""
     while os.read(0, 1):
         pass
     os._exit(INTERRUPTED)
@@ -273,13 +276,13 @@ def _stop(number: int, frame: Any) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry of the process."""
+    """Entry point of the process."""
     import torch
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGTERM, _stop)
     threading.Thread(target=_until_alone, daemon=True).start()
-    # Whatever a library prints goes to the log, not between the messages.
+    # Output of libraries goes to the log, not into the message stream.
     pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return work(Path(arguments[0]), Told(pipe))
