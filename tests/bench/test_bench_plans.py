@@ -79,7 +79,11 @@ def test_priority_first_then_the_order_of_the_file(groups: list[tuple[int, int]]
         ('datasets = ["x"]\nseeds = ["0"]\n[[cells]]\nmethod = "sasrec"', "must be a list", "seeds = [0, 1]"),
         ('datasets = ["x"]\n[[cells]]\nmethod = 3', "must be a text", "method ="),
         ('datasets = ["x"]\n[[cells]]\nmethod = "a"\nevaluations = ["tests"]', "no evaluation 'tests'", "'test'"),
-        ('datasets = ["x"]\n[[cells]]\nmethod = "a"\npriority = "high"', "priority is 'high'", "whole number"),
+        (
+            'datasets = ["x"]\n[[cells]]\nmethod = "a"\npriority = "high"',
+            "priority must be a whole number, got 'high'",
+            "priority 1",
+        ),
         ('datasets = ["x"]\n[[cells]]\nmethod = "a"\n[[cells]]\nmethod = "a"', "two cells called a/x/0", "label"),
         ('name = "../up"\ndatasets = ["x"]\n[[cells]]\nmethod = "a"', "cannot be called", "folder"),
     ],
@@ -102,7 +106,7 @@ def test_names_that_do_not_exist(tmp_path: Path) -> None:
     assert data_sources(plan, [f"amazon-beuty={tmp_path}"]) == {"amazon-beuty": str(tmp_path.resolve())}
     with pytest.raises(ConfigError, match=r"has no dataset 'beauty'.*amazon-beuty"):
         data_sources(plan, ["beauty=x"])
-    with pytest.raises(ConfigError, match="write --data NAME=PATH"):
+    with pytest.raises(ConfigError, match="--data must be NAME=PATH"):
         data_sources(plan, ["amazon-beuty"])
 
 

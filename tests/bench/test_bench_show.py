@@ -52,9 +52,9 @@ def test_a_table_shows_what_was_run_and_can_be_kept(results: Path, tmp_path: Pat
 def test_wrong_names_have_hints(tmp_path: Path) -> None:
     for words, hint in (
         (("table", "mian"), "main"),
-        (("table", "main", "--format", "html"), "markdown"),
+        (("table", "main", "--format", "html"), "latex"),
         (("figure", "length", "--out", "x.svg"), "lengths"),
-        (("figure", "lengths", "--out", "x.gif"), ".svg or .png"),
+        (("figure", "lengths", "--out", "x.gif"), "tiers.svg"),
         (("figure", "lengths", "--out", tmp_path / "x.svg"), "bench run main"),
     ):
         error = call(*words, "--store", tmp_path).exception

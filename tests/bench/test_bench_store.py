@@ -63,7 +63,7 @@ def test_a_line_that_was_cut_off(cut: int, three: Place) -> None:
     told: list[str] = []
     repair(three.lines, told.append)
     assert len(told) == 1
-    assert "mended" in told[0]
+    assert "repaired" in told[0]
     assert three.lines.read_bytes() == whole[: -len(last)]
     repair(three.lines, told.append)
     assert len(told) == 1, "what is whole is left alone"
@@ -93,7 +93,7 @@ def test_the_runner_mends_it(place: Place, shop: Path, fake: Path) -> None:
     (place.folder / "values" / ".left.npz.1234").write_bytes(b"half")
     summary, watch = run(plan, place, shop, fake)
     assert [o.state for o in summary.outcomes] == ["finished", "done"]
-    assert "mended" in watch.lines[0]
+    assert "repaired" in watch.lines[0]
     assert place.lines.read_bytes() == whole
     assert not list((place.folder / "values").glob(".*"))
 

@@ -46,7 +46,7 @@ def result_of(place: Place, job: Job) -> dict[str, Any]:
     "moments",
     [
         ["residual k-means: depth 1/2"],
-        ["ids: made in", "step 5/12", "step 9/12"],
+        ["ids: fitted in", "step 5/12", "step 9/12"],
         ["generator: best at step", "test: recall@10", "looking at the ids"],
     ],
     ids=["ids", "training", "evaluation"],
@@ -130,7 +130,7 @@ def test_ids_are_made_once_and_shared(shop: Path, tmp_path: Path) -> None:
         said[job.cell.label] = [line for line in messages.lines if line.startswith(("residual k-means", "ids: "))]
     made = {label: sum("residual k-means: depth 1" in line for line in lines) for label, lines in said.items()}
     assert made == {"rq-kmeans": 1, "narrow": 0, "beside": 1}
-    assert any("taken from another cell" in line for line in said["narrow"])
+    assert any("reused from another cell" in line for line in said["narrow"])
     lines = {job.cell.label: result_of(place, job) for job in jobs_of(plan_of(*groups), shop)}
     assert {k: v["tokenizer_shared"] for k, v in lines.items()} == {"rq-kmeans": False, "narrow": True, "beside": False}
     assert lines["narrow"]["seconds"]["tokenizer"] == lines["rq-kmeans"]["seconds"]["tokenizer"]
@@ -142,7 +142,7 @@ def test_ids_are_made_once_and_shared(shop: Path, tmp_path: Path) -> None:
     again = jobs_of(plan_of({**groups[1], "label": "again", "evaluations": ["valid"]}), shop)[0]
     code, messages = work_here(again, place)
     assert code == 0
-    assert any("damaged and is made again" in line for line in messages.lines)
+    assert any("damaged and will be fitted again" in line for line in messages.lines)
 
 
 def _codebooks(made: Path) -> list[int]:

@@ -150,7 +150,7 @@ def test_a_full_queue_says_when_to_come_back() -> None:
         b = batcher(model, counted, queue=5)
         await held(model, b)
         b.submit([query(n) for n in range(4)], 30)
-        with pytest.raises(Refused, match="4 requests wait already") as refusal:
+        with pytest.raises(Refused, match="4 requests are already waiting") as refusal:
             b.submit([query(8), query(9)], 30)
         assert refusal.value.status == 429
         assert int(refusal.value.headers["retry-after"]) >= 1

@@ -238,7 +238,7 @@ class _Run:
         append(self.place, result)
         self.results.append(result)
         if set(result.codes) != {self.code}:
-            self.watch.line(f"{job.cell.name}: part of it was run by code other than this run started with")
+            self.watch.line(f"{job.cell.name}: other code than this run started with ran part of it")
         forget_work(self.place, job.key)
         return True
 

@@ -1,4 +1,4 @@
-"""The ASGI application: routes, page, middleware, and the life of the service around them."""
+"""The ASGI application: routes, page, middleware, and the startup and shutdown of the service."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def create_app(options: ServeOptions | None = None) -> FastAPI:
     routes = Routes(service)
     app.router.routes.append(routes.quick())
     app.include_router(routes.router())
-    # Not mounted at the root: there it would take every request whose method does not fit a route.
+    # Not mounted at the root: it would catch every request whose method does not match a route.
     app.mount("/page", Page(directory=PAGE), name="page")
     app.add_api_route("/", _front, include_in_schema=False)
     return app
@@ -109,7 +109,7 @@ async def _life(service: Service) -> AsyncIterator[None]:
 def _drain_on_sigterm(service: Service) -> None:
     """Refuse new requests at once, and let the server close its port a moment later."""
     server_stops = signal.getsignal(signal.SIGTERM)
-    # Signals belong to the main thread; who runs the server elsewhere stops it another way.
+    # Only the main thread can handle signals; a server in another thread is stopped another way.
     if not callable(server_stops) or threading.current_thread() is not threading.main_thread():
         return
     loop = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ def _drain_on_sigterm(service: Service) -> None:
 
 
 def _fail(error: BaseException) -> None:
-    """A run that cannot be loaded ends the process, with the words of the command line."""
+    """End the process if the run cannot be loaded, with the same messages as the command line."""
     if isinstance(error, CapsidError):
         logger.error("error: %s", error.message)
         if error.hint:
@@ -152,13 +152,13 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    # The framework puts where it looked (body, query, path) before each place.
+    # The framework prefixes each location with its source (body, query, path).
     problems = [{**p, "loc": p["loc"][1:]} for p in error.errors()]
     return _Refusal(invalid(problems))
 
 
 class _Refusal(Response):
-    """A refusal that a handler returns."""
+    """The response to a refused request."""
 
     def __init__(self, error: Refused) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Many requests, one model thread: queries that wait together are searched together.
 
-A batch holds at most `most` queries of one length class and one search group, oldest first. A lone request never
-waits; only right after a batch of several does the thread give their clients a moment to ask again. Who is past the
-deadline or has gone is left out when a batch forms. Knows nothing of HTTP.
+A batch holds at most `most` queries of one length class and one search group, oldest first. A single request never
+waits; only after a batch of several does the thread wait briefly for their clients to ask again. Requests past the
+deadline and requests of disconnected clients are dropped when a batch forms. Knows nothing about HTTP.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from capsid.answering import Query, Recommendation
 from capsid.serve.errors import Refused, too_many
 from capsid.serve.snapshot import Snapshot
 
-# After a batch of several its clients ask again within this time; without the wait, batches of 1 and 15 alternate.
+# After a batch of several, its clients ask again within this time; without the wait, batches of 1 and 15 alternate.
 LINGER = 0.003
 # A search that takes longer than this means that the model thread hangs.
 SILENCE = 30.0
 _SMOOTHING = 0.1
-# A request is queued if it can be expected to be searched within this share of its deadline.
+# A request is queued if its search is expected to start within this share of its deadline.
 _HOPE = 0.5
 
 Work = Query | Callable[[Snapshot], Any]
 
 
 class Gauges(Protocol):
-    """Is told what happens, for metrics."""
+    """Receives events, for metrics."""
 
     def batch(self, size: int, waited: list[float], seconds: float) -> None:
         """A batch was searched."""
@@ -40,12 +40,12 @@ class Gauges(Protocol):
         """A request left the queue unsearched."""
 
     def waiting(self, depth: int) -> None:
-        """So many wait now."""
+        """This many queries wait now."""
 
 
 @dataclass(eq=False)
 class Ticket:
-    """One query (or call) in the queue. `taken` once it is searched; `gone` when nobody waits for it any more."""
+    """One query (or call) in the queue. `taken` once it is searched; `gone` when its client no longer waits."""
 
     work: Work
     answer: asyncio.Future[tuple[Any, int]]
@@ -57,7 +57,7 @@ class Ticket:
 
 
 class Batcher:
-    """`submit` belongs to the event loop; one thread of its own searches. `snapshot` is asked once for every batch."""
+    """`submit` is for the event loop; a separate thread searches. `snapshot` is called once per batch."""
 
     def __init__(
         self,
@@ -91,15 +91,15 @@ class Batcher:
         return not self._thread.is_alive() or (busy > 0 and time.monotonic() - busy > SILENCE)
 
     def submit(self, works: list[Work], seconds: float) -> list[Ticket]:
-        """Queue all of these or none; a full queue is a 429 that says when to come back."""
+        """Queue all of these or none; a full queue is a 429 with a Retry-After."""
         with self._ready:
             if self._closing:
                 raise Refused(503, "draining", "the service is stopping", headers={"retry-after": "1"})
             wait = len(self._queue) * self._per_user
-            # Who would only wait past the deadline is told so now, not then.
+            # A request that would miss its deadline is refused now, not after the wait.
             if len(self._queue) + len(works) > self._limit or wait > _HOPE * seconds:
                 self._gauges.dropped("queue_full")
-                raise too_many("queue_full", f"{len(self._queue)} requests wait already", wait)
+                raise too_many("queue_full", f"{len(self._queue)} requests are already waiting", wait)
             deadline = time.monotonic() + seconds
             tickets = [Ticket(w, self._loop.create_future(), deadline, self._group(w)) for w in works]
             self._queue.extend(tickets)
@@ -108,18 +108,18 @@ class Batcher:
         return tickets
 
     def withdraw(self, ticket: Ticket) -> None:
-        """Nobody waits for this answer any more; it is not searched unless that has begun."""
+        """Cancel a request whose client has gone; a search that has begun still ends."""
         ticket.gone = True
 
     def close(self) -> None:
-        """Finish what is queued, then end the thread; blocks."""
+        """Answer the queued queries, then end the thread; blocks."""
         with self._ready:
             self._closing = True
             self._ready.notify()
         self._thread.join()
 
     def _group(self, work: Work) -> tuple[Any, ...]:
-        """Only queries of one group are searched together: histories of like length, one allow list, like k."""
+        """Only queries of one group are searched together: similar history length, same allow list, similar k."""
         if not isinstance(work, Query):
             return ("call", id(work))
         return length_class(len(work.history)), *self._group_of(work)
@@ -135,7 +135,7 @@ class Batcher:
                 self._search(batch)
 
     def _next(self, last: int) -> list[Ticket] | None:
-        """The next batch, perhaps empty if all have gone; None at the end."""
+        """The next batch, empty if all clients have gone; None at the end."""
         with self._ready:
             if last > 1 and len(self._queue) < min(last, self._most):
                 end = time.monotonic() + LINGER
@@ -191,11 +191,11 @@ class Batcher:
         try:
             self._loop.call_soon_threadsafe(_settle, told)
         except RuntimeError:
-            return  # the loop has ended; nobody waits
+            return  # the event loop has ended, so no client waits
 
 
 def _answers(snapshot: Snapshot, works: list[Work]) -> list[Any]:
-    """An answer or an exception for each. A query that cannot be answered does not take the others with it."""
+    """An answer or an exception per query. A query that cannot be answered does not fail the others."""
     queries = [work for work in works if isinstance(work, Query)]
     if len(queries) < len(works):
         return [_called(work, snapshot) for work in works]
@@ -224,7 +224,7 @@ def length_class(items: int) -> int:
 
 
 def late() -> Refused:
-    """The answer to who waited too long."""
+    """The error for a request that waited too long."""
     return Refused(
         504, "deadline", "the request waited past its deadline and was not searched", headers={"retry-after": "1"}
     )

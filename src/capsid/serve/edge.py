@@ -1,6 +1,6 @@
-"""What every request passes: an id, keys, limits, draining, metrics, and one form for all errors. Pure ASGI.
+"""Middleware for every request: request id, keys, limits, draining, metrics, and one format for errors. Pure ASGI.
 
-Two layers, so that pages of allowed origins can read refusals too: `Edge` is outermost, `Gate` stands behind CORS.
+Two layers, so that pages of allowed origins can also read refusals: `Edge` is outermost, `Gate` is inside CORS.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 logger = logging.getLogger("capsid.serve")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-# Questions that are asked with POST, because a history does not fit into a URL.
+# Read-only routes that use POST, because a history does not fit into a URL.
 _QUESTIONS = frozenset({"/v1/recommend", "/v1/recommend/batch", "/v1/explain", "/v1/compare"})
 _OPEN = ("/health/",)
-# Where no key is set: names under which only this machine is reached, so that no page elsewhere can pose as it.
+# Without a key, only these host names are served, so that a foreign page cannot reach the service by DNS rebinding.
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 VERSION, REQUEST = "capsid.version", "capsid.request"
 
 
 @dataclass(frozen=True)
 class Keys:
-    """`api` opens everything but edits, `admin` everything; empty: not needed."""
+    """`api` allows everything but edits, `admin` everything; empty: no key needed."""
 
     api: str = ""
     admin: str = ""
 
     def check(self, method: str, path: str, given: str) -> None:
-        """Refuse a request whose key does not open it. Keys are compared in constant time."""
+        """Refuse a request without the right key. Keys are compared in constant time."""
         if path.startswith(_OPEN) or not (self.api or self.admin) or _same(given, self.admin):
             return
         known = _same(given, self.api)
@@ -76,7 +76,7 @@ def _same(given: str, key: str) -> bool:
 
 
 def read_key(file: str, default: str | None) -> str:
-    """The first line of a file, or what the environment has."""
+    """The key: the first line of a file, or the environment variable."""
     if not file:
         return default or ""
     try:
@@ -90,7 +90,7 @@ def read_key(file: str, default: str | None) -> str:
 
 
 class RateLimit:
-    """A bucket of tokens for each caller, refilled steadily; room for a second's worth at once."""
+    """A token bucket per caller, which holds at most one second's worth of requests."""
 
     def __init__(self, per_second: float, *, callers: int = 10_000) -> None:
         self._rate, self._callers = per_second, callers
@@ -112,7 +112,7 @@ class RateLimit:
 
 
 class Edge:
-    """Gives each request an id, each answer its headers, and counts both."""
+    """Gives each request an id and each answer its headers, and counts both."""
 
     def __init__(self, app: App, *, metrics: Metrics, version: Callable[[], int], draining: Callable[[], bool]) -> None:
         self._app, self._metrics, self._version, self._draining = app, metrics, version, draining
@@ -146,14 +146,14 @@ class Edge:
             logger.exception("request %s failed", request_id)
             if began:
                 raise
-            await answer_refusal(scope, tell, Refused(500, "internal", "an error of the service; it is in its log"))
+            await answer_refusal(scope, tell, Refused(500, "internal", "internal error; see the log of the service"))
         finally:
             route = getattr(scope.get("route"), "path_format", "other")
             self._metrics.request(route, code, time.perf_counter() - start)
 
 
 class Gate:
-    """Refuses who has no key, asks too often, asks in another's name, or comes when the service stops."""
+    """Refuses requests without a key, over the rate limit, with a foreign host name, or while the service stops."""
 
     def __init__(
         self, app: App, *, keys: Keys, limit: RateLimit, metrics: Metrics, draining: Callable[[], bool]
@@ -195,7 +195,7 @@ class Gate:
 
 
 class BodyLimit:
-    """Refuses bodies that are too large: by what they announce, or as soon as they are."""
+    """Refuses bodies that are too large, by their declared length or as soon as they exceed the limit."""
 
     def __init__(self, app: App, *, most: int) -> None:
         self._app, self._most = app, most
@@ -217,7 +217,7 @@ class BodyLimit:
             message = await receive()
             size += len(message.get("body", b""))
             if size > self._most:
-                # An error that the framework hands on as it is.
+                # An exception that the framework passes on unchanged.
                 raise HTTPException(413, self._text, {"connection": "close"})
             return message
 
@@ -241,5 +241,5 @@ def _request_id(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return bytes(value).decode()
-    # Not secrets: asking the system gives up the interpreter's lock, and the model thread keeps it for a while.
+    # Not from `secrets`: a system call releases the interpreter lock, and the model thread then holds it for a while.
     return f"{random.getrandbits(64):016x}"

@@ -20,9 +20,9 @@ class Refused(Exception):
 
 
 def refused(error: CapsidError) -> Refused:
-    """How an error of the library is told over HTTP.
+    """Convert an error of the library to an HTTP answer.
 
-    Bodies were checked before, so what is wrong is about the run: an id that it lacks, or what does not fit it.
+    Bodies were checked before, so the error is about the run: an unknown id, or a request that does not fit it.
     """
     if isinstance(error, UnknownIdError):
         return Refused(404, "unknown_item", error.message, hint=error.hint)
@@ -33,7 +33,7 @@ def refused(error: CapsidError) -> Refused:
 
 
 def invalid(problems: Sequence[Any]) -> Refused:
-    """What a checker of bodies says, in one sentence about the first problem."""
+    """The first validation problem of a body in one sentence."""
     first = problems[0]
     if first["type"] == "json_invalid":
         return Refused(400, "invalid_json", "the body is not JSON", hint=first.get("ctx", {}).get("error"))
@@ -48,6 +48,6 @@ def envelope(code: str, message: str, hint: str | None, request_id: str) -> dict
 
 
 def too_many(code: str, message: str, seconds: float) -> Refused:
-    """429 with the time after which it is worth trying again."""
+    """429 with the time after which to try again."""
     wait = max(1, -(-int(seconds * 1000) // 1000))
     return Refused(429, code, message, hint=f"try again in {wait} s", headers={"retry-after": str(wait)})

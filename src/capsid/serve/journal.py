@@ -1,7 +1,7 @@
-"""Edits of the catalogue on disk: one JSON line each, synced before anybody is told that the edit is done.
+"""Edits of the catalogue on disk: one JSON line each, synced before an edit is acknowledged.
 
-Several processes may write; a lock on the file puts them in order, and each reads what the others wrote. A line that a
-crash cut short was never acknowledged and is dropped. Knows lines, not what they mean.
+Several processes may write; a file lock orders their writes, and each process reads the lines of the others. A line
+that a crash cut off was never acknowledged and is dropped. Knows nothing about the meaning of the lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME = "journal.jsonl"
 
 
 class Journal:
-    """`read` gives each line once; `append` writes one. Both want `locked`, unless one process alone uses the file."""
+    """`read` returns each line once; `append` writes one. Both need `locked`, unless only one process uses the file."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
@@ -39,7 +39,7 @@ class Journal:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else writes meanwhile, in this process or another."""
+        """Hold the lock: no other thread or process writes meanwhile."""
         with self._thread:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             try:
@@ -49,7 +49,7 @@ class Journal:
 
     @property
     def behind(self) -> bool:
-        """Whether there are bytes that were not read yet; one system call."""
+        """Whether there are unread bytes; one system call."""
         return os.fstat(self._file).st_size > self._read
 
     def read(self) -> list[dict[str, Any]]:
@@ -69,10 +69,10 @@ class Journal:
         return lines
 
     def append(self, value: dict[str, Any]) -> None:
-        """One more line behind those that were read, on disk when this returns; nothing is left of it if it fails."""
+        """Append a line after those read so far. It is on disk when this returns; if this fails, nothing is written."""
         line = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         try:
-            # Half a line of a process that was killed may stand there.
+            # A killed process may have left half a line.
             if self.behind:
                 os.ftruncate(self._file, self._read)
             written = 0
@@ -86,7 +86,7 @@ class Journal:
         self._read += len(line)
 
     def repair(self) -> None:
-        """Drop an unfinished last line. Only before anybody else uses the file."""
+        """Drop an unfinished last line. Call it only before another process uses the file."""
         data = self._bytes(0)
         end = data.rfind(b"\n") + 1
         if end < len(data):
@@ -94,7 +94,7 @@ class Journal:
             os.fsync(self._file)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         os.close(self._file)
 
     def _bytes(self, start: int) -> bytes:

@@ -1,7 +1,7 @@
 """The catalogue that changes while it serves: one reference to the current snapshot, and a journal of the edits.
 
-An edit builds the next snapshot beside the current one, tries a search on it, is written to the journal, and only then
-takes its place: all by one assignment, so that every search sees one version. Other processes follow the journal.
+An edit builds the next snapshot beside the current one, tries a search on it, and writes a line to the journal. Then
+one assignment replaces the current snapshot, so every search sees one version. Other processes follow the journal.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ class LiveCatalogue:
             version, state = _version(line), state.after(_edit(line), states)
             states[version] = state
         self.current = with_state(recommender, state, version)
-        # Earlier versions to go back to; those of before the start are kept as states and built when asked for.
+        # Earlier versions for rollback; those from before the start are kept as states and built on request.
         self._states = OrderedDict((v, s) for v, s in list(states.items())[-(kept + 1) : -1])
         self._snapshots: OrderedDict[int, Snapshot] = OrderedDict()
 
     @property
     def versions(self) -> list[int]:
-        """Versions that can be gone back to, oldest first."""
+        """Versions available for rollback, oldest first."""
         return list(self._states)
 
     def edit(self, edit: Edit) -> Snapshot:
-        """Make an edit and return the version that has it; raises, and changes nothing, if it cannot be made."""
+        """Make an edit and return the new version; if it cannot be made, raise and change nothing."""
         while True:
             before = self.catch_up()
             after = self._next(before, edit)
             after.check([str(row["item_id"]) for row in edit.rows])
             with self._journal.locked():
                 if self._follow():
-                    # Another process was first: its edits come before this one.
+                    # Edits that another process made meanwhile come before this one.
                     continue
                 self._journal.append(edit.to_line(after.version))
                 self._switch(after)
             return after
 
     def catch_up(self) -> Snapshot:
-        """The current snapshot, with every edit that any process has acknowledged; one system call if there is none."""
+        """The current snapshot with all edits acknowledged by any process; one system call if there are no new ones."""
         if self._journal.behind:
             with self._journal.locked():
                 self._follow()
@@ -69,14 +69,14 @@ class LiveCatalogue:
         for line in lines:
             after = self._next(self.current, _edit(line))
             if after.version != _version(line):
-                raise ArtifactError(f"the journal goes on with version {_version(line)}, not {after.version}")
+                raise ArtifactError(f"the journal must continue with version {after.version}, got {_version(line)}")
             self._switch(after)
         return bool(lines)
 
     def _next(self, before: Snapshot, edit: Edit) -> Snapshot:
         if edit.operation == "reload":
             self._base = self._load()
-            # Earlier versions are those of the edits, not of the model: going back keeps the new one.
+            # Versions belong to the edits, not to the model: a rollback keeps the new model.
             self._snapshots.clear()
             return with_state(self._base, before.state, before.version + 1)
         if edit.operation != "rollback":
@@ -97,7 +97,7 @@ class LiveCatalogue:
 
 
 def _check(snapshot: Snapshot, edit: Edit) -> None:
-    """What an edit names must be there, or must not be."""
+    """Check that the items of an edit exist, or are new."""
     items = snapshot.recommender.catalogue_.items
     for row in edit.rows:
         name = row["item_id"]

@@ -1,6 +1,6 @@
-"""What a service counts, for Prometheus. Labels are routes, codes and reasons, never ids.
+"""Prometheus metrics of a service. Labels are routes, codes and reasons, never ids.
 
-With several worker processes the numbers of all are added up: `PROMETHEUS_MULTIPROC_DIR` names the folder they share.
+The numbers of several worker processes are added up: `PROMETHEUS_MULTIPROC_DIR` names the folder they share.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Metrics:
-    """Tells of requests, batches and the catalogue."""
+    """Counts requests, batches and the size of the catalogue."""
 
     def __init__(self) -> None:
         disable_created_metrics()
@@ -36,16 +36,16 @@ class Metrics:
         seconds = partial(Histogram, buckets=_SECONDS, registry=self.registry)
         gauge = partial(Gauge, registry=self.registry)
         self._requests = counter("capsid_requests", "Answers, by route and status.", ["route", "code"])
-        self._seconds = seconds("capsid_request_seconds", "From the first byte to the last.", ["route"])
-        self._queue = seconds("capsid_queue_seconds", "How long queries waited for a search.")
-        self._search = seconds("capsid_search_seconds", "How long a batch was searched.")
+        self._seconds = seconds("capsid_request_seconds", "Time from the first byte to the last.", ["route"])
+        self._queue = seconds("capsid_queue_seconds", "Time that queries waited for a search.")
+        self._search = seconds("capsid_search_seconds", "Time to search a batch.")
         self._batch = Histogram(
             "capsid_batch_size", "Queries in a batch.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=self.registry
         )
         self._rejected = counter("capsid_rejected", "Requests that were not searched.", ["reason"])
-        self._cancelled = counter("capsid_cancelled", "Queries whose clients had gone.")
-        self._not_personal = counter("capsid_not_personal", "Answers of popular items: nothing was known.")
-        self._depth = gauge("capsid_queue_depth", "Queries that wait.", multiprocess_mode="livesum")
+        self._cancelled = counter("capsid_cancelled", "Queries whose clients disconnected.")
+        self._not_personal = counter("capsid_not_personal", "Answers with popular items: no known history.")
+        self._depth = gauge("capsid_queue_depth", "Waiting queries.", multiprocess_mode="livesum")
         self._items = gauge("capsid_catalogue_items", "Items on offer.", multiprocess_mode="mostrecent")
         self._version = gauge("capsid_catalogue_version", "Newest version served.", multiprocess_mode="max")
         about = gauge("capsid_build_info", "Version of the package.", ["version"], multiprocess_mode="max")
@@ -71,11 +71,11 @@ class Metrics:
             self._rejected.labels(reason).inc()
 
     def not_personal(self) -> None:
-        """Popular items stood in."""
+        """Popular items were returned instead of personal ones."""
         self._not_personal.inc()
 
     def totals(self) -> dict[str, float]:
-        """What this process has counted since its start, for a page that watches."""
+        """The counts of this process since its start, for the live page."""
         found = {"requests": 0.0, "searched": 0.0, "batches": 0.0, "refused": 0.0}
         names = {
             "capsid_requests_total": "requests",
@@ -90,7 +90,7 @@ class Metrics:
         return found
 
     def waiting(self, depth: int) -> None:
-        """So many queries wait now."""
+        """This many queries wait now."""
         self._depth.set(depth)
 
     def text(self, *, items: int, version: int) -> bytes:
@@ -107,7 +107,7 @@ class Metrics:
 
 
 def _forget_dead(folder: Path) -> None:
-    """Gauges of processes that have ended say nothing any more; counters keep what they counted."""
+    """Remove the gauges of ended processes; their counters stay."""
     for file in folder.glob("gauge_*.db"):
         pid = file.stem.rpartition("_")[2]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc").exists():

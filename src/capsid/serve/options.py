@@ -1,4 +1,4 @@
-"""How a service runs: address, limits, keys, where edits are kept. Checked once, handed to workers as JSON."""
+"""How a service runs: address, limits, keys, where edits are kept. Checked once, passed to workers as JSON."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ ENVIRONMENT = "CAPSID_SERVE_OPTIONS"
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """All that `capsid serve` takes. Paths are texts, so that the whole travels as JSON."""
+    """All options of `capsid serve`. Paths are strings, so that the options can be passed as JSON."""
 
     run: str = setting(about="The folder that `capsid fit` wrote.", count=(1, None))
     state: str = setting("", "Where edits are kept; by default a folder beside the run.")
-    host: str = setting("127.0.0.1", "Address to listen on. Others than this machine's own need an API key.")
+    host: str = setting("127.0.0.1", "Address to listen on; all but loopback need an API key.")
     port: int = setting(8000, "Port to listen on; 0 takes a free one.", least=0, most=65535)
-    workers: int = setting(1, "Processes; each has a model of its own and shares the mapped trie.", least=1, most=64)
+    workers: int = setting(1, "Processes; each has its own model and shares the mapped trie.", least=1, most=64)
     api_key_file: str = setting("", "A file whose first line is the key that every request needs.")
     admin_key_file: str = setting("", "A file whose first line is the key that changes to the catalogue need.")
-    batch: int = setting(16, "Most histories in one search.", least=1, most=256)
-    queue: int = setting(256, "Most histories that wait; beyond that the answer is 429.", least=1)
+    batch: int = setting(16, "Maximum histories in one search.", least=1, most=256)
+    queue: int = setting(256, "Maximum waiting histories; beyond that the answer is 429.", least=1)
     deadline: float = setting(2.0, "Seconds after which a waiting request is answered 504.", above=0, most=600)
-    body_limit: int = setting(1 << 20, "Most bytes of a request body; beyond that the answer is 413.", least=1024)
+    body_limit: int = setting(1 << 20, "Maximum bytes of a request body; beyond that the answer is 413.", least=1024)
     rate_limit: float = setting(0.0, "Requests per second for each key or address; 0 sets no limit.", least=0)
     cors: tuple[str, ...] = setting((), "Origins whose pages may call the service; none by default.")
     compare: tuple[str, ...] = setting((), "Other runs to compare the served one with.")
@@ -44,7 +44,7 @@ class ServeOptions:
 
     @property
     def state_folder(self) -> Path:
-        """Where the journal of edits lies."""
+        """The folder of the journal of edits."""
         run = Path(self.run).resolve()
         return Path(self.state) if self.state else run.with_name(f"{run.name}.live")
 
@@ -54,7 +54,7 @@ class ServeOptions:
 
     @classmethod
     def from_environment(cls) -> ServeOptions:
-        """What the parent process handed over."""
+        """The options that the parent process passed on."""
         data = json.loads(os.environ[ENVIRONMENT])
         return cls(**{**data, "cors": tuple(data["cors"]), "compare": tuple(data["compare"])})
 

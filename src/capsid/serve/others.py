@@ -1,6 +1,6 @@
 """Other runs beside the one that is served: what they recommend after the same history, and their kept metrics.
 
-They are only looked at: edits are made to the served run, and others keep the catalogue of their folder.
+They are read-only: edits apply to the served run, and the others keep the catalogue of their folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from capsid.serve.snapshot import Snapshot
 
 @dataclass(frozen=True, eq=False)
 class OtherRun:
-    """A run that is compared with."""
+    """A run to compare with."""
 
     path: Path
     recommender: Recommender
@@ -32,7 +32,7 @@ class OtherRun:
 
 
 def compared(served: Path, snapshot: Snapshot, others: list[OtherRun], query: Query) -> dict[str, Any]:
-    """What each run recommends. Where a run cannot answer (it has not the items of an allow list), it says why."""
+    """What each run recommends. A run that cannot answer (it lacks the items of an allow list) says why."""
     runs = [(served, snapshot.recommender), *((other.path, other.recommender) for other in others)]
     return {"runs": [{"run": path.name, **_answer(recommender, query)} for path, recommender in runs]}
 
@@ -49,7 +49,7 @@ def _answer(recommender: Recommender, query: Query) -> dict[str, Any]:
 
 
 def listed(served: Path, snapshot: Snapshot, others: list[OtherRun]) -> dict[str, Any]:
-    """All runs with their metrics on the test split, where they were evaluated."""
+    """All runs, with their metrics on the test split if they were evaluated."""
     runs = [(served, snapshot.recommender), *((other.path, other.recommender) for other in others)]
     return {
         "runs": [

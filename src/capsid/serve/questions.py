@@ -1,6 +1,6 @@
-"""What can be asked of a snapshot without a search: an item, items by their words, a part of the id tree.
+"""Queries of a snapshot that need no search: an item, items by words, a part of the id tree.
 
-Plain functions of a snapshot that return plain values; the routes only hand them on.
+Plain functions of a snapshot that return plain values; the routes only pass them on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from capsid.serve.errors import Refused
 from capsid.serve.snapshot import Snapshot
 
 EXAMPLES = 3
-# Examples of a prefix are its most taken items among so many: a prefix of a large catalogue may hold millions.
+# A prefix may hold millions of items: its examples are the most popular of the first ones, up to this number.
 LOOKED_AT = 2_000
 
 
@@ -34,7 +34,7 @@ def found(snapshot: Snapshot, number: int) -> dict[str, Any]:
 
 
 def number_of(snapshot: Snapshot, item: str) -> int:
-    """An item's row; unknown items are a 404."""
+    """An item's row; an unknown item is a 404."""
     try:
         return snapshot.recommender.catalogue_.items.number(item)
     except DataError as error:
@@ -54,7 +54,7 @@ def about_item(snapshot: Snapshot, item: str) -> dict[str, Any]:
 
 
 def _says_something(value: Any) -> bool:
-    """JSON has no form for numbers that are not finite."""
+    """Replace numbers that JSON cannot express (not finite)."""
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 

@@ -1,4 +1,4 @@
-"""Longer looks at the ids that are served: the report, items of two facets, merges, and what goes on now."""
+"""Reports on the served ids: quality, items of two facets, merges, and live counts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from capsid.serve.errors import Refused
 from capsid.serve.service import Service
 
-# Pages that watch at the same time; each costs a connection and a line a second.
+# Maximum number of live pages; each costs a connection and one line per second.
 MOST_WATCHERS = 32
 
 
 class Reports:
-    """Reports of the current version; the long one is made once for each version, by one thread at a time."""
+    """Reports of the current version; the quality report is made once per version, by one thread at a time."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -44,9 +44,9 @@ class Reports:
             return _plain(self._service.snapshot.tokenizer.merges(top=top))
 
     def watch(self) -> AsyncIterator[str]:
-        """Server-sent events, one a second, until the service stops."""
+        """Server-sent events, one per second, until the service stops."""
         if self._watchers >= MOST_WATCHERS:
-            raise Refused(429, "too_many_watchers", f"{self._watchers} pages watch already")
+            raise Refused(429, "too_many_watchers", f"too many live pages: {self._watchers} are open")
         return self._events()
 
     async def _events(self) -> AsyncIterator[str]:
@@ -70,7 +70,7 @@ def _plain(answer: Any) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """Plain values with null where a number is not finite, for which JSON has no form."""
+    """Plain values, with null for numbers that are not finite, which JSON cannot express."""
     if isinstance(value, dict):
         return {str(name): finite(v) for name, v in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The routes of the service: check a body, ask the service, hand on what it says."""
+"""The routes of the service: check a body, call the service, return its answer."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def _errors(*codes: int) -> dict[int | str, dict[str, Any]]:
     about = {
         400: "The body is not JSON.",
         401: "The key is missing or wrong.",
-        403: "The key does not open this.",
-        404: "There is no such thing.",
-        409: "It does not fit the catalogue as it is.",
+        403: "The key does not allow this.",
+        404: "Not found.",
+        409: "The edit does not fit the current catalogue.",
         413: "The body is too large.",
         422: "The request breaks a rule.",
-        429: "Too much at once; Retry-After says when to come back.",
-        500: "An error of the service.",
+        429: "Too many requests; Retry-After says when to try again.",
+        500: "Internal error of the service.",
         503: "Not loaded yet, or stopping.",
         504: "The request waited past its deadline.",
     }
@@ -87,7 +87,7 @@ class Routes:
         add("/v1/report", self.report, responses=_errors())
         add("/v1/facets", self.facets, responses=_errors(409))
         add("/v1/merges", self.merges, responses=_errors(409))
-        # Without end, so that no reader of the document can wait for it.
+        # Left out of the document: the stream never ends, so a client generated from it would hang.
         add("/v1/events", self.events, include_in_schema=False)
         add("/v1/tree", self.tree, response_model=schema.TreeAnswer, responses=_errors(404))
         add(
@@ -101,7 +101,7 @@ class Routes:
         return router
 
     async def live(self) -> dict[str, str]:
-        """Whether the process answers at all; also while it drains."""
+        """Whether the process is alive; true also while it drains."""
         return {"status": "live"}
 
     async def ready(self) -> Response:
@@ -138,7 +138,7 @@ class Routes:
         return _json(self._shown(body.history, answer, version))
 
     def quick(self) -> Route:
-        """`/v1/recommend` past the framework, whose share of the work is 40 %; the other route documents it."""
+        """`/v1/recommend` without the framework, which takes 40 % of the time; the other route documents it."""
 
         async def endpoint(request: Request) -> Response:
             request.scope["route"] = route
@@ -177,7 +177,7 @@ class Routes:
         limit: Annotated[int, InQuery(ge=1, le=100)] = 20,
         offset: Annotated[int, InQuery(ge=0, le=10_000)] = 0,
     ) -> Response:
-        """Items by id or by words of their titles; without a text, the most taken ones."""
+        """Items by id or by words of their titles; without a text, the most popular ones."""
         return _json(await asyncio.to_thread(search_items, self.service.snapshot, q, limit, offset))
 
     async def item(self, item_id: ItemInPath, request: Request) -> Response:
@@ -189,7 +189,9 @@ class Routes:
 
     async def tree(
         self,
-        prefix: Annotated[str, InQuery(pattern=_TOKENS, description="Tokens with commas; empty is the root.")] = "",
+        prefix: Annotated[
+            str, InQuery(pattern=_TOKENS, description="Tokens separated by commas; empty is the root.")
+        ] = "",
         limit: Annotated[int, InQuery(ge=1, le=200)] = 50,
     ) -> Response:
         """A prefix of the ids, and its largest children."""
@@ -213,7 +215,7 @@ class Routes:
         return _json(answer)
 
     async def report(self) -> dict[str, Any]:
-        """What `capsid tokenizer report --json` prints, of the version that is served."""
+        """What `capsid tokenizer report --json` prints, for the served version."""
         return await asyncio.to_thread(self.reports.quality)
 
     async def facets(
@@ -221,19 +223,19 @@ class Routes:
         depth: Annotated[int, InQuery(ge=1, le=64)] = 1,
         count: Annotated[int, InQuery(ge=1, le=100)] = 10,
     ) -> dict[str, Any]:
-        """Items between two meanings, where the tokenizer routes."""
+        """Items of two facets, if the tokenizer routes."""
         return await asyncio.to_thread(self.reports.facets, depth, count)
 
     async def merges(self, top: Annotated[int, InQuery(ge=1, le=200)] = 20) -> dict[str, Any]:
-        """The most used merged tokens, where ids are merged."""
+        """The most used merged tokens, if ids are merged."""
         return await asyncio.to_thread(self.reports.merges, top)
 
     async def events(self) -> Response:
-        """What goes on, once a second, as server-sent events."""
+        """Live counts once per second, as server-sent events."""
         return StreamingResponse(self.reports.watch(), media_type="text/event-stream")
 
     async def add_items(self, body: schema.AddRequest, request: Request) -> Response:
-        """Put new items on offer, without retraining."""
+        """Add new items to the catalogue, without retraining."""
         rows = tuple({"item_id": item.item_id, **(item.__pydantic_extra__ or {})} for item in body.items)
         names = [row["item_id"] for row in rows]
         if len(set(names)) < len(names):
@@ -241,7 +243,7 @@ class Routes:
         return await self._edit(request, lambda _: Edit("add", rows=rows), 201)
 
     async def retire(self, item_id: ItemInPath, request: Request) -> Response:
-        """Never recommend an item again, from the moment of the answer; histories may still hold it."""
+        """Stop recommending an item, effective with the answer; histories may still contain it."""
         return await self._edit(request, lambda _: Edit("retire", items=(item_id,)))
 
     async def restore(self, item_id: ItemInPath, request: Request) -> Response:
@@ -267,7 +269,7 @@ class Routes:
         return _json({"version": after.version, "items": named}, status)
 
     async def _ask(self, request: Request, works: list[Any]) -> list[tuple[Any, int]]:
-        """Ask, and stop asking when the client hangs up."""
+        """Ask the service, and cancel when the client disconnects."""
         gone = asyncio.ensure_future(_hung_up(request))
         try:
             return await self.service.ask(works, gone)
@@ -307,7 +309,7 @@ def _json(value: Any, status: int = 200) -> Response:
 
 
 def _plain(value: Any) -> Any:
-    """Values of attribute tables that JSON has no form for."""
+    """Convert values of attribute tables that JSON cannot express."""
     return str(value)
 
 

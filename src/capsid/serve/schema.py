@@ -1,4 +1,4 @@
-"""Bodies of requests and answers. Strict: a number in quotes, a 0 for false or a misspelt field is refused."""
+"""Bodies of requests and answers. Strict: numbers in quotes, 0 for false and misspelt fields are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, S
 
 MOST_K, MOST_HISTORY, MOST_LISTED, MOST_HISTORIES, MOST_ADDED = 500, 2_000, 10_000, 64, 1_000
 
-# Any text that can stand in a URL and in a JSON file; no control characters.
+# Any text that is valid in a URL and in a JSON file; no control characters.
 ItemId = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
@@ -17,7 +17,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-# The bounds stand before the validator: behind it they would not reach the OpenAPI document.
+# The bounds come before the validator: after it they would not reach the OpenAPI document.
 Count = Annotated[int, Field(ge=1, le=MOST_K), BeforeValidator(_whole)]
 Token = Annotated[int, Field(ge=0, le=10**9), BeforeValidator(_whole)]
 Shown = Annotated[int, Field(ge=0, le=5_000), BeforeValidator(_whole)]
@@ -45,15 +45,15 @@ class RecommendRequest(_Asked):
 
 
 class ExplainRequest(RecommendRequest):
-    """A history, and perhaps the tokens that ids must begin with."""
+    """A history, and optionally the tokens that ids must begin with."""
 
     prefix: list[Token] = Field(default_factory=list, max_length=64)
-    influence: bool = Field(True, description="Leave out the items of the history one by one.")
+    influence: bool = Field(True, description="Measure influence by leaving out each item of the history in turn.")
     shown: Shown = Field(50, description="Cut prefixes listed at each depth; counts are always complete.")
 
 
 class BatchRequest(_Asked):
-    """Several histories with the same wishes. Each counts as one request against the limits."""
+    """Several histories with the same options. Each counts as one request against the limits."""
 
     histories: list[Annotated[list[ItemId], Field(max_length=MOST_HISTORY)]] = Field(
         min_length=1, max_length=MOST_HISTORIES
@@ -69,7 +69,7 @@ class NewItem(BaseModel):
 
 
 class AddRequest(_Body):
-    """New items; they can be recommended as soon as the answer is there."""
+    """New items; they can be recommended as soon as the answer arrives."""
 
     items: list[NewItem] = Field(min_length=1, max_length=MOST_ADDED)
 
@@ -89,7 +89,7 @@ class RankedItem(BaseModel):
 
 
 class RecommendAnswer(BaseModel):
-    """Items best first. `personal` is false where popular items stand in because nothing of the history is known."""
+    """Items best first. `personal` is false if the history has no known item and popular items are returned."""
 
     items: list[RankedItem]
     personal: bool
@@ -104,7 +104,7 @@ class ExplainedItem(RankedItem):
 
 
 class WeighedPrefix(BaseModel):
-    """A prefix that was weighed, and what became of it."""
+    """A prefix that the search scored, and whether it was kept or cut."""
 
     tokens: list[int]
     codes: list[int]
@@ -185,13 +185,13 @@ class RunsAnswer(BaseModel):
 
 
 class BatchAnswer(BaseModel):
-    """An answer for every history, in order; all of one version."""
+    """One answer per history, in order; all from one version."""
 
     results: list[RecommendAnswer]
 
 
 class EditAnswer(BaseModel):
-    """The version that has the edit, and the items that it named."""
+    """The version that contains the edit, and the edited items."""
 
     version: int
     items: list[str]
@@ -245,7 +245,7 @@ class TreeAnswer(BaseModel):
 
 
 class Health(BaseModel):
-    """How the service is."""
+    """The health of the service."""
 
     status: str
 

@@ -1,5 +1,5 @@
-"""A run that is served: loads it beside the event loop, queues queries, applies edits, drains. Knows nothing of HTTP
-but how to refuse.
+"""A served run: loads it outside the event loop, queues queries, applies edits, drains. Of HTTP it knows only the error
+answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from capsid.serve.others import OtherRun
 from capsid.serve.snapshot import Edit, Snapshot
 
 logger = logging.getLogger("capsid.serve")
-# Edits wait behind each other; who would be the next after so many is told to come back.
+# Maximum number of waiting edits; further ones are refused with a 429.
 MOST_EDITS = 64
 
 
@@ -68,11 +68,11 @@ class Service:
 
     @property
     def version(self) -> int:
-        """The current version's number; 0 before there is one."""
+        """The current version's number; 0 before the run is loaded."""
         return self._live.current.version if self._live is not None else 0
 
     def start(self, failed: Callable[[BaseException], None]) -> None:
-        """Load the run and warm up, beside the event loop. `failed` is told if that cannot be done."""
+        """Load the run and warm up, outside the event loop. `failed` is called if that fails."""
         self._loading = asyncio.get_running_loop().create_task(self._load(failed))
 
     async def _load(self, failed: Callable[[BaseException], None]) -> None:
@@ -99,7 +99,7 @@ class Service:
         self._journal = Journal(self.options.state_folder)
         live = LiveCatalogue(lambda: Recommender.from_pretrained(run), self._journal)
         self.others = [OtherRun.load(path) for path in self.options.compare]
-        # The first searches allocate and compile; nobody should wait for that.
+        # The first searches allocate and compile; no client should wait for that.
         catalogue = live.current.recommender.catalogue_
         known = tuple(catalogue.items[: min(8, len(catalogue.items))])
         for count in (1, min(4, self.options.batch), self.options.batch):
@@ -107,7 +107,7 @@ class Service:
         return live
 
     async def ask(self, works: list[Work], gone: asyncio.Future[Any] | None = None) -> list[tuple[Any, int]]:
-        """The answers with the versions that gave them. When `gone` is done, nobody waits any more."""
+        """The answers with their versions. `gone` is done when the client has disconnected."""
         if self._batcher is None:
             raise _not_ready()
         tickets = self._batcher.submit(works, self.options.deadline)
@@ -120,7 +120,7 @@ class Service:
                 if not ticket.answer.done():
                     self._batcher.withdraw(ticket)
                 elif not ticket.answer.cancelled():
-                    ticket.answer.exception()  # asked for, so that nobody warns that it was not
+                    ticket.answer.exception()  # retrieved, so that asyncio does not warn about an unhandled exception
 
     async def _wait(self, tickets: list[Ticket], gone: asyncio.Future[Any] | None) -> list[tuple[Any, int]]:
         waiting: set[asyncio.Future[Any]] = {ticket.answer for ticket in tickets}
@@ -134,17 +134,17 @@ class Service:
                 raise Refused(499, "client_gone", "the client has gone")
             waiting -= done
             if not done:
-                # What is being searched is waited for; what is not has had its time.
+                # Wait for searches that have begun; queries still in the queue have timed out.
                 if not all(ticket.taken for ticket in tickets):
                     raise late()
                 end = None
         return [ticket.answer.result() for ticket in tickets]
 
     async def edit(self, make: Callable[[Snapshot], Edit]) -> tuple[Edit, Snapshot]:
-        """Make an edit; returns when it is on disk and serves. `make` sees the catalogue that the edit is for."""
+        """Make an edit; returns when it is on disk and served. `make` gets the catalogue that the edit applies to."""
         live = self.live
         if self._edits >= MOST_EDITS:
-            raise too_many("edits_full", f"{self._edits} edits wait already", 0.05 * self._edits)
+            raise too_many("edits_full", f"too many edits: {self._edits} are waiting", 0.05 * self._edits)
 
         def run() -> tuple[Edit, Snapshot]:
             edit = make(live.current)
@@ -152,7 +152,7 @@ class Service:
 
         self._edits += 1
         try:
-            # Shielded: a client that leaves must not cut an edit in half.
+            # Shielded: a client that disconnects must not interrupt an edit.
             return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._editor, run))
         except CapsidError as error:
             raise refused(error) from error
@@ -160,7 +160,7 @@ class Service:
             self._edits -= 1
 
     async def stop(self) -> None:
-        """Finish what is queued, then end the threads."""
+        """Answer the queued queries, then end the threads."""
         self.draining = True
         if self._loading is not None:
             await asyncio.wait([self._loading])

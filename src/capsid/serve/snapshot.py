@@ -35,7 +35,7 @@ class Edit:
     to: int = 0
 
     def to_line(self, version: int) -> dict[str, Any]:
-        """As the journal keeps it, with the version that it made."""
+        """The journal's form of the edit, with the version it created."""
         line: dict[str, Any] = {"version": version, "operation": self.operation}
         for name, value in (("rows", self.rows), ("items", self.items), ("to", self.to)):
             if value:
@@ -44,19 +44,19 @@ class Edit:
 
     @classmethod
     def from_line(cls, line: Mapping[str, Any]) -> Edit:
-        """The edit again."""
+        """Rebuild the edit from a line of the journal."""
         return cls(line["operation"], tuple(line.get("rows", ())), tuple(line.get("items", ())), line.get("to", 0))
 
 
 @dataclass(frozen=True)
 class State:
-    """What edits have done to a run's own catalogue: items added, in order, and ids retired."""
+    """The effect of all edits on a run's own catalogue: items added, in order, and ids retired."""
 
     added: tuple[Mapping[str, Any], ...] = ()
     retired: frozenset[str] = frozenset()
 
     def after(self, edit: Edit, states: Mapping[int, State]) -> State:
-        """The state that an edit leaves; `states` are the earlier ones by version."""
+        """The state after an edit; `states` are the earlier ones by version."""
         if edit.operation == "add":
             return replace(self, added=self.added + edit.rows)
         if edit.operation == "retire":
@@ -87,11 +87,11 @@ class Snapshot:
         return OpenTokenizer(self.recommender.fitted.tokenizer, self.recommender.catalogue_.titles)
 
     def is_retired(self, item: str) -> bool:
-        """Whether an item is not recommended any more."""
+        """Whether an item is retired, so never recommended."""
         return item in self.recommender.catalogue_.retired
 
     def then(self, edit: Edit) -> Snapshot:
-        """The next version. What the edit names must exist; rolling back and reloading are not for one snapshot."""
+        """The next version. The edited items must exist; rollback and reload need more than one snapshot."""
         grown = copy.copy(self.recommender)
         if edit.operation == "add":
             grown.add_items(item_frame(edit.rows, self.recommender.catalogue_.attributes))
@@ -102,7 +102,7 @@ class Snapshot:
         return Snapshot(self.version + 1, grown, self.state.after(edit, {}))
 
     def check(self, added: Sequence[str] = ()) -> None:
-        """A search that has to succeed before anybody sees this version."""
+        """Run a search that must succeed before this version is served."""
         catalogue = self.recommender.catalogue_
         popular = catalogue.items[int(catalogue.counts.argmax())]
         queries = [Query((popular,), 10)]
@@ -119,7 +119,7 @@ class Snapshot:
 
 
 def item_frame(rows: Sequence[Mapping[str, Any]], like: pl.DataFrame) -> pl.DataFrame:
-    """New items as a table with the columns and types of the catalogue's attributes; what is not said is null."""
+    """New items as a table with the columns and types of the catalogue's attributes; missing values are null."""
     allowed = {"item_id", *like.columns}
     for row in rows:
         for name in row:
@@ -136,7 +136,7 @@ def item_frame(rows: Sequence[Mapping[str, Any]], like: pl.DataFrame) -> pl.Data
 
 
 def with_state(recommender: Recommender, state: State, version: int) -> Snapshot:
-    """A run's own catalogue with all edits put in at once. Items that the run has meanwhile itself are not added."""
+    """A run's own catalogue with all edits applied at once. Items that the run already contains are not added."""
     known = recommender.catalogue_.items
     grown = copy.copy(recommender)
     rows = [row for row in state.added if row["item_id"] not in known]
