@@ -46,8 +46,8 @@ MUTANTS = (
     Mutant(
         "prefix counts of the sample",
         "tokenize/capsules/stage_one.py",
-        "traces(network, job.vectors_NI)",
-        "traces(network, job.sample_NI)",
+        "encode_catalogue(settings, network, job.vectors_NI)",
+        "encode_catalogue(settings, network, job.sample_NI)",
         (f"{NOTICED}::test_prefixes_are_counted_among_all_items",),
     ),
     Mutant(

@@ -31,7 +31,7 @@ def test_fit_writes_a_run_and_says_what_next(shop: Path, tmp_path: Path) -> None
     assert "validation Recall@10" in answer.out
     assert "64 items" in answer.err
     assert "40 steps of 32 sequences" in answer.err
-    assert "valid recall@10" in answer.err
+    assert "valid ndcg@10" in answer.err
     assert [p.name for p in out.parent.iterdir()] == ["run"], "the working folder is gone"
     assert (out / "manifest.json").exists()
 

@@ -38,7 +38,8 @@ def test_kept_recipes_load() -> None:
         assert same == recipe, name
         old, new = flatten(data), flatten(recipe)
         gone = {p.rpartition(".")[2] for p in old if p not in new}
-        assert gone <= {"checkpoint_seconds", "begun", "whole"}, f"{name} lost {gone}"
+        # `crowd` is read as `max_sharing`.
+        assert gone <= {"checkpoint_seconds", "begun", "whole", "crowd"}, f"{name} lost {gone}"
         assert all(new[p] == value for p, value in old.items() if p in new), name
 
 

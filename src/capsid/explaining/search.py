@@ -74,8 +74,9 @@ def explain(
     history = Ragged.from_rows([rows.history], np.int64)
     leaves = ranker.leaves(reader, history, k, allowed, recorder)
     ranked = expand(reader.trie, leaves, query.k, allowed).items
-    steps = _steps(answerer, recorder, leaves.leaves_UF[0], max(ranker.width, k), k, shown)
     items = ranked.items_UK[0][ranked.items_UK[0] >= 0]
+    # A leaf whose items all come after the k-th is no result, though the search has returned it.
+    steps = _steps(answerer, recorder, reader.trie.leaf_of(items), max(ranker.width, k), k, shown)
     return Explanation(
         answerer.personal(ranked, 0, query.k),
         tuple(tuple(int(t) for t in reader.ids.prefix_free[int(i)]) for i in items),

@@ -37,6 +37,7 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
+from capsid.settings import check_together
 from capsid.tokenize.base import (
     Adapting,
     AssignsCatalogue,
@@ -202,6 +203,9 @@ class ItemTokenizer:
         return self.tokenizer_.last_costs(table)
 
     def _check_parts(self) -> None:
+        for part in (self.encoder, self.tokenizer, self.merges):
+            if part is not None:
+                check_together(part)
         if self.collisions.needs_costs and not isinstance(self.tokenizer, LastCosts):
             raise ConfigError(
                 f"the collision policy {self.collisions.kind!r} needs costs of last codes, which the tokenizer "

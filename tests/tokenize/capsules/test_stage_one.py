@@ -15,6 +15,7 @@ from worlds import Watcher, assert_resumes, make_table
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
+from capsid.settings import check_together
 from capsid.tokenize.capsules import stage_one
 from capsid.tokenize.capsules.centres import fit_centres
 from capsid.tokenize.capsules.initialise import calibrate, fit_depth, start_from_data
@@ -272,4 +273,4 @@ def test_every_variant_is_a_setting(name: str) -> None:
 )
 def test_wrong_settings(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        small(**fields)
+        check_together(small(**fields))

@@ -120,6 +120,9 @@ class CapsuleSettings:
         check_settings(self)
         if self.shared_poses and len(set(self.codebooks)) > 1:
             raise ConfigError("shared poses need codebooks of one size", hint="set tokenizer.shared_poses=false")
+
+    def check_together(self) -> None:
+        """Capsules learn from the start or from training: see `capsid.settings.check_together`."""
         if self.start == "random" and self.training.steps == 0:
             raise ConfigError("capsules that start at random need training", hint="set tokenizer.training.steps=300")
 
