@@ -137,7 +137,7 @@ def test_recipes_list_show_diff() -> None:
     show = capsid("recipes", "show", "rq-kmeans")
     (line,) = [line for line in show.out.splitlines() if line.startswith("tokenizer.restarts ")]
     assert " ".join(line.split()) == (
-        "tokenizer.restarts 3 a whole number at least 1 Starts of k-means, of which the best is kept."
+        "tokenizer.restarts 3 a whole number at least 1 Restarts of k-means; the best run is kept."
     )
     assert "rq-vae" in next(line for line in show.out.splitlines() if line.startswith("tokenizer "))
     other = capsid("recipes", "show", "rq-kmeans", "--set", "tokenizer=rq-vae", "--json").json
