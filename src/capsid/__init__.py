@@ -2,17 +2,8 @@
 
 Names load on first use, so `import capsid` is quick and torch is imported only when something needs it.
 
-Array names end in their shape, one capital letter per axis. A module may add letters of its own in its docstring:
-
-    B  rows of a batch              K  codes of a depth; items of a ranked list; width of an attention head
-    C  width of capsules or of dense item vectors          L  positions of a sequence; depths of an id
-    D  width of a vector            M  items of a batch, all histories together
-    E  entries or edges of a sparse structure              N  items of a catalogue, or targets
-    F  leaves of the trie           P  positions of a timeline
-    H  attention heads              R  rows without padding
-    I  width of input vectors       S  width of the vectors that score tokens
-    T  tokens of an item            U  users of a search
-    V  tokens of the vocabulary     W  beams of a user
+Array names end in their shape, one capital letter per axis. docs/architecture.md ("Shape letters") says what each
+letter means; a module that needs others explains them in its docstring.
 """
 
 from __future__ import annotations

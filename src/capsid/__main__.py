@@ -1,4 +1,4 @@
-"""`python -m capsid` is the command `capsid`. Ctrl-C is heard also while the command is still being imported."""
+"""`python -m capsid` runs the command `capsid`. Ctrl-C also works while the command is still being imported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Entry of the command `capsid`."""
+    """Entry point of the command `capsid`."""
     try:
         from capsid.cli.main import run
 

@@ -1,7 +1,7 @@
-"""Which items come next after histories of item ids: one way to answer for Python, the command line and HTTP.
+"""Answers queries: the next items after a history of item ids. Python, the command line and HTTP all use it.
 
-Queries that can share a search are searched together; what a user must not get (history, deny list, retired items)
-holds inside the search. Works on a fitted method and its catalogue; knows no files and no training.
+Queries that can share a search are batched. The search itself excludes the items that a user must not get (history,
+deny list, retired items). Works on a fitted method and its catalogue; does not know files or training.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from capsid.popularity import popularity_order
 from capsid.ragged import Ragged
 from capsid.stored import Catalogue
 
-# Users at once in a search: enough to fill the matrix products, small enough for the caches (benchmarks/decode.py).
+# Users per search: enough to fill the matrix products, few enough to stay in the caches (benchmarks/decode.py).
 BATCH = 64
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Items best first. `personal` is False if no item of the history is known; then popular items are given.
+    """Items, best first. `personal` is False if no item of the history is known; then the items are the most popular.
 
-    `seen` is the share of all probability that the search has weighed, where item probabilities sum to 1.
+    `seen` is the share of the probability mass that the search covered, for methods whose item probabilities sum to 1.
     """
 
     items: tuple[str, ...]
@@ -45,7 +45,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Query:
-    """One question. `unknown` item ids in history, allow or deny list: an error ("raise"), or left out ("drop")."""
+    """One query. `unknown` says what to do with unknown ids in any of its lists: "raise" an error or "drop" them."""
 
     history: tuple[str, ...]
     k: int = 10
@@ -71,13 +71,13 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Answerer:
-    """A search with its catalogue. Nothing in it changes, so several threads may ask it."""
+    """A search with its catalogue. It is immutable, so several threads may use it."""
 
     retriever: Retriever
     catalogue: Catalogue
 
     def answer(self, queries: Sequence[Query]) -> list[Recommendation]:
-        """An answer for every query, in order. A history of which nothing is known gets the most popular items."""
+        """One answer per query, in order. A history without known items gets the most popular items."""
         rows = [self.rows(query) for query in queries]
         out: list[Recommendation | None] = [None] * len(queries)
         groups: dict[Any, list[int]] = {}
@@ -97,9 +97,9 @@ class Answerer:
         return [answer for answer in out if answer is not None]
 
     def group(self, query: Query) -> tuple[Any, ...]:
-        """Queries with equal groups can be searched together: one search for the largest k answers all of them.
+        """Queries with equal groups share a search: one search for the largest k answers all of them.
 
-        Above the width of the beam, k itself sets how wide the search is.
+        If k exceeds the beam width, k sets the width of the search, so only queries with the same k share one.
         """
         return query.allow, query.k if query.k > self.retriever.ranker.width else 0
 
@@ -132,7 +132,7 @@ class Answerer:
         return Rows(history, excluded, allow)
 
     def nothing_left(self, rows: Rows) -> bool:
-        """Whether everything that may be recommended is retired; then the answer is an empty list."""
+        """Whether all items that the query allows are retired; then the answer is an empty list."""
         allow = rows.allow
         if self._blocked is None:
             return False
@@ -145,7 +145,7 @@ class Answerer:
         return self.retriever.ranker.rank(self.retriever.reader, histories, k, self.allowed(rows))
 
     def allowed(self, rows: list[Rows]) -> Filter | None:
-        """What the users of one group may get; None where that is everything."""
+        """The filter of one group's users; None if nothing is excluded."""
         excluded = Ragged.from_rows([r.excluded for r in rows], np.int64)
         if not len(excluded.values) and rows[0].allow is None and self._blocked is None:
             return None
@@ -158,7 +158,7 @@ class Answerer:
         if self._blocked is not None:
             excluded = np.concatenate([excluded, self.retriever.reader.trie.items[self._blocked]])
         if rows.allow is None:
-            # At most all excluded ones stand before the k-th that is not.
+            # At most len(excluded) excluded items come before the k-th item that is kept.
             candidates = order[: query.k + len(excluded)]
         else:
             candidates = order[np.sort(ranks[np.unique(rows.allow)])]

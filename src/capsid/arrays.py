@@ -1,7 +1,7 @@
-"""Named NumPy arrays in files that may come from anybody: npz and npy, never unpickled.
+"""Named NumPy arrays in untrusted files: npz and npy, never unpickled.
 
-What a file says of its arrays is compared with its size before anything is allocated, so a small file that claims or
-unpacks to a huge array is refused. Does not know what the arrays mean.
+The sizes that a file declares are compared with its real size before anything is allocated, so a small file that claims
+or unpacks to a huge array is refused. Does not know what the arrays mean.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 from capsid.errors import ArtifactError
 
 HINT = "write the artifact again"
-# What compressed arrays (values of every user of a benchmark) may unpack to, in bytes.
+# Limit in bytes of unpacked arrays that were compressed (a benchmark's values per user).
 MOST_UNPACKED = 1 << 31
-# What zipfile, zlib and numpy say of bytes that they did not expect.
+# What zipfile, zlib and numpy raise on malformed files.
 BROKEN = (
     OSError,
     ValueError,
@@ -48,7 +48,7 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def load_arrays(path: Path, *, compressed: bool = False) -> dict[str, np.ndarray]:
-    """Load what `save_arrays` wrote; `compressed` also takes what np.savez_compressed wrote."""
+    """Load what `save_arrays` wrote; with `compressed`, also what np.savez_compressed wrote."""
     try:
         size = os.path.getsize(path)
         with zipfile.ZipFile(path) as archive:
@@ -65,11 +65,11 @@ def load_arrays(path: Path, *, compressed: bool = False) -> dict[str, np.ndarray
 
 
 def load_array(path: Path, *, memory_map: bool = False) -> np.ndarray:
-    """Load one .npy; mapped, it is paged in as it is touched."""
+    """Load one .npy; with `memory_map`, pages are read on first access."""
     try:
         with open(path, "rb") as file:
             _checked_header(file, os.fstat(file.fileno()).st_size)
-        # A plain array over the mapped memory: NumPy's own class for it makes every small look-up slower.
+        # A plain array over the mapped memory: np.memmap makes every small lookup slower.
         return np.load(path, mmap_mode="r" if memory_map else None, allow_pickle=False).view(np.ndarray)
     except BROKEN as error:
         raise ArtifactError(f"{path} could not be read: {error}", hint=HINT) from None
@@ -78,7 +78,7 @@ def load_array(path: Path, *, memory_map: bool = False) -> np.ndarray:
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(member) as file:
         dtype, shape, fortran = _checked_header(file, member.file_size)
-        # Read to the end, where zipfile compares its checksum. A bytearray can be written, as arrays are.
+        # Read to the end, where zipfile checks the checksum. A bytearray makes the array writable.
         data = bytearray(file.read())
     return np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
 
@@ -88,13 +88,13 @@ def _checked_header(file: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ..
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
-        raise ValueError(f"npy version {version} is not known")
+        raise ValueError(f"unknown npy version {version}")
     shape, fortran, dtype = readers[version](file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never unpickled")
     if dtype.itemsize == 0 or any(n < 0 for n in shape):
-        raise ValueError(f"it has no shape that an array can have: {shape}")
+        raise ValueError(f"it has an impossible shape: {shape}")
     claimed, there = math.prod(shape) * dtype.itemsize, size - file.tell()
     if claimed != there:
-        raise ValueError(f"it claims an array of {claimed:,} bytes and holds {there:,}")
+        raise ValueError(f"it declares an array of {claimed:,} bytes but holds {there:,}")
     return dtype, shape, fortran

@@ -1,9 +1,9 @@
-"""Folders that are either whole or not there: temporary sibling, fsync, manifest of hashes last, rename.
+"""Writes folders atomically: temporary sibling, fsync, manifest of hashes last, rename.
 
-Opening one checks that every file is listed, regular and unchanged, so a changed byte, a file that somebody added and a
-half-written folder are noticed. A folder is replaced only by one of its own kind, and one process at a time writes to
-a place. Symlinks to an output are followed: the target is written and the link stays. Nothing is ever unpickled. Does
-not know what an artifact means.
+Opening a folder checks that every file is listed, regular and unchanged, so it detects changed bytes, added files and
+half-written folders. A folder is replaced only by one of the same kind, and only one process at a time writes to a
+path. If an output path is a symlink, its target is written and the link stays. Nothing is ever unpickled. Does not know
+what an artifact means.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from capsid.errors import ArtifactError
 from capsid.locks import held, holder, lock_file, lock_handle
 
 MANIFEST = "manifest.json"
-# Folders that lie in an artifact and are no part of it: older versions kept evaluations there without a manifest.
+# Folders inside an artifact that are not part of it: older versions kept evaluations there without a manifest.
 BESIDE = frozenset({"evaluations"})
 FORMAT_VERSION = 1
 WRITE_AGAIN = "write the artifact again"
-# A rename into place takes another process a moment; who holds a place for longer has reserved it.
+# Another process needs only a moment to rename into place; one that holds the path longer has reserved it.
 PATIENCE_SECONDS = 5.0
-# Places that this process has reserved, and the thread that did it.
+# Paths that this process has reserved, and the thread that did it.
 _reserved: dict[Path, int] = {}
 
 
 def cache_home() -> Path:
-    """Where downloads and computed stages are kept: $CAPSID_HOME, or ~/.cache/capsid."""
+    """The folder for downloads and computed stages: $CAPSID_HOME, or ~/.cache/capsid."""
     return Path(os.environ.get("CAPSID_HOME") or Path.home() / ".cache" / "capsid")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all; only a new or a regular file, never a device or a pipe."""
+    """Write a file atomically; only a new or a regular file, never a device or a pipe."""
     path = Path(path)
     with _told(path):
         path = _followed(path)
         check_file_place(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The same name every time: what a killed process left is used again. Locked, so that writers take turns.
+        # The name is fixed, so the file of a killed process is reused. Locked, so that writers take turns.
         temporary = path.with_name(f".{path.name}.partial")
         handle = lock_file(temporary)
-        assert handle is not None, "we wait until it is ours"
+        assert handle is not None, "lock_file waits until it has the lock"
         with open(handle, "wb") as file:
             try:
                 file.truncate()
@@ -66,7 +66,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def check_file_place(path: Path) -> None:
-    """Refuse to write a file where something else than a regular file stands."""
+    """Refuse to overwrite anything but a regular file."""
     if path.is_dir():
         raise ArtifactError(f"{path} is a folder", hint="name a file")
     if path.exists() and not path.is_file():
@@ -74,7 +74,7 @@ def check_file_place(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON whole or not at all."""
+    """Write JSON atomically."""
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
@@ -101,7 +101,7 @@ def new_folder(path: Path, *, kind: str) -> Iterator[Path]:
         path = _followed(path)
         check_place(path, kind=kind, replace=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
-        # Locked as long as we write, so that nobody takes it for a leftover.
+        # Locked while we write, so that no other process takes it for a leftover.
         handle = os.open(temporary, os.O_RDONLY)
         lock_handle(handle)
         try:
@@ -117,10 +117,10 @@ def new_folder(path: Path, *, kind: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def reserved(path: Path, *, kind: str, replace: bool = False) -> Iterator[Path]:
-    """Hold the place of an artifact to come until it is written; yields where that is once symlinks are followed.
+    """Reserve the path of an artifact until it is written; yields the path with symlinks resolved.
 
-    What an earlier process left half done is removed or restored first. Without `replace`, an artifact that stands
-    there already is an error: said before hours of work, not after them.
+    What an interrupted process left is removed or restored first. Without `replace`, an existing artifact is an error:
+    it is raised before hours of work, not after.
     """
     path = Path(path)
     with _told(path):
@@ -135,7 +135,7 @@ def reserved(path: Path, *, kind: str, replace: bool = False) -> Iterator[Path]:
 
 
 def check_place(path: Path, *, kind: str, replace: bool) -> None:
-    """Refuse a place where a new folder of this kind cannot or must not be written."""
+    """Raise if a new folder of this kind cannot or must not be written at `path`."""
     if path.exists() and not path.is_dir():
         raise ArtifactError(f"{path} exists and is not a folder", hint="choose another --out")
     if path.exists() and any(path.iterdir()):
@@ -148,7 +148,7 @@ def check_place(path: Path, *, kind: str, replace: bool) -> None:
             raise ArtifactError(f"{path} holds a {standing}, not a {kind}", hint="choose another --out")
         if not replace:
             raise ArtifactError(
-                f"{path} holds a finished {kind} already", hint="choose another --out, or replace it with --force"
+                f"{path} already holds a finished {kind}", hint="choose another --out, or replace it with --force"
             )
     with _told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -157,10 +157,10 @@ def check_place(path: Path, *, kind: str, replace: bool) -> None:
 
 
 def open_folder(path: Path, *, kind: str, hint: str = WRITE_AGAIN) -> Path:
-    """Check that `path` is a whole artifact of this kind with unchanged bytes, and return it.
+    """Check that `path` is a complete artifact of this kind with unchanged bytes, and return it.
 
-    `hint` says what to do where something was changed. A folder below that has a manifest of its own is an artifact
-    of its own and is checked when it is opened itself.
+    `hint` says what to do if something was changed. A subfolder with its own manifest is a separate artifact and is
+    checked when it is opened itself.
     """
     path = Path(path)
     if not path.exists():
@@ -176,7 +176,7 @@ def open_folder(path: Path, *, kind: str, hint: str = WRITE_AGAIN) -> Path:
     found = _regular_files(path, hint)
     for name in listed:
         if name not in found:
-            raise ArtifactError(f"{path}: {_short(name)} is missing, though the manifest lists it", hint=hint)
+            raise ArtifactError(f"{path}: {_short(name)} is listed in the manifest but missing", hint=hint)
     for name in sorted(found):
         if name not in listed:
             raise ArtifactError(
@@ -188,7 +188,7 @@ def open_folder(path: Path, *, kind: str, hint: str = WRITE_AGAIN) -> Path:
 
 
 def folder_kind(path: Path) -> str | None:
-    """What kind of artifact stands at `path`, or None."""
+    """The kind of the artifact at `path`, or None."""
     file = Path(path) / MANIFEST
     manifest = read_json(file) if file.is_file() else None
     kind = manifest.get("kind") if isinstance(manifest, dict) else None
@@ -207,7 +207,7 @@ def file_hash(path: Path) -> str:
 
 
 def _listed_files(path: Path, kind: str, hint: str) -> dict[str, str]:
-    """Names and hashes of a manifest that is of this kind and names no place outside its folder."""
+    """Names and hashes from the manifest, checked for its kind and for paths outside its folder."""
     manifest = read_json(path / MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise ArtifactError(f"{path / MANIFEST} is not a manifest", hint=hint)
@@ -221,14 +221,14 @@ def _listed_files(path: Path, kind: str, hint: str) -> dict[str, str]:
     for name, expected in manifest["files"].items():
         parts = PurePosixPath(name).parts
         if "/".join(parts) != name or not parts or ".." in parts or "\0" in name or name == MANIFEST:
-            raise ArtifactError(f"{path / MANIFEST} lists {_short(name)}, which is no file of that folder", hint=hint)
+            raise ArtifactError(f"{path / MANIFEST} lists {_short(name)}, which is not a file in it", hint=hint)
         if not isinstance(expected, str) or not re.fullmatch("[0-9a-f]{64}", expected):
             raise ArtifactError(f"{path / MANIFEST} has no SHA-256 for {_short(name)}", hint=hint)
     return dict(manifest["files"])
 
 
 def _regular_files(folder: Path, hint: str) -> set[str]:
-    """Every file of an artifact, relative to it; anything that is neither a file nor a folder is refused."""
+    """Relative paths of all files of an artifact; anything that is neither a file nor a folder is an error."""
     found: set[str] = set()
     waiting = [folder]
     while waiting:
@@ -248,7 +248,7 @@ def _regular_files(folder: Path, hint: str) -> set[str]:
 
 
 def _kind_if_readable(path: Path) -> str | None:
-    """The kind of a finished artifact; None where the manifest is damaged or somebody else's."""
+    """The kind of a finished artifact; None if the manifest is damaged or not ours."""
     try:
         return folder_kind(path)
     except ArtifactError:
@@ -256,13 +256,13 @@ def _kind_if_readable(path: Path) -> str | None:
 
 
 def _short(value: Any) -> str:
-    """What a file says, so that it can stand in a message: words as they are, anything else quoted and cut."""
+    """A value from a file for use in a message: plain words unchanged, anything else quoted and truncated."""
     text = value if isinstance(value, str) and re.fullmatch("[a-z0-9-]{1,40}", value) else repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def _followed(path: Path) -> Path:
-    """Where a symlink leads, so that its target is written and the link itself stays."""
+    """The target of a symlink, so that the target is written and the link stays."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
@@ -272,13 +272,13 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ArtifactError(
-            f"could not write {path}: {error.strerror or error}", hint="is the disk full, or the place not yours?"
+            f"could not write {path}: {error.strerror or error}", hint="check free disk space and permissions"
         ) from error
 
 
 @contextlib.contextmanager
 def _sole(path: Path, *, patience: float) -> Iterator[None]:
-    """Be the only writer to `path`, after what earlier writers left beside it was put in order."""
+    """Be the only writer to `path`, after cleaning up what earlier writers left beside it."""
     place, me = Path(os.path.realpath(path)), threading.get_ident()
     if _reserved.get(place) == me:
         yield
@@ -301,7 +301,7 @@ def _sole(path: Path, *, patience: float) -> Iterator[None]:
 
 
 def _settle(path: Path) -> None:
-    """Restore a folder that was moved away and never replaced; remove what killed processes left beside it."""
+    """Restore a folder that was moved aside and never replaced; remove what killed processes left beside it."""
     for leftover in _leftovers(path, "old"):
         if not path.exists() and _is_whole(leftover):
             os.replace(leftover, path)
@@ -309,7 +309,7 @@ def _settle(path: Path) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
     for leftover in _leftovers(path, "partial"):
         handle = os.open(leftover, os.O_RDONLY)
-        # Whoever still writes there holds its lock.
+        # A process that still writes there holds its lock.
         if lock_handle(handle):
             shutil.rmtree(leftover, ignore_errors=True)
         os.close(handle)
@@ -317,7 +317,7 @@ def _settle(path: Path) -> None:
 
 def _restore(path: Path) -> None:
     if any(_leftovers(path, "old")):
-        # Somebody at work there puts it in order himself.
+        # A process that is writing there cleans up itself.
         with contextlib.suppress(ArtifactError, OSError), _sole(path, patience=PATIENCE_SECONDS):
             pass
 
@@ -372,7 +372,7 @@ def _replace_folder(new: Path, path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have names that were made or renamed in a folder survive a crash."""
+    """Sync a folder, so that created and renamed files in it survive a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,7 +1,7 @@
 """Dataclasses as configuration: to and from plain JSON values, fingerprints, overrides, differences.
 
-A *part* is a keyword-only dataclass with a class attribute ``kind``. It becomes a dictionary with that kind in it and
-comes back through a literal table of kinds, never through a dotted path in a file. Knows no concrete part.
+A *part* is a keyword-only dataclass with a class attribute ``kind``. It is stored as a dictionary that includes its
+kind, and read back through a literal table of kinds, never through a dotted path in a file. Knows no concrete part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kinds = Mapping[str, type]
 
 
 class UnknownKindError(ConfigError):
-    """A part of a kind that is neither ours, nor given, nor declared by an installed package."""
+    """The kind of a part is not built in, not passed by the caller and not declared by an installed package."""
 
     def __init__(self, kind: str, kinds: Kinds) -> None:
         hint = f"{nearest(kind, kinds)}; for a part of another package install that package, or pass kinds="
@@ -30,7 +30,7 @@ class UnknownKindError(ConfigError):
 
 
 def to_dict(value: Any) -> Any:
-    """Plain JSON values of a part: hyperparameters only, no learnt state."""
+    """A part as plain JSON values: hyperparameters only, no learnt state."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         out: dict[str, Any] = {}
         kind = getattr(type(value), "kind", None)
@@ -54,13 +54,13 @@ def from_dict(cls: type | None, data: Any, kinds: Kinds) -> Any:
         raise ConfigError(f"expected a mapping for {cls.__name__ if cls else 'a part'}, got {data!r}")
     data = dict(data)
     kind = data.pop("kind", None)
-    # A field of one fixed type needs no table to find it.
+    # If the field has a fixed type, no lookup is needed.
     if kind is not None and getattr(cls, "kind", None) != kind:
         cls = kinds.get(kind) or installed_part(str(kind))
         if cls is None:
             raise UnknownKindError(str(kind), kinds)
     if cls is None:
-        raise ConfigError("a part without a kind", hint="every part's dictionary carries 'kind'")
+        raise ConfigError("a part has no kind", hint="the dictionary of every part needs the key 'kind'")
     hints = typing.get_type_hints(cls)
     given = _as_named_today(cls, data)
     for key in given:
@@ -82,12 +82,12 @@ def kinds_of(value: Any) -> dict[str, type]:
 
 
 def canonical_json(value: Any) -> str:
-    """One text for one configuration, whatever the order of its keys."""
+    """The same text for the same configuration, regardless of key order."""
     return json.dumps(to_dict(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def fingerprint(*values: Any) -> str:
-    """Sixteen hex digits that change when any of the values does."""
+    """Sixteen hex digits that change if any of the values changes."""
     digest = hashlib.sha256()
     for value in values:
         digest.update(canonical_json(value).encode())
@@ -98,8 +98,8 @@ def fingerprint(*values: Any) -> str:
 def override(part: Any, path: str, text: str, kinds: Kinds | None = None) -> Any:
     """A copy of `part` with the field at the dotted `path` set from `text`, typed by the field.
 
-    A number in the path selects an element of a tuple: ``schedule.0.steps``. Where a part is wanted, the name of a kind
-    is that part with its defaults: ``generator=transformer``.
+    A number in the path selects an element of a tuple: ``schedule.0.steps``. If the field takes a part, the name of a
+    kind stands for that part with its defaults: ``generator=transformer``.
     """
     return _override(part, path, text, kinds or {}, above=())
 
@@ -113,7 +113,7 @@ def _override(part: Any, path: str, text: str, kinds: Kinds, above: tuple[str, .
         new = _override(part[i], rest, text, kinds, (*above, head)) if rest else _parse(text, type(part[i]))
         return (*part[:i], new, *part[i + 1 :])
     if not dataclasses.is_dataclass(part) or isinstance(part, type):
-        raise ConfigError(f"cannot set {path!r}: there is nothing below {type(part).__name__}")
+        raise ConfigError(f"cannot set {path!r}: a {type(part).__name__} has no fields")
     _require_field(type(part), head)
     try:
         if rest:
@@ -154,9 +154,9 @@ def _holds_parts(node: Any) -> bool:
 
 
 def difference(a: Any, b: Any) -> dict[str, tuple[Any, Any]]:
-    """Every dotted path whose value differs; a path that one side lacks has None there.
+    """Every dotted path whose value differs; if one side lacks the path, its value is None.
 
-    A part that stands inside another part on the other side is compared with it there.
+    If one side nests a part inside another part, the two are compared at the nested path.
     """
     plain_a, plain_b = to_dict(a), to_dict(b)
     left, right = flatten(_as_nested(plain_a, plain_b)), flatten(_as_nested(plain_b, plain_a))
@@ -165,7 +165,7 @@ def difference(a: Any, b: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def _as_nested(value: Any, other: Any) -> Any:
-    """Plain values, with each part moved to where the other side has a part of its kind inside another."""
+    """Plain values, with each part moved to the nested place that a part of its kind has on the other side."""
     if not isinstance(value, Mapping) or not isinstance(other, Mapping):
         return value
     kind = value.get("kind")
@@ -177,7 +177,7 @@ def _as_nested(value: Any, other: Any) -> Any:
 
 
 def _dropped(cls: type) -> Mapping[str, str]:
-    """Fields that a part had once, each with what to do instead: read over in files, refused in settings."""
+    """Removed fields of a part, each with what to do instead: ignored in files, refused in settings."""
     dropped: Mapping[str, str] = getattr(cls, "dropped", {})
     return dropped
 
@@ -191,7 +191,7 @@ def _require_field(cls: type, name: str) -> None:
 
 
 def _as_named_today(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file of an earlier version says, under the names that fields have now."""
+    """Values from a file of an earlier version, under the current field names."""
     now = {old: rule.name for rule in rules_of(cls) for old in rule.formerly}
     return {now.get(key, key): value for key, value in data.items() if key not in _dropped(cls)}
 
@@ -222,24 +222,24 @@ def _takes_parts(hint: Any) -> bool:
 
 
 def _is_protocol(hint: Any) -> bool:
-    """Whether a field takes any part that can do certain things, not one of a fixed class."""
+    """Whether a field takes any part that implements a protocol, not one fixed class."""
     return isinstance(hint, type) and getattr(hint, "_is_protocol", False)
 
 
 def _named(text: str, hint: Any, kinds: Kinds) -> Any:
-    """The part of that kind as its defaults make it, or None where a field may be empty."""
+    """The part of that kind with its defaults, or None if the field is optional."""
     wanted = typing.get_args(hint) or (hint,)
     if text.lower() in ("none", "null") and type(None) in wanted:
         return None
     open_to_all = Any in wanted or any(map(_is_protocol, wanted))
     allowed = {k: c for k, c in kinds.items() if open_to_all or c in wanted}
     if text not in allowed:
-        raise ConfigError(f"there is no part {text!r} for this place", hint=nearest(text, allowed))
+        raise ConfigError(f"there is no part {text!r} for this field", hint=nearest(text, allowed))
     return allowed[text]()
 
 
 class _Unreadable(Exception):
-    """A text that is no value of the type that is wanted."""
+    """A text cannot be read as a value of the field's type."""
 
 
 def _parse(text: str, hint: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Errors a user can cause, each with one clear sentence and, where there is one, a hint.
+"""Errors a user can cause, each with one clear sentence and, if possible, a hint.
 
 The command line prints ``error: ...`` and ``hint: ...`` from these and exits with ``exit_code``.
-Anything that is not a CapsidError is a bug of ours and keeps its traceback.
+Any other exception is a bug in capsid and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class CapsidError(Exception):
-    """Base of every error that the user can mend."""
+    """Base class of all errors that the user can fix."""
 
     exit_code = 1
 
@@ -25,7 +25,7 @@ class CapsidError(Exception):
 
 
 class DataError(CapsidError):
-    """The data a user brought is broken, empty, or not where it was said to be."""
+    """The user's data is broken, empty or missing."""
 
 
 class UnknownIdError(DataError):
@@ -43,7 +43,7 @@ class ArtifactError(CapsidError):
 
 
 class NotFittedError(CapsidError):
-    """Something was asked of an estimator before `fit`."""
+    """An estimator was used before `fit`."""
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:

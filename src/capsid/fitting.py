@@ -1,7 +1,7 @@
-"""The way from a dataset to a fitted method: ids, then the phases of the schedule, each kept as soon as it is done.
+"""Fits a recipe on a dataset: ids first, then the phases of the schedule. Each stage is saved when it is finished.
 
-With a working folder, a run that was killed goes on: finished stages are read back, an unfinished phase goes on from
-its checkpoint.
+With a working folder, a killed run can be resumed: finished stages are read back, and an unfinished phase continues
+from its checkpoint.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.train.options import Training
 
-# Where a fitted tokenizer may come from: items, seed, progress.
+# Supplies a fitted tokenizer; called with items, seed and progress.
 TokenizerFrom = Callable[[ItemTable, int, Progress], ItemTokenizer]
 
 
@@ -55,7 +55,7 @@ def fit_recipe(
     run: RunOptions,
     tokenizer_from: TokenizerFrom | None = None,
 ) -> Fitted:
-    """Fit every part of the recipe. `tokenizer_from` gives a tokenizer fitted elsewhere, asked if `work` has none."""
+    """Fit every part of the recipe. `tokenizer_from` supplies a tokenizer fitted elsewhere if `work` has none."""
     check_together(recipe)
     stages = _Stages(work, kinds_of(recipe), run)
     first: Callable[[CheckpointFile | None], ItemTokenizer] = _FirstFit(recipe, table, seed, progress)
@@ -95,7 +95,7 @@ def fit_recipe(
 
 
 def tokenizer_parts(recipe: Recipe) -> ItemTokenizer:
-    """The recipe's parts that make ids, not fitted."""
+    """The unfitted parts of the recipe that make ids."""
     return ItemTokenizer(
         encoder=recipe.encoder, tokenizer=recipe.tokenizer, collisions=recipe.collisions, merges=recipe.merges
     )
@@ -120,7 +120,7 @@ class _FirstFit:
 
 @dataclass(frozen=True, eq=False)
 class _Given:
-    """Takes what another fit has made, after a look whether it can be of this recipe and these items."""
+    """Takes a tokenizer that was fitted elsewhere, after checking that its parts and items match."""
 
     source: TokenizerFrom
     recipe: Recipe
@@ -131,13 +131,13 @@ class _Given:
     def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
         given, wanted = self.source(self.table, self.seed, self.progress), tokenizer_parts(self.recipe)
         if canonical_json(given) != canonical_json(wanted) or list(given.ids.items) != list(self.table.items):
-            raise ConfigError("the tokenizer that was given is of other parts or other items than this recipe's")
+            raise ConfigError("the given tokenizer was fitted with other parts or other items than this recipe's")
         return given
 
 
 @dataclass(frozen=True, eq=False)
 class _Revision:
-    """New ids from the mean embedding of each item's tokens; says how many items changed theirs."""
+    """New ids from the mean embedding of each item's tokens; reports how many items got a new id."""
 
     tokenizer: ItemTokenizer
     generator: Trainable
@@ -156,7 +156,7 @@ class _Revision:
 
 @dataclass(frozen=True, eq=False)
 class _Settled:
-    """New ids from what a joint term has learnt."""
+    """New ids that a joint term has learnt."""
 
     objective: Objective
     table: ItemTable
@@ -165,13 +165,13 @@ class _Settled:
     def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
         settled = self.objective.settle(self.table, self.progress)
         if settled is None:
-            raise ConfigError("the term of phase.adapt settled no codes", hint="name it among the terms instead")
+            raise ConfigError("the term of phase.adapt returned no codes", hint="name it among the terms instead")
         return settled
 
 
 @dataclass(frozen=True, eq=False)
 class _Stretch:
-    """A stretch of training with all that it needs."""
+    """A stretch of training with everything it needs."""
 
     stretch: Stretch
     generator: Trainable
@@ -182,7 +182,7 @@ class _Stretch:
     seed: int
 
     def fit(self, checkpoint: CheckpointFile | None, progress: Progress) -> dict[str, Any]:
-        """Train, and say how it went."""
+        """Train and return a log entry."""
         phase = self.stretch.phase
         result = fit_generator(
             self.generator,
@@ -205,7 +205,7 @@ class _Stretch:
         return {
             "phase": phase.name,
             **{f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name != "curve"},
-            # Nothing was validated: minus infinity is no JSON.
+            # Without validation the metric is minus infinity, which JSON cannot hold.
             "best_metric": result.best_metric if result.curve else None,
             "tokens_per_second": result.tokens_per_second,
             "curve": [dataclasses.asdict(p) for p in result.curve],
@@ -214,7 +214,7 @@ class _Stretch:
 
 @dataclass(frozen=True, eq=False)
 class _Now:
-    """The search with the weights of the moment: item vectors are recomputed on every call."""
+    """The search with the current weights: item vectors are recomputed on every call."""
 
     retriever: Retriever
     objective: Objective
@@ -237,7 +237,7 @@ def _tell_ids(ids: SemanticIds, progress: Progress) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Stages:
-    """Finished stages in the working folder, or nothing kept where there is none."""
+    """Finished stages in the working folder; without a folder nothing is saved."""
 
     work: Path | None
     kinds: Kinds
@@ -255,7 +255,7 @@ class _Stages:
         return ItemTokenizer.load(_open_stage(folder), self.kinds)
 
     def train(self, number: int, job: _Stretch, progress: Progress) -> dict[str, Any]:
-        """Train a stretch, or take what an earlier run has made of it."""
+        """Train a stretch, or load it if an earlier run has finished it."""
         if self.work is None:
             return job.fit(None, progress)
         folder = self.work / f"phase-{number}"
@@ -282,7 +282,7 @@ def _open_stage(folder: Path) -> Path:
 def _validation(
     retriever: Callable[[], Retriever], cases: Cases, counts: np.ndarray, training: Training, seed: int
 ) -> Callable[[], float] | None:
-    """The chosen measure of a fixed sample of users, the same for every method and step; None without cases."""
+    """The selected metric on a fixed sample of users, the same for every method and step; None without cases."""
     if not len(cases):
         return None
     rows = np.sort(numpy_rng(seed, "validation").permutation(len(cases))[: training.validation_users])

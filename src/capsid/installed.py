@@ -1,7 +1,7 @@
-"""Parts and recipes that other installed packages bring, found by the entry points that those packages declare.
+"""Parts and recipes of other installed packages, found through the entry points that those packages declare.
 
-A stored recipe names a kind. Only what the user installed decides which class that is: a file never names code. Nothing
-is imported before its name is asked for.
+A stored recipe names a kind. Only the installed packages decide which class that is: a file never names code. A part
+or recipe is imported only when it is requested by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RECIPES = "capsid.recipes"
 
 
 def installed_names(group: str) -> list[str]:
-    """Names that installed packages declare in a group, sorted."""
+    """Sorted names that installed packages declare in a group."""
     return sorted(entry_points(group=group).names)
 
 

@@ -1,7 +1,7 @@
-"""Locks that end with the process that holds them, however it ends.
+"""Locks that are released when their process ends, even if it is killed.
 
-The lock is the kernel's (flock), so a killed process leaves none behind: a lock file that nobody holds is taken over.
-The file names its holder, so that whoever finds the lock taken can say by whom and since when. Knows no artifacts.
+The kernel holds the lock (flock), so a killed process leaves none behind: a lock file without a holder is taken over.
+The file names its holder, so that an error can say who holds the lock and since when. Knows no artifacts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from capsid.progress import duration
 
 try:
     import fcntl
-except ImportError:  # a system without flock: the renames of `artifacts` alone protect
+except ImportError:  # without flock, only the renames in `artifacts` protect
     fcntl = None  # type: ignore[assignment]
 
 
@@ -38,7 +38,7 @@ class Holder:
 
 @contextlib.contextmanager
 def held(path: Path, *, wait: bool = True, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
-    """Hold the lock file `path`; yields whether we got it. `waiting` is called if somebody else has it."""
+    """Hold the lock file `path`; yields whether we got it. `waiting` is called if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = lock_file(path, wait=False)
     if handle is None and wait:
@@ -53,14 +53,14 @@ def held(path: Path, *, wait: bool = True, waiting: Callable[[], None] | None = 
         os.write(handle, json.dumps(asdict(Holder(os.getpid(), socket.gethostname(), time.time()))).encode())
         yield True
     finally:
-        # Removed while it is still held: whoever waits for it notices that its file is no longer the one at `path`.
+        # Removed while still held: a waiting process notices that its file is no longer the one at `path`.
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
         os.close(handle)
 
 
 def holder(path: Path) -> Holder | None:
-    """Who wrote the lock file last; None where it cannot be told."""
+    """Who wrote the lock file last; None if unknown."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return Holder(int(found["pid"]), str(found["host"]), float(found["since"]))
@@ -69,7 +69,7 @@ def holder(path: Path) -> Holder | None:
 
 
 def lock_file(path: Path, *, wait: bool = True) -> int | None:
-    """Open and lock the file at `path`, made if need be; None if it is taken and we do not wait. Closing it unlocks."""
+    """Create or open the file and lock it; None if it is locked and `wait` is false. Closing the file unlocks it."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         if not lock_handle(handle, wait=wait):
@@ -82,7 +82,7 @@ def lock_file(path: Path, *, wait: bool = True) -> int | None:
 
 
 def lock_handle(handle: int, *, wait: bool = False) -> bool:
-    """Lock an open file or folder; whether we got it."""
+    """Lock an open file or folder; returns whether we got the lock."""
     if fcntl is None:
         return True
     try:

@@ -1,8 +1,8 @@
-"""Keep freed memory in the process: fresh pages cost more than small matrix products.
+"""Keeps freed memory in the process, because fresh pages cost more time than small matrix products.
 
-glibc gives large freed blocks back to the system at once, and the next step of a training or a search asks for the
-same blocks again, so each step would pay for thousands of page faults. Raising the thresholds keeps them. Does nothing
-where there is no glibc.
+glibc returns large freed blocks to the system at once. The next step of training or search then requests the same
+blocks, so every step would cause thousands of page faults. Higher thresholds keep the blocks. Does nothing without
+glibc.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LARGEST_MMAP_THRESHOLD = 32 << 20
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Tell malloc once; True where it obeyed."""
+    """Set malloc's thresholds once; returns whether that succeeded."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -1,6 +1,6 @@
-"""The order of items by how often training took them, and the tiers that results are reported by.
+"""Items ordered by their number of training interactions, and the popularity tiers used in reports.
 
-NumPy only: counts in, item numbers out. Where counts come from is not known here.
+NumPy only: counts in, item numbers out. Does not know where the counts come from.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _HEAD, _TORSO = 0.2, 0.6
 
 
 def popularity_order(counts: np.ndarray, ids: Iterable[str] | None = None) -> np.ndarray:
-    """Item numbers, the most popular first; items with equal counts by their id where `ids` are given, else by number.
+    """Item numbers, most popular first; ties are broken by id if `ids` are given, else by number.
 
     Ids make the order independent of the order in which a file lists the items.
     """
@@ -24,7 +24,7 @@ def popularity_order(counts: np.ndarray, ids: Iterable[str] | None = None) -> np
 
 
 def popularity_ranks(counts: np.ndarray, ids: Iterable[str] | None = None) -> np.ndarray:
-    """The place of every item in `popularity_order`, 0 for the most popular."""
+    """The rank of every item in `popularity_order`, 0 for the most popular."""
     order = popularity_order(counts, ids)
     ranks = np.empty(len(order), dtype=np.int64)
     ranks[order] = np.arange(len(order))
@@ -32,7 +32,7 @@ def popularity_ranks(counts: np.ndarray, ids: Iterable[str] | None = None) -> np
 
 
 def popularity_tiers(counts: np.ndarray) -> np.ndarray:
-    """The tier of every item by training count, as a place in `TIERS`. Tiers have fixed sizes: ties go by number."""
+    """The tier of every item, as an index into `TIERS`. Tiers have fixed sizes; ties are broken by item number."""
     order = popularity_order(counts)
     tiers = np.empty(len(counts), dtype=np.int64)
     head, torso = round(_HEAD * len(counts)), round(_TORSO * len(counts))

@@ -1,6 +1,6 @@
-"""Text from data, made safe for a terminal: control characters become visible escapes, so no title can move the cursor.
+"""Makes text from data safe for a terminal: control characters become visible escapes, so no title moves the cursor.
 
-Also takes care of characters that reorder what follows them (bidirectional controls) and of broken Unicode.
+Also escapes bidirectional controls, which reorder the text after them, and broken Unicode.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _IN_JSON = {c: f"\\u{c:04x}" for c in _CONTROLS if c >= 0x7F}
 
 
 def printable(text: str) -> str:
-    """The text with its lines and tabs; every other control character is written as an escape such as \\x1b."""
+    """Keeps line breaks and tabs; every other control character becomes an escape such as \\x1b."""
     return text.translate(_ESCAPES)
 
 
 def one_line(text: str) -> str:
-    """As `printable`, with line breaks and tabs written as escapes too."""
+    """Like `printable`, but line breaks and tabs become escapes too."""
     return text.translate(_ONE_LINE)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON that keeps letters of all languages and escapes everything that is not for a terminal."""
+    """JSON that keeps letters of all languages and escapes everything that is unsafe in a terminal."""
     return json.dumps(value, indent=indent, ensure_ascii=False).translate(_IN_JSON)

@@ -13,17 +13,17 @@ from capsid.printable import one_line, printable
 
 
 class Progress(Protocol):
-    """What long work tells its watcher."""
+    """Receives the progress of long-running work."""
 
     def line(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
 
     def update(self, text: str) -> None:
-        """The current state of something under way; may be dropped or replaced by the next."""
+        """Show the current state; it may be dropped or replaced by the next update."""
 
 
 class Silent:
-    """Says nothing."""
+    """Prints nothing."""
 
     def line(self, text: str) -> None:
         pass
@@ -33,9 +33,9 @@ class Silent:
 
 
 class Console:
-    """Writes to standard error; updates replace each other on a terminal and are rare lines in a log."""
+    """Writes to standard error; updates overwrite each other on a terminal and are occasional lines in a log."""
 
-    # Set by `capsid --quiet` for all of a command.
+    # Set by `capsid --quiet` for the whole command.
     quiet: ClassVar[bool] = False
 
     def __init__(self, *, every_seconds: float = 10.0) -> None:
@@ -71,7 +71,7 @@ silent = Silent()
 
 
 def duration(seconds: float) -> str:
-    """A time a person can read: 42 s, 3 min 05 s, 2 h 10 min."""
+    """A duration in readable form: 42 s, 3 min 05 s, 2 h 10 min."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)

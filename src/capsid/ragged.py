@@ -1,6 +1,6 @@
-"""Rows of unequal length as two arrays: all values end to end, and where each row begins.
+"""Rows of unequal length as two arrays: the concatenated values, and the offset where each row begins.
 
-Every index formula on such rows lives here, so that no caller computes offsets. Knows no items and no tokens.
+All index arithmetic on such rows is here, so that no caller computes offsets. Knows no items and no tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Where rows of these lengths begin when they stand end to end; the last entry is where the last row ends."""
+    """Where rows of these lengths begin when concatenated; the last entry is the end of the last row."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
@@ -34,12 +34,12 @@ class Ragged:
 
     @classmethod
     def from_lengths(cls, values: np.ndarray, lengths: np.ndarray) -> Ragged:
-        """The values cut into rows of these lengths, which add up to their number."""
+        """The values cut into rows of these lengths, which must add up to the number of values."""
         return cls(values, offsets_of(lengths))
 
     @classmethod
     def from_dense(cls, matrix_ND: np.ndarray, lengths: np.ndarray | None = None) -> Ragged:
-        """From a matrix, each row cut to its length."""
+        """From a matrix, each row truncated to its length."""
         n, width = matrix_ND.shape
         if lengths is None:
             lengths = np.full(n, width, dtype=np.int64)
@@ -49,7 +49,7 @@ class Ragged:
     def ranges(cls, starts: np.ndarray | int, lengths: np.ndarray) -> Ragged:
         """Row i counts up from `starts[i]` (or from one start for all rows), `lengths[i]` numbers long."""
         offsets = offsets_of(lengths)
-        # A running number over all rows is `offsets[i]` at the beginning of row i, where `starts[i]` has to stand.
+        # A running index over all rows equals `offsets[i]` at the start of row i, where `starts[i]` is wanted.
         return cls(np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets)
 
     @classmethod
@@ -60,7 +60,7 @@ class Ragged:
 
     @classmethod
     def join(cls, parts: Sequence[Ragged]) -> Ragged:
-        """The rows of the first, then those of the next, and so on; values have the type of the first."""
+        """All rows of all parts, in order; values take the dtype of the first part."""
         first = parts[0].values.dtype
         values = np.concatenate([p.values.astype(first, copy=False) for p in parts])
         return cls.from_lengths(values, np.concatenate([p.lengths for p in parts]))
@@ -100,7 +100,7 @@ class Ragged:
         return np.arange(len(self.values)) - np.repeat(self.offsets[:-1], self.lengths)
 
     def dense(self, fill: int = -1) -> np.ndarray:
-        """A matrix as wide as the longest row, short rows filled at the end."""
+        """A matrix as wide as the longest row; shorter rows are padded at the end with `fill`."""
         lengths = self.lengths
         width = int(lengths.max()) if len(lengths) else 0
         out = np.full((len(self), width), fill, dtype=self.values.dtype)
@@ -110,7 +110,7 @@ class Ragged:
     def slices(self, starts: np.ndarray | int, lengths: np.ndarray, rows: np.ndarray | None = None) -> Ragged:
         """From every row, or from each of the given `rows`, the `lengths[i]` values that begin at position `starts[i]`.
 
-        A slice must lie inside its row: this is not checked.
+        A slice must lie inside its row; this is not checked.
         """
         begins = self.offsets[:-1] if rows is None else self.offsets[rows]
         index = Ragged.ranges(begins + starts, lengths)
@@ -132,25 +132,25 @@ class Ragged:
         return self.slices(lengths - kept, kept)
 
     def keep(self, chosen: np.ndarray) -> Ragged:
-        """The values where the mask is true. All rows stay, shorter or empty."""
-        # A row then begins after as many values as were kept before it.
+        """Only the values where the mask is true. All rows remain, possibly shorter or empty."""
+        # Each row now begins after the number of values kept before it.
         return Ragged(self.values[chosen], offsets_of(chosen)[self.offsets])
 
     def repeat(self, counts: np.ndarray) -> Ragged:
-        """Every value `counts` times in its row."""
+        """Every value repeated `counts` times in its row."""
         return Ragged(np.repeat(self.values, counts), offsets_of(counts)[self.offsets])
 
     def push(self, values: np.ndarray | int, chosen: np.ndarray | None = None) -> Ragged:
         """One more value at the end of every row, or of the rows where the mask `chosen` is true."""
         if chosen is None:
             chosen = np.ones(len(self), dtype=bool)
-        # Each of them moves all later rows by one.
+        # Each new value shifts all later rows by one.
         return Ragged(np.insert(self.values, self.offsets[1:][chosen], values), self.offsets + offsets_of(chosen))
 
     def sums(self, values: np.ndarray | None = None) -> np.ndarray:
-        """The sum of every row; with `values`, of what is given for each of this one's values (first axis)."""
+        """The sum of every row. `values` replaces this one's values: same number, along the first axis."""
         values = self.values if values is None else values
-        # reduceat would give an empty row the value after it, so only rows that have values are summed.
+        # reduceat gives an empty row the value after it, so only non-empty rows are summed.
         full = np.flatnonzero(self.lengths)
         if len(full) == len(self) > 0:
             return np.add.reduceat(values, self.offsets[:-1], axis=0)

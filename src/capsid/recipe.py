@@ -1,7 +1,7 @@
-"""A method is a value: which encoder, tokenizer, collisions, merges, generator, loss terms, decoder and schedule.
+"""A method is a value: its encoder, tokenizer, collisions, merges, generator, loss terms, decoder and schedule.
 
-No method has a class, trainer or loader of its own. What cannot be said with these parts is a reason to extend a
-part, not to add a branch.
+No method has its own class, trainer or loader. If these parts cannot express a method, extend a part instead of adding
+a branch.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from capsid.train.options import Training
 
 @dataclass(kw_only=True, frozen=True)
 class Phase:
-    """One stretch of training: which parameters learn (shell patterns), under which terms, for how long.
+    """One phase of training: which parameters learn (shell patterns), with which loss terms, for how long.
 
-    `retokenize` gives all items new ids before the phase begins, from what the generator has learnt of them; trie and
-    labels are rebuilt with them. `adapt` lets the routing learn with the generator for a while (stage 2),
-    `augment` shows it the training sequences in other cuts and orders.
+    `retokenize` gives all items new ids before the phase, from the generator's embeddings; trie and labels are rebuilt.
+    `adapt` trains the codes jointly with the generator at the start of the phase (stage 2). `augment` crops and
+    shuffles the training sequences.
     """
 
     kind: ClassVar[str] = "phase"
-    name: str = setting("generator", "Name of the phase in progress and log.", count=(1, None))
+    name: str = setting("generator", "Name of the phase in progress lines and in the log.", count=(1, None))
     learns: tuple[str, ...] = setting(("*",), "Shell patterns of the parameters that learn.", count=(1, None))
     terms: tuple[Term, ...] = setting((), "Loss terms of this phase; empty: those of the recipe's objective.")
     training: Training = setting(factory=Training, about="Optimiser, batches, validation and early stopping.")
@@ -55,7 +55,7 @@ class Phase:
         check_settings(self)
 
     def stretches(self) -> tuple[Stretch, ...]:
-        """The phase in one piece, or its adapting stretches, after each of which ids may change, and the rest."""
+        """The whole phase; with `adapt`, the stretches after each of which ids may change, then the rest."""
         steps = self.training.steps
         if self.adapt is None:
             return (Stretch(self, range(steps)),)
@@ -69,7 +69,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Some steps of a phase's schedule, to be trained without a change of ids between them."""
+    """Consecutive steps of a phase during which ids do not change."""
 
     phase: Phase
     steps: range
@@ -77,9 +77,9 @@ class Stretch:
 
 @dataclass(kw_only=True, frozen=True)
 class Recipe:
-    """The parts of a method; `terms` of a phase replace `objective` where given."""
+    """The parts of a method. If a phase has `terms`, they replace `objective`."""
 
-    name: str = setting(about="What the recipe is called.", count=(1, None))
+    name: str = setting(about="Name of the recipe.", count=(1, None))
     about: str = setting(about="What it is, in one sentence.")
     paper: str = setting("", "Where the method comes from.")
     deviations: tuple[str, ...] = setting((), "Where it differs from the paper.")
@@ -102,18 +102,18 @@ class Recipe:
 
     @property
     def dense(self) -> DenseMatch | None:
-        """The term that makes item vectors beside the ids, if there is one."""
+        """The term that learns dense item vectors in addition to ids, if there is one."""
         found = [t for terms in (self.objective, *(p.terms for p in self.schedule)) for t in terms]
         return next((t for t in found if isinstance(t, DenseMatch)), None)
 
     def check_together(self) -> None:
-        """Item vectors and what reads them: see `capsid.settings.check_together`."""
+        """Check that dense item vectors, generator and decoder fit: see `capsid.settings.check_together`."""
         if isinstance(self.decoder, BeamFusion) and self.dense is None:
             raise ConfigError("decoder=fusion needs a term 'dense' in the objective", hint="set decoder=beam")
         if self.dense is not None and not isinstance(self.generator, TimelineGenerator):
             raise ConfigError(
-                f"the term 'dense' cannot stand with generator={self.generator.kind}: the row after an id's last token "
-                "would have read the vector that it is to predict",
+                f"the term 'dense' does not work with generator={self.generator.kind}: the row after an id's last "
+                "token would already have read the vector that it must predict",
                 hint="set generator=timeline",
             )
 
@@ -135,7 +135,7 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], kinds: Kinds | None = None) -> Recipe:
-        """The recipe again; `kinds` adds parts that are not ours."""
+        """The recipe that `to_dict` described; `kinds` adds parts that are not built in."""
         recipe: Recipe = from_dict(cls, data, {**KINDS, **(kinds or {})})
         return recipe
 
@@ -155,7 +155,7 @@ KINDS: Kinds = {
     Phase.kind: Phase,
 }
 
-# What may stand where, so that a part named in a setting is one of the right sort.
+# Which kinds each field takes, so that a setting can only name a suitable part.
 PLACES: dict[str, Kinds] = {
     "encoder": ENCODERS,
     "tokenizer": TOKENIZERS,
@@ -168,5 +168,5 @@ PLACES: dict[str, Kinds] = {
 
 
 def _kinds_at(path: str) -> Kinds:
-    """The kinds that may stand at a path, whichever element of a tuple it names."""
+    """The kinds allowed at a path; tuple indices in the path do not matter."""
     return PLACES.get(".".join(name for name in path.split(".") if not name.isdigit()), KINDS)

@@ -1,6 +1,6 @@
-"""The recommender a user holds: fit, recommend, evaluate, save, load. Own item ids in, own item ids out.
+"""The user-facing recommender: fit, recommend, evaluate, save, load. It takes and returns the user's own item ids.
 
-A thin front: the work is done in the rooms below. Everything fitted is usable without the training data at hand.
+A thin facade: other packages do the work. A fitted recommender does not need the training data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Recommender:
-    """A recipe, and after `fit` all that it learnt."""
+    """A recipe and, after `fit`, everything it learnt."""
 
     def __init__(self, recipe: Recipe, *, seed: int = 0) -> None:
         self.recipe = recipe
@@ -47,13 +47,13 @@ class Recommender:
 
     @classmethod
     def from_recipe(cls, recipe: str | Recipe, *, seed: int = 0, settings: Iterable[str] = ()) -> Recommender:
-        """By name or value; `settings` are `part.field=value` texts."""
+        """From a recipe or its name; `settings` are `part.field=value` texts."""
         chosen = get_recipe(recipe) if isinstance(recipe, str) else recipe
         return cls(chosen.with_settings(settings), seed=seed)
 
     @property
     def fitted(self) -> Fitted:
-        """All that was learnt."""
+        """Everything that was learnt; an error before `fit`."""
         if not hasattr(self, "fitted_"):
             raise NotFittedError("this recommender is not fitted", hint="call fit, or load one with from_pretrained")
         return self.fitted_
@@ -70,14 +70,14 @@ class Recommender:
         run: RunOptions | None = None,
         tokenizer_from: TokenizerFrom | None = None,
     ) -> Recommender:
-        """Learn from a dataset (default split: leave one out). With `work`, a killed fit resumes when called again.
+        """Fit on a dataset (default split: leave one out). With `work`, calling fit again resumes a killed fit.
 
-        `data` is a dataset, a name or a folder. Instead, `interactions` (user, item, timestamp) and `items` may be
-        frames of pandas, polars or Arrow, or mappings of columns.
+        `data` is a dataset, a name or a folder. Alternatively, pass `interactions` (user, item, timestamp) and `items`
+        as pandas, polars or Arrow frames, or as mappings of columns.
 
-        `tokenizer_from` is asked for a fitted tokenizer of the same parts, data and seed, instead of fitting one here.
+        `tokenizer_from` supplies a tokenizer already fitted with the same parts, data and seed.
         """
-        # Late, so that serving a fitted recommender never loads training code.
+        # Imported here, so that serving a fitted recommender never loads training code.
         from capsid.fitting import fit_recipe
 
         dataset = as_dataset(data, interactions=interactions, items=items, progress=progress)
@@ -101,7 +101,7 @@ class Recommender:
         return self
 
     def fingerprint(self, dataset: Dataset, split: Split) -> str:
-        """Changes with the recipe, the seed, the data or the split: stages of another split may have seen its cases."""
+        """Changes with recipe, seed, data or split. The split counts: stages of another one may have seen its cases."""
         arrays = (split.train.values, split.train.offsets, split.valid.targets, split.test.targets)
         hashes = [hashlib.sha256(np.asarray(a, dtype=np.int64).tobytes()).hexdigest() for a in arrays]
         return fingerprint(self.recipe, self.seed, dataset.fingerprint, split.kind, hashes)
@@ -117,7 +117,7 @@ class Recommender:
 
     @property
     def answerer(self) -> Answerer:
-        """What answers queries, as this recommender is now; later changes make another."""
+        """Answers queries for the current state of the recommender; rebuilt after changes."""
         now = (self.fitted, self.catalogue_)
         if self._answerer is None or self._answerer[0] != now:
             self._answerer = now, Answerer(self.retriever, self.catalogue_)
@@ -147,9 +147,10 @@ class Recommender:
         deny: Sequence[str] | None = None,
         unknown: Literal["raise", "drop"] = "raise",
     ) -> list[Recommendation]:
-        """The k best next items after each history; `allow` and `deny` hold inside the search.
+        """The k best next items after each history; the search itself applies `allow` and `deny`.
 
-        `unknown` items in a history: "raise" or "drop". A history of which nothing is left gets the most popular items.
+        `unknown` says what to do with unknown ids: "raise" or "drop". A history without known items gets the most
+        popular items.
         """
         queries = [
             Query(
@@ -175,9 +176,9 @@ class Recommender:
         prefix: Sequence[int] = (),
         influence: bool = True,
     ) -> Explanation:
-        """What `recommend` gives, with the search behind it: prefixes weighed, kept and cut, and what mattered.
+        """The result of `recommend` with its search: which prefixes were scored, kept and pruned, and what mattered.
 
-        `prefix` are tokens that ids must begin with; `influence` leaves out the items of the history one by one.
+        Ids must begin with the tokens of `prefix`. `influence` measures the effect of leaving out each history item.
         """
         from capsid.explaining.search import explain
 
@@ -210,7 +211,7 @@ class Recommender:
         filter_history: bool = False,
         progress: Progress = silent,
     ) -> Evaluation:
-        """Metrics on a split, with one value per user for each."""
+        """Metrics on a split; each metric also has one value per user."""
         retriever, catalogue = self.retriever, self.catalogue_
         return evaluate(
             retriever,
@@ -224,10 +225,10 @@ class Recommender:
         )
 
     def add_items(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> list[str]:
-        """Let new items be recommended, without retraining; returns their ids. Old ids and scores stay as they are.
+        """Add new items without retraining and return their ids. Existing ids and scores do not change.
 
-        `items` has a column `item_id` and the attributes that the items' vectors are made from. All or nothing: if a
-        part fails, the recommender is as it was.
+        `items` has a column `item_id` and the attributes that item vectors are made from. If any step fails, the
+        recommender stays unchanged.
         """
         frame = to_polars(items)
         fitted, old = self.fitted, len(self.catalogue_.items)
@@ -239,22 +240,22 @@ class Recommender:
         return list(items_now)[old:]
 
     def retire(self, items: Iterable[str]) -> None:
-        """Never recommend these items again, until `restore`. Histories may still hold them."""
+        """Stop recommending these items until `restore`. Histories may still contain them."""
         known = {self.catalogue_.items[self.catalogue_.items.number(str(i))] for i in items}
         self.catalogue_ = dataclasses.replace(self.catalogue_, retired=self.catalogue_.retired | known)
 
     def restore(self, items: Iterable[str]) -> None:
-        """Let retired items be recommended again."""
+        """Allow retired items to be recommended again."""
         known = {self.catalogue_.items[self.catalogue_.items.number(str(i))] for i in items}
         self.catalogue_ = dataclasses.replace(self.catalogue_, retired=self.catalogue_.retired - known)
 
     def save_pretrained(self, path: str | Path) -> None:
-        """One folder with all parts and hashes; whole or not at all."""
+        """Save everything to one folder with hashes, atomically."""
         save_run(Path(path), Stored(self.recipe, self.seed, self.fitted, self.catalogue_))
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, kinds: Kinds | None = None) -> Recommender:
-        """Load such a folder; a changed byte or a missing part is an error. `kinds` adds parts that are not ours."""
+        """Load a saved folder; a changed byte or missing file is an error. `kinds` adds parts that are not built in."""
         stored = load_run(Path(path), kinds or {})
         self = cls(stored.recipe, seed=stored.seed)
         self.fitted_, self.catalogue_ = stored.fitted, stored.catalogue
@@ -262,7 +263,7 @@ class Recommender:
 
 
 def _item_ids(ids: Any, what: str) -> tuple[str, ...]:
-    """A user's own ids as texts; numbers are taken as the texts that they are in a file."""
+    """A user's own ids as texts; numbers become text, as in a file."""
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-        raise DataError(f"{what} is a list of item ids, got {ids!r:.80}", hint="pass [id, id, ...]")
+        raise DataError(f"{what} must be a list of item ids, got {ids!r:.80}", hint="pass [id, id, ...]")
     return tuple(str(i) for i in ids)

@@ -1,6 +1,7 @@
-"""One HTML page about fitted methods side by side: metrics, training curves, ids, exposure, and people with titles.
+"""One HTML page that compares fitted methods: metrics, training curves, ids, exposure, and users with item titles.
 
-Self-contained: plots are inline SVG, nothing is fetched. Takes results and writes a file; computes no metric itself.
+The page is self-contained: plots are inline SVG, nothing is fetched. Takes results and writes a file; computes no
+metrics.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from capsid.evaluate.tokenizer_quality import TokenizerQuality
 from capsid.progress import duration
 
 COLOURS = ("#0072b2", "#e69f00", "#8a8a8a", "#009e73", "#cc79a7")
-# fill, and ink that can be read on it
+# fill colour, and a text colour that is readable on it
 TIER_COLOURS = (("#08519c", "white"), ("#6baed6", "black"), ("#c6dbef", "black"))
 
 
 @dataclass(frozen=True, eq=False)
 class MethodResult:
-    """A fitted method on the test split, without and with the history filter. `log` has an entry for every phase."""
+    """A fitted method on the test split, without and with the history filter. `log` has one entry per phase."""
 
     name: str
     about: str
@@ -37,7 +38,7 @@ class MethodResult:
 
 @dataclass(frozen=True)
 class Person:
-    """What somebody took last, what they were recommended, and what they really took next."""
+    """A user's last items, their recommendations, and the item they really took next."""
 
     user: str
     took: tuple[str, ...]
@@ -47,7 +48,7 @@ class Person:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """All that the page shows. `sharing[n]` items have codes that n items share, before the collision policy."""
+    """The content of the page. `sharing[n]` counts items whose codes n items share, before the collision policy."""
 
     title: str
     dataset: dict[str, Any]
@@ -59,12 +60,12 @@ class Report:
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write the page, whole or not at all."""
+    """Write the page atomically."""
     write_bytes(path, render(report).encode())
 
 
 def overview_png(report: Report, *, dpi: int = 110) -> bytes:
-    """The page's four plots as one picture."""
+    """The page's four plots as one image."""
     out = io.BytesIO()
     with _style():
         figure, axes = _figure(10.0, 6.4, 2, 2)
@@ -75,7 +76,7 @@ def overview_png(report: Report, *, dpi: int = 110) -> bytes:
 
 
 def render(report: Report) -> str:
-    """The page as text."""
+    """The page as HTML text."""
     about = report.dataset
     head = (
         f"{about['users']:,} users, {about['items']:,} items, {about['interactions']:,} interactions. "
@@ -94,7 +95,7 @@ def render(report: Report) -> str:
 
 
 def standard_error(share: float, users: int) -> float:
-    """Of a share of users."""
+    """The standard error of a share of users."""
     return math.sqrt(max(share * (1 - share), 0.0) / max(users, 1))
 
 
@@ -209,7 +210,7 @@ def _draw_exposure(axis: Any, report: Report) -> None:
     for tier, (colour, ink) in zip(real, TIER_COLOURS):
         values = [shares[tier] for _, shares in rows]
         axis.barh([name for name, _ in rows], values, left=left, color=colour)
-        # The tiers are named once, in the row of what people really took.
+        # The tiers are labelled once, in the row of the items really taken.
         axis.text(left[0] + values[0] / 2, 0, tier, ha="center", va="center", color=ink, fontsize=9)
         left = [a + b for a, b in zip(left, values)]
     axis.set_title("Exposure: which items fill the top 10")
@@ -232,7 +233,7 @@ def _style() -> Any:
         hint = "pip install 'capsid-rec[plots]' -c constraints.txt"
         raise ConfigError("plots need a package that is missing: matplotlib", hint=hint) from None
     sizes: dict[Any, Any] = {"axes.titlesize": 11, "axes.labelsize": 8.5, "xtick.labelsize": 8, "ytick.labelsize": 8.5}
-    # Text of the SVG stays text: small, sharp, and found by the browser's search.
+    # Keep SVG text as text: small, sharp and searchable in the browser.
     return rc_context({**sizes, "legend.fontsize": 8.5, "svg.fonttype": "none", "svg.hashsalt": "capsid"})
 
 

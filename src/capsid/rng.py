@@ -1,6 +1,6 @@
-"""Seeds: one number given by the user, one independent child for each purpose.
+"""Seeds: the user gives one number, and every purpose gets an independent seed derived from it.
 
-Library code never seeds globally; it asks for a generator of its own by naming what it is for.
+Library code never sets a global seed; it requests its own generator by naming the purpose.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def child_seed(seed: int, *purpose: str | int) -> int:
-    """A 63-bit seed that depends on `seed` and on the named purpose only."""
+    """A 63-bit seed that depends only on `seed` and the named purpose."""
     text = "/".join([str(seed), *map(str, purpose)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 

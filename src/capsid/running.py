@@ -1,4 +1,4 @@
-"""How to run a fit, apart from what to fit: no result depends on it, so it is part of no recipe and no fingerprint."""
+"""Options of a run that do not affect its results, so they are not part of recipes or fingerprints."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from capsid.settings import check_settings, setting
 
 @dataclass(frozen=True)
 class CheckpointFile:
-    """Where a training keeps what it needs to resume, and after how many seconds it writes that again."""
+    """Where training saves its checkpoint, and every how many seconds."""
 
     path: Path
     every: float
 
     def beside(self, ending: str) -> CheckpointFile:
-        """The file of another training that belongs to the same fit."""
+        """The checkpoint file of another training of the same fit."""
         return CheckpointFile(self.path.with_name(f"{self.path.name}.{ending}"), self.every)
 
     def remove(self) -> None:
@@ -26,13 +26,13 @@ class CheckpointFile:
 
 @dataclass(kw_only=True, frozen=True)
 class RunOptions:
-    """What a user may choose anew every time the same work is started or resumed."""
+    """Options that may differ each time the same fit is started or resumed."""
 
-    checkpoint_every: float = setting(60.0, "Seconds of training from one checkpoint to the next.", least=0)
+    checkpoint_every: float = setting(60.0, "Seconds of training between checkpoints.", least=0)
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def checkpoint(self, path: Path) -> CheckpointFile:
-        """A checkpoint at that place."""
+        """A checkpoint file at `path`."""
         return CheckpointFile(path, self.checkpoint_every)

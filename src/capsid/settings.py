@@ -1,7 +1,7 @@
-"""Hyperparameters that explain themselves: each field of a part carries its default, one sentence and its bounds.
+"""Self-describing hyperparameters: each field of a part declares its default, a one-sentence description and bounds.
 
-Checks and help texts are derived from that one declaration. What a single field cannot say (two fields that must fit
-together) stays with the part. Knows no concrete part.
+Checks and help texts are derived from that declaration. Rules about several fields stay with the part. Knows no
+concrete part.
 
     steps: int = setting(5_000, "How many optimiser steps to train for.", least=1)
 """
@@ -25,15 +25,15 @@ _NOUNS: dict[type, tuple[str, str]] = {
     bool: ("true or false", "truth values"),
     str: ("a text", "texts"),
 }
-# Of a value in a message.
+# Longest value shown in a message, in characters.
 LONGEST = 60
-# Rules by class: parts are made often, their fields never change.
+# Cache of rules by class: parts are created often, their fields never change.
 _RULES: dict[type, tuple[Rule, ...]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What a value may be: limits of a number (of each one, in a tuple), names of a text, how many elements."""
+    """Allowed values: limits of a number (or of each number in a tuple), choices of a text, number of elements."""
 
     least: float | None = None
     most: float | None = None
@@ -43,7 +43,7 @@ class Bounds:
     count: tuple[int, int | None] | None = None
 
     def holds(self, value: Any) -> bool:
-        """Whether one number or text is inside; nothing is compared with a limit that is not set."""
+        """Whether one number or text is within the bounds; unset limits are ignored."""
         return (
             (self.least is None or value >= self.least)
             and (self.most is None or value <= self.most)
@@ -54,7 +54,7 @@ class Bounds:
 
     @property
     def text(self) -> str:
-        """The limits in words, as they follow "must be"; empty where there are none."""
+        """The limits in words, to follow "must be"; empty if there are none."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         if self.least is not None and self.most is not None:
@@ -83,10 +83,10 @@ def setting(
     count: int | tuple[int, int | None] | None = None,
     formerly: str | tuple[str, ...] = (),
 ) -> Any:
-    """Declare a hyperparameter of a dataclass: its default (or none), what it does, and what it may be.
+    """Declare a hyperparameter of a dataclass: its default (if any), its description and its allowed values.
 
-    `count` is how many elements a tuple (or letters a text) must have: a number, or the fewest and the most.
-    `formerly` are names that the field had in files written by earlier versions.
+    `count` is the number of elements of a tuple (or characters of a text): exact, or (fewest, most).
+    `formerly` lists names that the field had in files of earlier versions.
     """
     exact = (count, count) if isinstance(count, int) else count
     bounds = Bounds(least=least, most=most, above=above, below=below, choices=tuple(choices), count=exact)
@@ -99,27 +99,27 @@ def setting(
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """All that is known of a field: its sentence, and what its annotation and its bounds demand of a value."""
+    """A field's description, and what its annotation and bounds require of a value."""
 
     name: str
     about: str
     formerly: tuple[str, ...]
     bounds: Bounds
     base: type | None
-    """Type of the value, or of a tuple's elements; None where anything may stand."""
+    """Type of the value, or of a tuple's elements; None if any type is allowed."""
     many: bool
     optional: bool
 
     @property
     def type_name(self) -> str:
-        """For people and for JSON: int, float, bool, text, part, or a list of one of them."""
+        """Type name for help and JSON: int, float, bool, text, part, or a list of one of them."""
         known = {int: "int", float: "float", bool: "bool", str: "text"}
         name = known.get(self.base, "part") if self.base is not None else "part"
         return f"{name} list" if self.many else name
 
     @property
     def text(self) -> str:
-        """What is allowed, in words."""
+        """The allowed values in words."""
         noun = self._noun
         limits = self.bounds.text
         if self.many:
@@ -150,7 +150,7 @@ class Rule:
         return f"{fewest} or more {noun}" if fewest else noun
 
     def broken_by(self, value: Any) -> str | None:
-        """What the value would have to be, if it is not that."""
+        """The rule that the value breaks, in words; None if it is allowed."""
         if value is None and self.optional:
             return None
         if self.many and not isinstance(value, tuple | list):
@@ -177,7 +177,7 @@ class Rule:
 
 
 class SettingError(ConfigError):
-    """A value outside of what its field allows. `at` names the place of the part, where somebody knows it."""
+    """A value that its field does not allow. `at` adds the dotted path of the part, if the caller knows it."""
 
     def __init__(self, where: str, rule: Rule, allowed: str, value: Any) -> None:
         self.rule, self.allowed, self.value = rule, allowed, value
@@ -187,7 +187,7 @@ class SettingError(ConfigError):
         super().__init__(f"{name} must be {allowed}, got {_short(value)}", hint=hint or None)
 
     def at(self, where: str) -> SettingError:
-        """The same error of a part that stands at the dotted path `where`."""
+        """The same error for a part at the dotted path `where`."""
         return SettingError(where, self.rule, self.allowed, self.value)
 
 
@@ -197,7 +197,7 @@ def _short(value: Any) -> str:
 
 
 def check_settings(part: object) -> None:
-    """Raise if any field of a part breaks its rule. Every part calls this when it is made."""
+    """Raise if any field of a part breaks its rule. Every part calls this when it is created."""
     for rule in rules_of(type(part)):
         value = getattr(part, rule.name)
         allowed = rule.broken_by(value)
@@ -207,14 +207,14 @@ def check_settings(part: object) -> None:
 
 @runtime_checkable
 class ChecksTogether(Protocol):
-    """A part with rules about several of its fields. They hold once all settings are made, not after each one."""
+    """A part with rules about several fields. They are checked after all settings are applied, not after each one."""
 
     def check_together(self) -> None:
-        """Raise if fields that are each allowed cannot stand together."""
+        """Raise if fields are valid on their own but cannot be combined."""
 
 
 def check_together(part: object) -> None:
-    """Check a part and the parts in it that have rules about several fields. Whoever starts work asks this first."""
+    """Check rules about several fields, in a part and the parts inside it. Call this before starting work."""
     if isinstance(part, ChecksTogether):
         part.check_together()
     for rule in rules_of(type(part)):
@@ -225,7 +225,7 @@ def check_together(part: object) -> None:
 
 
 def rules_of(cls: type) -> tuple[Rule, ...]:
-    """The rule of every field of a part, in the order of the fields; undeclared fields have no sentence, no bounds."""
+    """The rule of every field of a part, in field order; undeclared fields have no description and no bounds."""
     if cls not in _RULES:
         hints = typing.get_type_hints(cls)
         _RULES[cls] = tuple(_rule(field, hints[field.name]) for field in dataclasses.fields(cls))
@@ -260,7 +260,7 @@ def _rule(field: dataclasses.Field[Any], hint: Any) -> Rule:
 
 @dataclass(frozen=True)
 class Explained:
-    """A setting where it stands: the dotted path that a user sets it by, its value and its rule."""
+    """A setting with the dotted path that sets it, its value and its rule."""
 
     path: str
     value: Any
@@ -275,7 +275,7 @@ class Explained:
 
 
 def explain(part: Any, above: str = "") -> Iterator[Explained]:
-    """Every setting of a part and of the parts in it, in the order of the fields; a part's own value is its kind."""
+    """Every setting of a part and of the parts inside it, in field order; the value of a part is its kind."""
     for rule in rules_of(type(part)):
         value, path = getattr(part, rule.name), f"{above}.{rule.name}" if above else rule.name
         if dataclasses.is_dataclass(value):

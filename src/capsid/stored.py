@@ -1,7 +1,7 @@
 """A fitted recommender as a folder: JSON, safetensors, npz, npy and Parquet under one manifest of hashes.
 
 recipe.json  about.json  log.json  users.json  items.parquet  split.npz  tokenizer/  trie/  generator.safetensors
-dense.safetensors (where the method has item vectors beside ids)
+dense.safetensors (if the method has dense item vectors in addition to ids)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KIND = "run"
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """All that was learnt. `log` has an entry for every phase; `dense` are item vectors beside ids, where there are."""
+    """Everything that was learnt. `log` has one entry per phase; `dense` holds dense item vectors, if there are any."""
 
     tokenizer: ItemTokenizer
     trie: Trie
@@ -48,22 +48,22 @@ class Fitted:
     dense: DenseItems | None = None
 
     def with_items(self, tokenizer: ItemTokenizer, block: str | None) -> Fitted:
-        """The same with the items that this tokenizer knows besides; `block` names what dense vectors are made from."""
+        """A copy with the new items of `tokenizer`; `block` names the vectors that dense vectors are made from."""
         old, ids = len(self.trie), tokenizer.ids
         trie = self.trie.extend(ids.prefix_free.take(np.arange(old, len(ids))))
         dense = self.dense
         if dense is not None:
             if block not in tokenizer.blocks_:
-                raise DataError(f"there are no vectors {block!r} of the new items", hint="fit again with vectors kept")
+                raise DataError(f"the new items have no vectors {block!r}", hint="fit again with vectors kept")
             dense = dense.extended(tokenizer.blocks_[block][old:])
         return dataclasses.replace(self, tokenizer=tokenizer, trie=trie, dense=dense)
 
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """What a fitted recommender remembers of its data, so that it can evaluate and show titles by itself.
+    """What a fitted recommender keeps of its data, so that it can evaluate and show titles without the dataset.
 
-    `retired` items keep their ids and may stand in histories, but are not recommended.
+    `retired` items keep their ids and may occur in histories, but are not recommended.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Catalogue:
     retired: frozenset[str] = frozenset()
 
     def with_items(self, items: Vocabulary, attributes: pl.DataFrame) -> Catalogue:
-        """The same with more items at the end, without any interactions."""
+        """A copy with more items at the end, which have no interactions."""
         every = pl.concat([self.attributes, attributes], how="diagonal_relaxed").select(self.attributes.columns)
         counts = np.concatenate([self.counts, np.zeros(len(items) - len(self.counts), dtype=self.counts.dtype)])
         grown = dataclasses.replace(self, items=items, attributes=every, counts=counts)
@@ -86,17 +86,17 @@ class Catalogue:
 
     @cached_property
     def titles(self) -> list[str]:
-        """What to show a person for every item."""
+        """The display title of every item."""
         return item_titles(self.items, self.attributes)
 
     def title(self, number: int) -> str:
-        """What to show a person for an item."""
+        """The display title of an item."""
         return self.titles[int(number)]
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """All that a run's folder holds."""
+    """The content of a run's folder."""
 
     recipe: Recipe
     seed: int
@@ -105,7 +105,7 @@ class Stored:
 
 
 def save_run(path: Path, run: Stored) -> None:
-    """Write everything; an older folder at `path` is replaced only when the new one is complete."""
+    """Write everything; an existing run at `path` is replaced only when the new one is complete."""
     fitted, catalogue = run.fitted, run.catalogue
     with new_folder(path, kind=KIND) as folder:
         write_json(folder / "recipe.json", run.recipe.to_dict())
@@ -120,9 +120,9 @@ def save_run(path: Path, run: Stored) -> None:
             "versions": _versions(),
         }
         write_json(folder / "about.json", about)
-        # Parquet needs a column even where items have no attributes at all.
+        # Parquet needs at least one column, even if items have no attributes.
         frame = catalogue.attributes.with_columns(pl.Series("item_id", list(catalogue.items), dtype=pl.String))
-        # Written by ourselves: a full disk is then an OSError, which `new_folder` knows, and no library's own error.
+        # We write the bytes ourselves, so that a full disk is an OSError, which `new_folder` handles.
         buffer = io.BytesIO()
         frame.write_parquet(buffer)
         (folder / "items.parquet").write_bytes(buffer.getvalue())
@@ -136,7 +136,7 @@ def save_run(path: Path, run: Stored) -> None:
 
 
 def load_run(path: Path, kinds: Kinds) -> Stored:
-    """Read everything, after every hash was checked."""
+    """Check every hash, then read everything."""
     folder = open_folder(path, kind=KIND)
     with untrusted.interpreting(folder, KIND):
         about = untrusted.mapping(read_json(folder / "about.json"), "about.json")
@@ -147,12 +147,12 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
         tokenizer = ItemTokenizer.load(folder / "tokenizer", kinds)
         state = load_file(folder / "generator.safetensors")
         generator = fresh(recipe.generator).load_state(tokenizer.ids.layout, state)
-        # Mapped: processes that serve one run share its pages. A folder is renamed away, never cut, so they stay valid.
+        # Mapped, so that processes serving one run share pages. Files are replaced, never truncated: maps stay valid.
         trie = Trie.load(folder / "trie", memory_map=True)
         log = tuple(untrusted.mapping(entry, "log.json: an entry") for entry in read_json(folder / "log.json"))
         catalogue = _load_catalogue(folder, about, tokenizer.ids.items)
         if not trie.holds(tokenizer.ids.prefix_free):
-            raise untrusted.refuse("the tree of ids does not hold the ids of the items")
+            raise untrusted.refuse("the trie does not hold the ids of the items")
         seed = untrusted.whole(about["seed"], "about.json: seed", least=-(2**63), most=2**64)
         dense = _load_dense(folder, recipe, generator, len(trie))
         return Stored(recipe, seed, Fitted(tokenizer, trie, generator, log, dense), catalogue)
@@ -169,11 +169,11 @@ def _load_dense(folder: Path, recipe: Recipe, generator: Any, items: int) -> Den
 
 def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> Catalogue:
     file = folder / "items.parquet"
-    # The number of rows stands in the file's footer: it is compared before any row is unpacked.
+    # The file's footer has the number of rows: it is checked before any row is unpacked.
     rows = int(pl.scan_parquet(file).select(pl.len()).collect().item())
     frame = pl.read_parquet(file) if rows == len(items) else None
     if frame is None or frame["item_id"].to_list() != list(items):
-        raise untrusted.refuse("the items of items.parquet are not those that have ids")
+        raise untrusted.refuse("items.parquet does not list the items that have ids")
     users = Vocabulary(untrusted.texts(read_json(folder / "users.json"), "users.json"))
     arrays, n = load_arrays(folder / "split.npz"), len(items)
     return Catalogue(
@@ -184,7 +184,7 @@ def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> C
         frame.drop("item_id"),
         untrusted.integers(arrays, "counts", "split.npz", count=n, below=2**62),
         _split_of(untrusted.text(about["split"], "about.json: split"), arrays, len(users), n),
-        # Folders from before items could be retired do not name them.
+        # Folders of earlier versions do not list retired items.
         frozenset(untrusted.texts(about.get("retired", []), "about.json: retired")),
     )
 

@@ -1,7 +1,7 @@
-"""Values out of files that may come from anybody: each is taken with what must hold for it, or refused in one sentence.
+"""Checks values from untrusted files: a value that breaks its rule is refused with a one-sentence error.
 
-Readers of artifacts use these where a wrong value would not be noticed by itself, and put all they do inside
-`interpreting`, so that whatever else a file makes them raise is still one sentence with a hint. Knows no artifact.
+Readers of artifacts use these checks where a wrong value would go unnoticed, and do all their work inside
+`interpreting`, which turns any other exception into one sentence with a hint. Knows no artifact.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from capsid.config import UnknownKindError
 from capsid.errors import ArtifactError, CapsidError
 from capsid.ragged import Ragged
 
-HINT = "the files were changed or are of different fits: fit again, or take the folder from where it came from"
+HINT = "the files were changed or belong to different fits: fit again, or copy the folder again from its source"
 
 
 @contextlib.contextmanager
 def interpreting(path: Path, what: str) -> Iterator[None]:
-    """Whatever the content of `path` makes a reader raise becomes one ArtifactError that names it and has a hint."""
+    """Turn any exception caused by the content of `path` into an ArtifactError with its name and a hint."""
     try:
         yield
     except UnknownKindError:
-        # The folder may be whole: the package that has the part is missing.
+        # The folder may be intact: only the package that provides the part is missing.
         raise
     except CapsidError as error:
         if isinstance(error, ArtifactError) and error.hint:
             raise
-        raise ArtifactError(f"{path} is not a {what} that can be used: {error.message[:300]}", hint=HINT) from error
+        raise ArtifactError(f"{path} is not a usable {what}: {error.message[:300]}", hint=HINT) from error
     except Exception as error:  # a file can make a reader raise anything
         said = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {said[0][:200]}" if said else type(error).__name__
-        raise ArtifactError(f"{path} is not a {what} that can be used: {reason}", hint=HINT) from error
+        raise ArtifactError(f"{path} is not a usable {what}: {reason}", hint=HINT) from error
 
 
 def refuse(message: str) -> ArtifactError:
@@ -65,7 +65,7 @@ def text(value: Any, what: str) -> str:
 
 
 def whole(value: Any, what: str, *, least: int, most: int) -> int:
-    """A whole number in these bounds."""
+    """A whole number within these bounds."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise refuse(f"{what} is {str(value)[:40]}, not a whole number from {least:,} to {most:,}")
     return value
@@ -82,13 +82,13 @@ def finite(arrays: Mapping[str, np.ndarray], what: str) -> dict[str, np.ndarray]
 def integers(
     arrays: Mapping[str, np.ndarray], name: str, what: str, *, count: int | None = None, least: int = 0, below: int
 ) -> np.ndarray:
-    """A row of whole numbers, each from `least` to `below` - 1."""
+    """A one-dimensional array of whole numbers, each from `least` to `below` - 1."""
     if name not in arrays:
         raise refuse(f"{what} has no array {name!r}")
     array = arrays[name]
-    # Indices of 64 bits without a sign cannot be mixed with others.
+    # NumPy cannot mix uint64 indices with signed ones.
     if array.ndim != 1 or array.dtype.kind not in "iu" or array.dtype == np.uint64:
-        raise refuse(f"{what}: {name} is not a row of whole numbers")
+        raise refuse(f"{what}: {name} is not a one-dimensional array of whole numbers")
     if count is not None and len(array) != count:
         raise refuse(f"{what}: {name} has {len(array):,} numbers, not {count:,}")
     if len(array) and not least <= int(array.min()) <= int(array.max()) < below:

@@ -1,4 +1,4 @@
-"""External id <-> dense number. The only place where a user's ids become row numbers."""
+"""Maps external ids to dense numbers and back. The only place where a user's ids become row numbers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Vocabulary(Sequence[str]):
         return hash(self._ids)
 
     def number(self, id_: str) -> int:
-        """The number of one id; an unknown id is an error that names its neighbours."""
+        """The number of one id; an unknown id is an error that suggests similar ids."""
         try:
             return self._numbers[id_]
         except KeyError:
@@ -53,14 +53,14 @@ class Vocabulary(Sequence[str]):
 
     def _near(self, id_: Any) -> str:
         """A few known ids that look like this one, else the first few."""
-        # Comparing takes time for every id: of a large catalogue only a part is looked at.
+        # Comparing ids is slow, so only the first ids of a large catalogue are considered.
         close = difflib.get_close_matches(str(id_), self._ids[:20_000], n=3, cutoff=0.6)
         if close:
             return f"did you mean {' or '.join(map(repr, close))}?"
         return f"known ids look like {', '.join(map(repr, self._ids[:3]))}" if self._ids else "there are no ids"
 
     def numbers(self, ids: Iterable[str], *, missing: str = "raise") -> np.ndarray:
-        """Numbers of many ids. `missing`: "raise", or "drop" the unknown ones, or "negative" (-1)."""
+        """Numbers of many ids. For unknown ids, `missing` is "raise", "drop" or "negative" (-1)."""
         if missing == "raise":
             return np.array([self.number(i) for i in ids], dtype=np.int64)
         found = np.array([self._numbers.get(i, -1) for i in ids], dtype=np.int64)

@@ -84,7 +84,7 @@ FIT = [
         ["generator.width must be", "got 'wide'"],
     ),
     (["sasrec", "--data", "planted", "--set", "generator.width"], 2, ["is not a setting", "part.field=value"]),
-    (["sasrec", "--data", "planted", "--set", "generator=3"], 2, ["no part '3' for this place", "timeline"]),
+    (["sasrec", "--data", "planted", "--set", "generator=3"], 2, ["no part '3' for this field", "timeline"]),
     (["sasrec", "--data", "planted", "--set", "schedule.7.name=x"], 2, ["'7' does not select", "count from 0"]),
     (["sasrec", "--data", "planted", "--set", "schedule.0.training.steps=0"], 2, ["must be at least 1"]),
     (
@@ -163,7 +163,7 @@ def test_tokenizer(fitted: Path, tmp_path: Path) -> None:
     files = {
         "items.txt": ("x", "--items must end in .jsonl"),
         "broken.jsonl": ('{"item_id": "a", "title": "x"}\n{"item_id": \n', "broken.jsonl:2: broken JSON"),
-        "twice.jsonl": ('{"item_id": "a"}\n{"item_id": "a"}\n', "item 'a' stands on line 1 already"),
+        "twice.jsonl": ('{"item_id": "a"}\n{"item_id": "a"}\n', "item 'a' already occurs on line 1"),
         "twice.csv": ("item_id,title\na,x\na,y\n", "id 'a' occurs twice"),
         "noid.csv": ("title\nx\n", "no column for the item"),
         "gap.csv": ("item_id,title\n,x\n", "row 1: the item's id is missing"),

@@ -82,8 +82,8 @@ def test_title_that_leaks_popularity(tmp_path: Path, keywords: bool) -> None:
     write(tmp_path / "items.jsonl", [json.dumps(i) for i in items])
     write(tmp_path / "sequences.txt", ["u 1 2 3"])
     finding = next(f for f in check_path(tmp_path).findings if f.where == "title")
-    assert "50.0% of the items have no 'title'; under 90% coverage" in finding.message
-    assert ("not used as text" if keywords else "used all the same") in finding.message
+    assert "50.0% of the items have no 'title'; titles with less than 90% coverage" in finding.message
+    assert ("not used as text" if keywords else "used anyway") in finding.message
     assert "popular" in str(finding.hint)
 
 

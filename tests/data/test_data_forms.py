@@ -84,7 +84,7 @@ def test_a_date_that_can_be_two_is_not_guessed(tmp_path: Path) -> None:
     (tmp_path / "interactions.csv").write_text("user,item,timestamp\nu,a,03/04/2024\nu,b,05/06/2024\n")
     with pytest.raises(DataError, match="timestamp '03/04/2024' cannot be read") as caught:
         load_dataset(tmp_path)
-    assert "one order of days and months" in str(caught.value.hint)
+    assert "one order of day and month" in str(caught.value.hint)
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

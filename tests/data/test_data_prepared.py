@@ -65,7 +65,7 @@ def test_dataset_json_names_data_and_text_fields(shop: Path) -> None:
 
 BROKEN = {
     "unknown item": ("sequences.txt.gz", ["u1 a b", "u2 a x b", "u3 x y"], r"sequences.txt.gz:2: item 'x'.*2 more"),
-    "user twice": ("sequences.txt.gz", ["u1 a b", "u1 a b"], r"sequences.txt.gz:2: user 'u1' stands on line 1"),
+    "user twice": ("sequences.txt.gz", ["u1 a b", "u1 a b"], r"sequences.txt.gz:2: user 'u1' already occurs on line 1"),
     "no interactions": ("sequences.txt.gz", [], "no interactions"),
     "not UTF-8 sequences": ("sequences.txt.gz", b"u1 a b\nu\xff2 a b\n", r"sequences.txt.gz:2.*UTF-8"),
     "item twice": (
@@ -104,7 +104,7 @@ def test_truncated_and_damaged_gzip(shop: Path, file: str) -> None:
     lines = [f'{{"item_id": "{i}", "title": "{i * 7919}"}}' if file[0] == "i" else f"u{i} a b" for i in range(20_000)]
     whole = gzip.compress("\n".join(lines).encode())
     (shop / file).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=rf"{file}:\d+: the file ends too early; [1-9]\d?,\d+ whole lines"):
+    with pytest.raises(DataError, match=rf"{file}:\d+: the file ends too early; [1-9]\d?,\d+ complete lines"):
         load_dataset(shop)
     (shop / file).write_bytes(b"this is not gzip")
     with pytest.raises(DataError, match="damaged"):

@@ -55,11 +55,11 @@ def npy(header: dict[str, object], data: bytes) -> bytes:
 
 
 CLAIMS = {
-    "huge": ({"descr": "<f8", "fortran_order": False, "shape": (10**12,)}, "claims an array"),
-    "overflow": ({"descr": "<f8", "fortran_order": False, "shape": (2**40, 2**40)}, "claims an array"),
-    "negative": ({"descr": "<f8", "fortran_order": False, "shape": (-1, 8)}, "no shape"),
-    "wide text": ({"descr": "<U500000000", "fortran_order": False, "shape": (1,)}, "claims an array"),
-    "small": ({"descr": "|u1", "fortran_order": False, "shape": (3,)}, "claims an array"),
+    "huge": ({"descr": "<f8", "fortran_order": False, "shape": (10**12,)}, "declares an array"),
+    "overflow": ({"descr": "<f8", "fortran_order": False, "shape": (2**40, 2**40)}, "declares an array"),
+    "negative": ({"descr": "<f8", "fortran_order": False, "shape": (-1, 8)}, "impossible shape"),
+    "wide text": ({"descr": "<U500000000", "fortran_order": False, "shape": (1,)}, "declares an array"),
+    "small": ({"descr": "|u1", "fortran_order": False, "shape": (3,)}, "declares an array"),
     "objects": ({"descr": "|O", "fortran_order": False, "shape": (1,)}, "never unpickled"),
 }
 

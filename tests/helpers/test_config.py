@@ -83,7 +83,7 @@ def test_an_integer_in_a_file_becomes_the_fields_float() -> None:
     [
         ({"kind": "cart", "nmae": "x"}, "Cart has no field 'nmae'", "'name'"),
         ({"kind": "card"}, "unknown kind of part 'card'", "'cart'"),
-        ({"name": "x"}, "a part without a kind", "kind"),
+        ({"name": "x"}, "a part has no kind", "kind"),
         ({"kind": "cart", "drive": {"kind": "snail"}}, "unknown kind of part 'snail'", "'sail'"),
         ({"kind": "cart", "wheels": [{"kind": "wheel", "spoke": 3}]}, "Wheel has no field 'spoke'", "'spokes'"),
     ],
@@ -145,8 +145,8 @@ def test_override_reaches_below() -> None:
         ("wood", "elm", "^wood must be one of oak, ash, got 'elm'", "oak"),
         ("wheels.2.spokes", "1", "'2' does not select one of 2", "count from 0"),
         ("wheels.first", "1", "'first' does not select", ""),
-        ("name.length", "1", "nothing below str", ""),
-        ("drive", "snail", "no part 'snail' for this place", "sail"),
+        ("name.length", "1", "a str has no fields", ""),
+        ("drive", "snail", "no part 'snail' for this field", "sail"),
         ("wheels.0", "x", "cannot be set from text", ""),
     ],
 )

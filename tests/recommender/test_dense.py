@@ -139,7 +139,7 @@ def test_a_term_that_is_off_trains_the_same_generator(vectors: Path) -> None:
 def test_recipes_that_cannot_be(vectors: Path) -> None:
     with pytest.raises(ConfigError, match="decoder=fusion needs a term 'dense'"):
         recipe(vectors).with_settings(["decoder=fusion"])
-    with pytest.raises(ConfigError, match="cannot stand with generator=transformer"):
+    with pytest.raises(ConfigError, match="does not work with generator=transformer"):
         RECIPES["cobra"].with_settings(["generator=transformer"])
     phased = dataclasses.replace(recipe(vectors), schedule=(Phase(terms=(NextToken(), TERM)),))
     assert phased.dense == TERM

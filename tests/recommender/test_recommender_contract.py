@@ -114,7 +114,7 @@ def test_evaluating_and_predicting_agree(recommender: Recommender) -> None:
 
 
 def test_bad_requests(recommender: Recommender, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="a history is a list of item ids"):
+    with pytest.raises(DataError, match="a history must be a list of item ids"):
         recommender.recommend("i1")
     for history in (histories()[0], []):
         for k in (0, -1):

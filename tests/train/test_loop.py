@@ -313,7 +313,7 @@ def test_a_checkpoint_that_does_not_fit(tmp_path: Path) -> None:
     train(task(make_network()), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
     network = make_network()
     network.zeta.requires_grad_(False)
-    with pytest.raises(CapsidError, match=r"of another network.*delete it"):
+    with pytest.raises(CapsidError, match=r"belongs to another network.*delete it"):
         train(task(network), OPTIONS, seed=0, checkpoint=CheckpointFile(tmp_path / "c", 0.0))
     data = (tmp_path / "c").read_bytes()
     (tmp_path / "c").write_bytes(data[: len(data) // 2])

@@ -1,7 +1,7 @@
-"""Cross-entropy where every row has candidates of its own: sums over listed pairs, with gradients made on the way.
+"""Cross-entropy where every row has its own candidates: sums over listed pairs, with gradients computed in forward.
 
-Nothing as wide as the vocabulary is made for a row, and no vectors are gathered for the gradients: weighted bags of
-embeddings add them up. Softmax over a masked table is the slow twin (in the tests).
+No row is expanded to the width of the vocabulary, and gradients gather no vectors: weighted embedding bags sum them.
+The tests compare with a softmax over a masked table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from capsid.blocks.segments import segment_logsumexp
 class ChildEdges:
     """Edge e offers token `token_E[e]` to row `row_E[e]`; edges are sorted by row. `own_R` is the edge of each target.
 
-    `plus_A` are edges to whose score a number is added.
+    A number is added to the scores of the edges `plus_A`.
     """
 
     row_E: Tensor
@@ -59,7 +59,7 @@ class _ChildrenCrossEntropy(torch.autograd.Function):
 
 
 def _bags(table: Tensor, entry_E: Tensor, bag_E: Tensor, weight_E: Tensor, bags: int) -> Tensor:
-    """Weighted sums of rows of a table; entries are sorted by the bag they belong to. Shape: (bags, width)."""
+    """Weighted sums of rows of a table; entries are sorted by bag. Shape: (bags, width)."""
     starts = torch.searchsorted(bag_E.contiguous(), torch.arange(bags))
     return F.embedding_bag(entry_E, table, starts, mode="sum", per_sample_weights=weight_E)
 

@@ -1,7 +1,7 @@
-"""Cross-entropy of a linear layer in row chunks, with gradients made on the way.
+"""Cross-entropy of a linear layer in chunks of rows, with gradients computed in forward.
 
-The scores of a chunk are turned into its gradient in place and never stored: less memory traffic than a softmax over
-all rows, forward and backward (known from fused linear cross-entropy kernels). `torch`'s own is the slow twin.
+The scores of a chunk become its gradient in place and are never stored. This needs less memory traffic than a softmax
+over all rows (as in fused linear cross-entropy kernels). The tests compare with torch's cross-entropy.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# A chunk's scores should stay in the caches and below malloc's threshold for fresh pages (32 MB).
+# A chunk's scores should fit in the caches and stay below malloc's mmap threshold (32 MB).
 CHUNK_NUMBERS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Added:
-    """One number that is added to some scores: that of token `tokens[e]` in row `rows[e]`, each once, rows in order."""
+    """A number added to the scores of tokens `tokens[e]` in rows `rows[e]`; pairs are unique and sorted by row."""
 
     rows_E: Tensor
     tokens_E: Tensor
@@ -76,7 +76,7 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     added: Added | None = None,
 ) -> Tensor:
-    """Mean cross-entropy of `hidden @ weight.T`, as `torch.nn.functional.cross_entropy` gives it."""
+    """Mean cross-entropy of `hidden @ weight.T`, equal to `torch.nn.functional.cross_entropy`."""
     nowhere = torch.zeros(0, dtype=torch.int64)
     added = added or Added(nowhere, nowhere, torch.zeros(()))
     loss: Tensor = _LinearCrossEntropy.apply(

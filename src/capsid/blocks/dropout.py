@@ -1,7 +1,7 @@
 """Dropout that draws eight decisions from one 64-bit random number.
 
 torch's CPU dropout draws one number per element and took 9 to 15 % of a training step here. The rate is rounded to
-1/256 and the scale is that of the rounded rate, so expectations stay exact.
+1/256 and the scale uses the rounded rate, so expectations stay exact.
 """
 
 from __future__ import annotations
@@ -17,6 +17,6 @@ def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
         return x
     count = x.numel()
     words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-    # Comparing bytes and turning truth values into numbers are both slow here; clamping whole floats is neither.
+    # Comparing bytes and converting booleans are both slow here; clamping floats is fast.
     keep = words.view(torch.uint8)[:count].to(x.dtype).sub_(threshold - 1).clamp_(0, 1)
     return x * keep.mul_(256 / (256 - threshold)).view(x.shape)

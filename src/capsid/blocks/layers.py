@@ -1,6 +1,6 @@
-"""Transformer layers that encoders and generators share: causal blocks that run on whole sequences or step by step.
+"""Transformer layers shared by encoders and generators: causal blocks that run on whole sequences or step by step.
 
-Pre-LayerNorm and GELU. Knows vectors only: no tokens, items or optimiser. Shapes: B batch, L length, D width, H heads,
+Pre-LayerNorm and GELU. Knows only vectors: no tokens, items or optimiser. Shapes: B batch, L length, D width, H heads,
 K head width, R rows, U users, W beams, T steps.
 """
 
@@ -20,7 +20,7 @@ from capsid.blocks.dropout import dropout
 class BlockShape:
     """Sizes that fix the parameters of a stack of blocks, and dropout rates. `history` is the longest sequence.
 
-    `dropout` is that of what a block adds to its input; weights of attention and hidden units have rates of their own.
+    `dropout` applies to what a block adds to its input; attention weights and hidden units have their own rates.
     """
 
     layers: int
@@ -35,7 +35,7 @@ class BlockShape:
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values of one layer: the history's, shared by all beams, and the beams' own few positions."""
+    """Keys and values of one layer: those of the history, shared by all beams, and those of each beam's positions."""
 
     keys_UHLK: Tensor
     values_UHLK: Tensor
@@ -43,7 +43,7 @@ class Cache:
     own_values_UWTHK: Tensor | None = None
 
     def reordered(self, parents_UW: Tensor, key_UWHK: Tensor, value_UWHK: Tensor) -> Cache:
-        """Own positions follow their beams, then the new one is added; the history is not touched."""
+        """Reorder the beams' positions by parent and append the new one; the history does not change."""
         keys, values = key_UWHK[:, :, None], value_UWHK[:, :, None]
         if self.own_keys_UWTHK is not None and self.own_values_UWTHK is not None:
             users = torch.arange(len(parents_UW), device=parents_UW.device)[:, None]
@@ -53,7 +53,7 @@ class Cache:
 
 
 class Layer(nn.Module):
-    """What every block has: norms, the way out of the heads, a feed-forward net; all is added to what came in."""
+    """Common part of all blocks: norms, output projection and feed-forward net, with residual connections."""
 
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
@@ -83,10 +83,10 @@ class Block(Layer):
     def forward(
         self, x_BLD: Tensor, padding_BL: Tensor | None = None, empty_B: Tensor | None = None
     ) -> tuple[Tensor, Cache]:
-        """Whole sequences under a causal mask, and the keys and values they leave.
+        """Run whole sequences under a causal mask; also returns their keys and values.
 
-        With `padding` (True where there is none of a sequence) every position sees all real ones, before and after it.
-        With `empty`, so many positions of zeros stand before each sequence, and all of it sees them.
+        With `padding` (True at padded positions), attention is bidirectional: every position sees all real ones.
+        With `empty`, that many zero positions are put before each sequence, and all its positions see them.
         """
         q, k, v = (t.transpose(1, 2) for t in self._project(x_BLD))
         seen = None if padding_BL is None else ~padding_BL[:, None, None, :]
@@ -97,19 +97,19 @@ class Block(Layer):
         return self._finish(x_BLD, mixed.transpose(1, 2).flatten(2)), Cache(k, v)
 
     def ragged(self, x_RD: Tensor, slots_R: Tensor, width: int) -> Tensor:
-        """Short sequences end to end: row r stands at `slots[r]` of sequences padded to `width`."""
+        """Run concatenated short sequences: row r is at `slots[r]` of sequences padded to `width`."""
         sequences = int(slots_R[-1]) // width + 1
         q, k, v = (
             t.new_zeros(sequences * width, *t.shape[1:]).index_copy(0, slots_R, t).view(sequences, width, *t.shape[1:])
             for t in self._project(x_RD)
         )
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        # Padding stands at the end, so a causal mask hides it from every real row.
+        # Padding is at the end, so the causal mask hides it from every real row.
         mixed = self._attend(q, k, v)
         return self._finish(x_RD, mixed.transpose(1, 2).flatten(2).flatten(0, 1)[slots_R])
 
     def step(self, x_UWD: Tensor, cache: Cache, parents_UW: Tensor, padding_UL: Tensor) -> tuple[Tensor, Cache]:
-        """One new position per beam: queries of all beams of a user against that user's one set of keys."""
+        """Add one position per beam: the queries of all beams of a user share that user's history keys."""
         q_UWHK, k, v = self._project(x_UWD)
         cache = cache.reordered(parents_UW, k, v)
         own_k, own_v = cache.own_keys_UWTHK, cache.own_values_UWTHK
@@ -126,7 +126,7 @@ class Block(Layer):
         return self._finish(x_UWD, mixed_UHWK.transpose(1, 2).flatten(2)), cache
 
     def _after_empty(self, k_BHLK: Tensor, v_BHLK: Tensor, empty_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values behind those of as many empty positions as any sequence has."""
+        """Prepend the keys and values of as many empty positions as the largest of `empty_B`."""
         _, key_1HK, value_1HK = self._project(k_BHLK.new_zeros(1, self.out.in_features))
         sizes = (len(empty_B), -1, int(empty_B.max()), -1)
         k, v = (
@@ -136,10 +136,10 @@ class Block(Layer):
         return k, v
 
     def _attend(self, q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attention under a causal mask, or under `mask`: True where a position is seen, or numbers added to scores."""
+        """Attention under a causal mask, or under `mask`: True at visible positions, or numbers added to scores."""
         if not (self.training and self.attention_dropout):
             return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, attn_mask=mask, is_causal=mask is None)
-        # torch's own attention would draw its dropout one number per element.
+        # torch's attention would draw one random number per element for its dropout.
         scores_BHLL = (q_BHLK / math.sqrt(q_BHLK.shape[-1])) @ k_BHLK.transpose(2, 3)
         if mask is None:
             mask = torch.ones(scores_BHLL.shape[-2:], dtype=torch.bool).tril()
@@ -154,9 +154,9 @@ class Block(Layer):
 
 
 class SasRecBlock(Block):
-    """The block of SASRec (Kang & McAuley 2018, arXiv 1808.09781) as its authors' code has it.
+    """The block of SASRec (Kang & McAuley 2018, arXiv 1808.09781) as in its authors' code.
 
-    Queries alone are normalised before attention, and the residual stream itself before the feed-forward net.
+    Only queries are normalised before attention; the residual stream itself is normalised before the feed-forward net.
     """
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -173,17 +173,17 @@ class SasRecBlock(Block):
 
 
 def after_empty(seen_BLM: Tensor, empty_B: Tensor) -> Tensor:
-    """Which positions are seen, where as many columns come first as any sequence has empty positions: those it has."""
+    """The mask of visible positions with columns for empty positions in front; a sequence sees only its own ones."""
     columns = int(empty_B.max())
     empty_BLP = (torch.arange(columns) < empty_B[:, None])[:, None].expand(-1, seen_BLM.shape[-2], -1)
     return torch.cat([empty_BLP, seen_BLM.expand(len(empty_B), -1, -1)], -1)
 
 
 def reset(network: nn.Module, layers: int, generator: torch.Generator, initial: str = "small") -> None:
-    """Fresh weights, biases 0.
+    """Initialise all weights; biases are 0.
 
-    "small": normal with deviation 0.02, the two projections into the residual stream scaled down by depth (GPT-2).
-    "xavier": normal with a deviation that follows from a matrix's sizes (Glorot & Bengio 2010).
+    "small": normal with standard deviation 0.02; projections into the residual stream are scaled by depth (GPT-2).
+    "xavier": normal with a standard deviation set by the matrix shape (Glorot & Bengio 2010).
     """
     for name, parameter in network.named_parameters():
         if parameter.dim() == 2 and initial == "xavier":

@@ -1,20 +1,20 @@
-"""Products of chosen pairs of rows from two tables, without the products nobody asked for. Knows vectors only."""
+"""Dot products of listed pairs of rows from two tables, without computing the others. Knows only vectors."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-# A dense product makes this many numbers in the time that gathering takes for one (measured on two cores).
+# A dense product computes this many numbers in the time of one gathered product (measured on two cores).
 DENSE = 24
-# Pairs gathered at once: the two gathered blocks should stay small.
+# Pairs gathered at once, so that the two gathered blocks stay small.
 CHUNK = 1 << 16
 
 
 def pair_products(left_RD: Tensor, right_VD: Tensor, row_E: Tensor, column_E: Tensor) -> Tensor:
-    """The product of row `row_E[e]` of the left and row `column_E[e]` of the right table. Shape: (E,).
+    """The dot product of left row `row_E[e]` and right row `column_E[e]`. Shape: (E,).
 
-    Where many pairs share their columns, the columns in use are multiplied as a whole, which is cheaper than a gather.
+    If many pairs share columns, one dense product of the used columns is cheaper than a gather.
     """
     used_V = torch.zeros(len(right_VD), dtype=torch.bool)
     used_V[column_E] = True

@@ -1,6 +1,6 @@
-"""Weights from a file that may come from anybody: nothing is allocated that the file does not account for.
+"""Loads weights from untrusted files: nothing is allocated that the file does not contain.
 
-The network is first made without memory (torch's meta device) and its shapes are compared with the file's. Does not
+The network is first created without memory (torch's meta device), and its shapes are compared with the file's. Does not
 know what the network is for.
 """
 
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from capsid.errors import ArtifactError
 
 N = TypeVar("N", bound=nn.Module)
-HINT = "the weights and the settings beside them are of different fits, or were changed; fit again"
-# Tables that a network computes for itself (positions, masks) may take this many bytes beyond its weights.
+HINT = "the weights and the stored settings belong to different fits, or were changed; fit again"
+# Limit in bytes of tables that a network computes itself (positions, masks).
 OWN_TABLES = 256 << 20
 
 
 def load_weights(make: Callable[[], N], state: Mapping[str, Tensor]) -> N:
-    """The network that `make` makes, with these weights, in evaluation mode."""
+    """The network from `make` with these weights, in evaluation mode."""
     with torch.device("meta"):
         planned = make()
     wanted = {name: tuple(tensor.shape) for name, tensor in planned.state_dict().items()}
@@ -35,7 +35,7 @@ def load_weights(make: Callable[[], N], state: Mapping[str, Tensor]) -> N:
             )
     own = sum(t.numel() * t.element_size() for n, t in planned.named_buffers() if n not in wanted)
     if own > OWN_TABLES:
-        raise ArtifactError(f"the settings ask for tables of {own:,} bytes beside the weights", hint=HINT)
+        raise ArtifactError(f"the settings require tables of {own:,} bytes in addition to the weights", hint=HINT)
     for name, tensor in state.items():
         if not torch.isfinite(tensor).all():
             raise ArtifactError(f"the saved weights {name} are not all finite numbers", hint=HINT)

@@ -1,6 +1,6 @@
 """Amazon reviews of 2014 as published: `reviews_X_5.json.gz` (JSON lines) and `meta_X.json.gz` (Python literals).
 
-Benchmarks are downloaded by name once, and kept as a prepared folder beside the downloaded files.
+A benchmark is downloaded once by name and stored as a prepared folder next to the downloaded files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CATEGORIES: Mapping[str, str] = {
     "amazon-toys": "Toys_and_Games",
 }
 MAX_BROKEN_SHARE = 0.01
-# The published lines begin with the id: an item that nobody reviewed need not be parsed (nine in ten are such).
+# Published lines begin with the id, so items without reviews (nine in ten) need not be parsed.
 _ID_FIRST = re.compile(rb"^\{'asin': '([^'\\]*)'[,}]")
 
 
@@ -53,7 +53,7 @@ def load_benchmark(
     min_rating: float | None = None,
     progress: Progress = silent,
 ) -> Dataset:
-    """A benchmark by name: from the cache, else downloaded. $CAPSID_AMAZON_URL or `base_url` name another place."""
+    """A benchmark by name: from the cache, else downloaded. $CAPSID_AMAZON_URL or `base_url` name a mirror."""
     if name not in CATEGORIES:
         raise DataError(f"there is no benchmark {name!r}", hint=nearest(name, CATEGORIES))
     folder = (home or cache_home()) / "datasets" / name
@@ -88,7 +88,7 @@ def download_benchmark(
 def read_amazon(
     folder: Path, findings: Findings, *, min_rating: float | None = None, progress: Progress = silent
 ) -> Dataset:
-    """The reviews in time order (file order breaks ties), and what the meta file says of the reviewed items."""
+    """The reviews in time order (file order breaks ties), and the reviewed items' attributes from the meta file."""
     reviews, meta, category = _pair(folder)
     events = _read_reviews(reviews, min_rating, findings)
     item_ids = first_seen(events["item"])
@@ -118,7 +118,7 @@ def _pair(folder: Path) -> tuple[Path, Path, str]:
     if len(found) != 1:
         raise DataError(
             f"{folder} holds {len(found)} files reviews_X_5.json.gz ({', '.join(p.name for p in found)})",
-            hint="keep one benchmark in one folder",
+            hint="keep one benchmark per folder",
         )
     category = re.sub(r"^reviews_(.+?)(_5)?\.json(\.gz)?$", r"\1", found[0].name)
     for name in (f"meta_{category}.json.gz", f"meta_{category}.json"):
@@ -153,7 +153,7 @@ def _read_reviews(path: Path, min_rating: float | None, findings: Findings) -> p
 def _read_meta(
     path: Path, wanted: set[str], findings: Findings, progress: Progress
 ) -> dict[str, tuple[int, dict[str, Any]]]:
-    """Line and attributes of every wanted item. A few broken lines are warnings, more than 1 % an error."""
+    """Line and attributes of every wanted item. Broken lines are warnings; more than 1 % of them are an error."""
     out: dict[str, tuple[int, dict[str, Any]]] = {}
     broken: list[tuple[int, str]] = []
     total = 0
@@ -192,7 +192,7 @@ def parse_literal(line: bytes) -> dict[str, Any]:
 
 
 def _attributes(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The fields that describe an item. `related` and `salesRank` tell what was bought later, so they stay out."""
+    """The fields that describe an item. `related` and `salesRank` are left out: they reveal later purchases."""
     for name in ("title", "brand"):
         if isinstance(record.get(name), str) and record[name].strip():
             yield name, html.unescape(record[name]).strip()

@@ -1,6 +1,6 @@
-"""Records of items -> one typed table: text as String, `categories` as List(String), `price` as Float64.
+"""Turns item records into one typed table: text as String, `categories` as List(String), `price` as Float64.
 
-A column has one type. A value of another type is noted with its line and left out. Knows no file format.
+A column has one type. A value of another type is reported with its line and left out. Knows no file format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TYPES: Mapping[str, Any] = {
     "number": pl.Float64(),
     "truth value": pl.Boolean(),
 }
-# What these columns must be, whatever their first value looks like.
+# Columns with a fixed type, regardless of their values.
 FIXED = {"title": "text", "brand": "text", "description": "text", "keywords": "text"} | {
     "categories": "list of text",
     "price": "number",
@@ -29,7 +29,7 @@ FIXED = {"title": "text", "brand": "text", "description": "text", "keywords": "t
 
 
 def attribute_frame(records: Sequence[Mapping[str, Any]], where: Where, findings: Findings) -> pl.DataFrame:
-    """A row a record, a column a key, in order of first appearance. `where(row)` says where a record came from."""
+    """One row per record, one column per key, in order of first appearance. `where(row)` locates a record."""
     names: dict[str, None] = {}
     for record in records:
         names.update(dict.fromkeys(record))
@@ -40,7 +40,7 @@ def attribute_frame(records: Sequence[Mapping[str, Any]], where: Where, findings
 
 
 def kind_of(value: Any) -> str | None:
-    """Which of `TYPES` a JSON value is; None for nothing, "other" for what a column cannot hold."""
+    """The name in `TYPES` of a JSON value's type; None for a missing value, "other" if no column can hold it."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -89,7 +89,7 @@ def _common_kind(kinds: Sequence[str | None]) -> str:
     if not seen:
         return "text"
     first = seen[0]
-    # Whole numbers beside fractions are numbers, not a mixture.
+    # A column of whole numbers and fractions is a column of numbers.
     return "number" if first == "whole number" and "number" in seen else first
 
 

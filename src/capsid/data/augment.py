@@ -1,7 +1,7 @@
-"""Training histories seen in another light each time: a random stretch of one, or its items in another order.
+"""Augments training histories: a random contiguous crop, or a random order of the items.
 
-Many shop data know the day and not the hour, so part of the order is chance; a model that sees several orders learns
-less of that chance. Rows of item numbers in, rows out; knows no tokens.
+Many shop datasets record only the day, so part of the order is random; a model that sees several orders fits less of
+that noise. Rows of item numbers in, rows out; knows no tokens.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from capsid.settings import check_settings, setting
 
 @dataclass(kw_only=True, frozen=True)
 class Augment:
-    """Both changes are drawn again each time a sequence is used."""
+    """Random crop and shuffle, drawn each time a sequence is used."""
 
     kind: ClassVar[str] = "augment"
     crop: float = setting(
-        0.0, "Probability that a sequence is cut to a random stretch of two or more of its items.", least=0, most=1
+        0.0, "Probability that a sequence is cropped to a random run of two or more of its items.", least=0, most=1
     )
     shuffle: float = setting(0.0, "Probability that a sequence's items are put in random order.", least=0, most=1)
 
@@ -29,7 +29,7 @@ class Augment:
         check_settings(self)
 
     def apply(self, rows: Ragged, rng: np.random.Generator) -> Ragged:
-        """Other rows of the same items; rows of fewer than two items stay as they are."""
+        """The augmented rows; rows with fewer than two items do not change."""
         out = self._cropped(rows, rng) if self.crop else rows
         return self._shuffled(out, rng) if self.shuffle else out
 
@@ -42,6 +42,6 @@ class Augment:
     def _shuffled(self, rows: Ragged, rng: np.random.Generator) -> Ragged:
         row = rows.row_numbers
         chosen = (rng.random(len(rows)) < self.shuffle)[row]
-        # Sorting by (row, key) permutes inside rows only; a row that is not chosen keeps its own order as key.
+        # Sorting by (row, key) permutes only inside rows; rows that are not chosen use their own order as key.
         key = np.where(chosen, rng.random(len(row)), np.arange(len(row)))
         return Ragged(rows.values[np.lexsort([key, row])], rows.offsets)

@@ -1,6 +1,6 @@
-"""Everything that is wrong or worth knowing about a dataset, not only the first thing.
+"""Reports everything that is wrong or worth knowing about a dataset, not only the first problem.
 
-The readers go on after a bad line and note it; here their notes are joined with what only the whole dataset shows.
+Readers record a bad line and continue. This module adds findings that need the whole dataset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ORDER = {"error": 0, "warning": 1, "info": 2}
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What was found. `counts` has the size of the dataset, `totals` how often each code occurred in all."""
+    """All findings. `counts` is the size of the dataset, `totals` counts all findings by code."""
 
     path: str
     findings: tuple[Finding, ...]
@@ -37,7 +37,7 @@ class CheckReport:
 
 
 def check_path(path: str | Path, *, progress: Progress = silent) -> CheckReport:
-    """Read a dataset tolerantly, by name or folder, and report all that is wrong with it."""
+    """Read a dataset tolerantly, by name or folder, and report everything that is wrong with it."""
     findings = Findings()
     dataset: Dataset | None = None
     try:
@@ -58,7 +58,7 @@ def check_path(path: str | Path, *, progress: Progress = silent) -> CheckReport:
 
 
 def check_dataset(dataset: Dataset, findings: Findings) -> None:
-    """What the readers cannot see line by line."""
+    """Add findings that readers cannot see line by line."""
     _check_lengths(dataset, findings)
     _check_repeats(dataset, findings)
     _check_items(dataset, findings)
@@ -73,14 +73,14 @@ def _check_lengths(dataset: Dataset, findings: Findings) -> None:
         findings.warning(
             "one-item-sequence",
             f"user {dataset.users[row]}",
-            "has one item: nothing can be held out, and nothing follows it that could be learnt",
+            "has one item: nothing can be held out, and there is no next item to learn from",
             "drop such users, or filter with `capsid data import ... --k-core 3`",
         )
     _count_rest(findings, "one-item-sequence", len(single))
     pairs = int((lengths == 2).sum())
     if pairs:
         findings.info(
-            "two-item-sequence", "sequences", f"{pairs:,} users have two items: they train, but are not evaluated"
+            "two-item-sequence", "sequences", f"{pairs:,} users have two items: used in training, but not evaluated"
         )
     if not (lengths >= 3).any():
         findings.error("nothing-to-evaluate", "sequences", "no user has three items, so nothing can be held out")
@@ -95,7 +95,7 @@ def _check_repeats(dataset: Dataset, findings: Findings) -> None:
         findings.info(
             "repeated-item",
             f"user {dataset.users[user]}",
-            "has an item more than once; with the history filter a repeated item can never be recommended",
+            "has an item more than once; with the history filter, repeated items can never be recommended",
         )
     _count_rest(findings, "repeated-item", len(users))
 
@@ -107,7 +107,7 @@ def _check_items(dataset: Dataset, findings: Findings) -> None:
         findings.info(
             "item-without-interactions",
             f"item {dataset.items[row]}",
-            "nobody took it: it stays in the catalogue and is placed by its text or attributes alone",
+            "has no interactions: it stays in the catalogue, and its id depends only on its text or attributes",
         )
     _count_rest(findings, "item-without-interactions", len(unused))
 
@@ -121,9 +121,9 @@ def _check_text(dataset: Dataset, findings: Findings) -> None:
         message = f"{1 - share:.1%} of the items have no {column!r}"
         hint = None
         if column == "title" and share < TITLE_COVERAGE:
-            used = "used all the same, for want of keywords" if column in dataset.text_fields else "not used as text"
-            message += f"; under {TITLE_COVERAGE:.0%} coverage titles should not be used, and here they are {used}"
-            hint = "who has a title tells how popular an item is, and that would leak; complete them or give keywords"
+            used = "used anyway, because there are no keywords" if column in dataset.text_fields else "not used as text"
+            message += f"; titles with less than {TITLE_COVERAGE:.0%} coverage should not be used; here they are {used}"
+            hint = "whether an item has a title leaks how popular it is; add the missing titles or give keywords"
         if share == 0.0 and len(frame.columns) > 1:
             hint = hint or f"the column {column!r} is empty: leave it out"
         severity = findings.warning if column in dataset.text_fields or column == "title" else findings.info
@@ -145,11 +145,11 @@ def _check_times(dataset: Dataset, findings: Findings) -> None:
     ties = int(same.sum())
     if ties:
         share = ties / max(dataset.interactions, 1)
-        message = f"{ties:,} interactions ({share:.0%}) share their user's previous time; file order breaks the tie"
+        message = f"{ties:,} interactions ({share:.0%}) have the same time as the one before; file order breaks ties"
         findings.info("time-tie", "interactions", message, times=ties)
 
 
 def _count_rest(findings: Findings, code: str, total: int) -> None:
-    """Count what was not listed: the examples are counted one by one as they are added."""
+    """Count the findings that are not listed; listed examples are counted as they are added."""
     if total > EXAMPLES:
         findings.counts[code] += total - EXAMPLES

@@ -1,4 +1,4 @@
-"""Columns of tables: reading files, finding the user, item and time columns, and giving every column its type.
+"""Reads table files, finds the user, item and time columns, and converts every column to its type.
 
 Knows tables, not datasets.
 """
@@ -29,16 +29,16 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "rating": ("rating", "stars", "score", "overall"),
 }
 LIST_SEPARATOR = "|"
-# A comma first: where two cut the first line equally well, it is the comma.
+# Comma first: it wins ties.
 SEPARATORS = (",", ";", "\t", "|")
 CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S%.f")
 
 
 def read_table(path: Path, findings: Findings) -> pl.DataFrame:
-    """A Parquet, CSV or JSON-lines file, packed with gzip or not.
+    """Read a Parquet, CSV or JSON-lines file, plain or gzipped.
 
-    The columns of a CSV come as text, so that an id such as 007 stays what it is. Its separator and whether it is
-    UTF-8 or UTF-16 are found out from its beginning.
+    CSV columns are read as text, so that an id such as 007 is kept. The separator and the encoding (UTF-8 or UTF-16)
+    are detected from the beginning of the file.
     """
     name = path.name.removesuffix(".gz")
     try:
@@ -54,25 +54,25 @@ def read_table(path: Path, findings: Findings) -> pl.DataFrame:
         raise
     except pl.exceptions.NoDataError:
         raise DataError(f"{path.name} is empty", hint="its first line must name the columns") from None
-    except (Exception, pl.exceptions.PanicException) as error:  # Its Rust side may panic on a damaged file.
+    except (Exception, pl.exceptions.PanicException) as error:  # polars may panic on a damaged file.
         if name.endswith((".csv", ".tsv")) and path.stat().st_size:
             return _read_csv_by_line(path, findings, csv_form(path))
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(
-            f"{path.name} cannot be read: {reason}", hint="the file may be cut off: write it again"
+            f"{path.name} cannot be read: {reason}", hint="the file may be truncated: write it again"
         ) from None
 
 
 @dataclass(frozen=True)
 class CsvForm:
-    """How a CSV is written."""
+    """Separator and encoding of a CSV file."""
 
     separator: str
     encoding: str
 
 
 def csv_form(path: Path) -> CsvForm:
-    """The encoding, and the separator that cuts the first line into most names we know, then into most columns."""
+    """The encoding, and the separator that gives the first line the most known names, then the most columns."""
     with _opened(path) as file:
         start = file.read(1 << 16)
     encoding = "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8"
@@ -91,7 +91,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _read_json_lines(path: Path, findings: Findings) -> pl.DataFrame:
-    """A record per line; a line that is none is noted."""
+    """One record per line; other lines are reported."""
     records: list[dict[str, Any]] = []
     for number, line in numbered_lines(path, findings):
         try:
@@ -109,7 +109,7 @@ def _read_json_lines(path: Path, findings: Findings) -> pl.DataFrame:
 
 
 def _read_csv_by_line(path: Path, findings: Findings, form: CsvForm) -> pl.DataFrame:
-    """The rows of a CSV that are whole, slowly; the others are noted with their lines."""
+    """Read the valid rows of a CSV one by one (slow); the others are reported with their lines."""
     rows: list[list[str]] = []
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
     with io.TextIOWrapper(_opened(path), encoding=encoding, errors="surrogateescape", newline="") as file:
@@ -126,7 +126,7 @@ def _read_csv_by_line(path: Path, findings: Findings, form: CsvForm) -> pl.DataF
                     message = f"the line is not valid UTF-8 text: {shown!r}"
                     findings.error("not-utf8", where, message, "save the file as UTF-8 (Latin-1 is not guessed)")
                 elif len(row) > len(header):
-                    message = f"the line has {len(row)} fields, the first one {len(header)}"
+                    message = f"the line has {len(row)} fields, the header {len(header)}"
                     findings.error("broken-line", where, message, 'put text with commas in "quotation marks"')
                 elif row:
                     rows.append(row + [""] * (len(header) - len(row)))
@@ -151,7 +151,7 @@ def to_polars(frame: Any) -> pl.DataFrame:
 
 
 def find_column(frame: pl.DataFrame, what: str, file: str, columns: Mapping[str, str]) -> str:
-    """The column that holds the user, item, timestamp or rating: the one given, else one of its common names."""
+    """The column of the user, item, timestamp or rating: the given one, else one with a common name."""
     chosen = columns.get(what)
     if chosen is not None:
         if chosen not in frame.columns:
@@ -163,12 +163,12 @@ def find_column(frame: pl.DataFrame, what: str, file: str, columns: Mapping[str,
             return by_name[alias]
     hint = f"name it one of: {', '.join(ALIASES[what])}"
     if what == "timestamp":
-        hint += "; if the rows are in time order already, add a column that counts them"
+        hint += "; if the rows are already in time order, add a column with row numbers"
     raise DataError(f"{file} has no column for the {what}; it has: {', '.join(frame.columns) or 'none'}", hint=hint)
 
 
 def as_text_ids(series: pl.Series, file: str) -> pl.Series:
-    """Ids as text: 7 and 7.0 both become "7"; empty text is missing."""
+    """Ids as text: 7 and 7.0 both become "7"; empty text becomes null."""
     if series.dtype.is_float():
         whole = series.cast(pl.Int64, strict=False)
         if bool((whole.cast(series.dtype) != series).any()):
@@ -183,7 +183,7 @@ def as_text_ids(series: pl.Series, file: str) -> pl.Series:
 
 
 def sortable_times(series: pl.Series, file: str) -> pl.Series:
-    """Times as numbers: numbers as they are, dates as seconds since 1970; null where one cannot be read."""
+    """Times as numbers: numbers unchanged, dates as seconds since 1970; null if unreadable."""
     if series.dtype == pl.String:
         series = _times_from_text(series)
     if isinstance(series.dtype, pl.Datetime | pl.Date):
@@ -201,7 +201,7 @@ def sortable_times(series: pl.Series, file: str) -> pl.Series:
 
 
 def item_attributes(frame: pl.DataFrame, file: str, findings: Findings) -> pl.DataFrame:
-    """Every column as text, list of text or number; what cannot be read so is noted and left out."""
+    """Every column as text, list of text, number or truth value; other values are reported and left out."""
     return pl.DataFrame([_attribute(frame[name], file, findings) for name in frame.columns])
 
 
@@ -228,7 +228,7 @@ def _moment(text: pl.Series, day: str, clock: str) -> pl.Series:
 
 
 def _slashed(text: pl.Series) -> list[str]:
-    """Whether 03/04/2024 is March or April: whichever reads every date of the column, else nobody can tell."""
+    """Whether 03/04/2024 is March or April: the order that fits every date of the column; none if ambiguous."""
     parts = text.drop_nulls().str.extract_groups(r"^(\d{1,2})/(\d{1,2})/\d{4}")
     first, second = (parts.struct.field(str(n)).cast(pl.Int64, strict=False).max() for n in (1, 2))
     if first is None or second is None:
@@ -271,7 +271,7 @@ def _not_empty() -> pl.Expr:
 
 
 def _guess(series: pl.Series) -> pl.Series:
-    """Text that is all numbers becomes numbers, as in a CSV file, unless the column is known to be text."""
+    """A column whose texts are all numbers becomes numeric, unless its type is fixed as text."""
     if FIXED.get(series.name) == "text":
         return series
     text = series.str.strip_chars()

@@ -1,6 +1,6 @@
-"""A dataset: who took what in which order, and what is known of every item.
+"""A dataset: every user's items in time order, and the attributes of every item.
 
-Users' and items' own ids stand at the edge (`Vocabulary`); inside are numbers. Knows no files and no learning.
+External ids are converted to numbers at the boundary (`Vocabulary`). Knows no files and no learning.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from capsid.errors import DataError
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
 
-# A title is taken for text only where nearly all items have one: titles that only unpopular items have would
-# leak popularity (Amazon Sports: 53 % have one). Keywords stand in for it.
+# Titles are used as text only if nearly all items have one: otherwise having a title would leak popularity
+# (Amazon Sports: 53 % have one). Keywords replace them.
 TITLE_COVERAGE = 0.9
 
 
@@ -63,10 +63,10 @@ class Dataset:
         min_rating: float | None = None,
         text_fields: tuple[str, ...] = (),
     ) -> Dataset:
-        """From tables (polars, pandas, Arrow): `interactions` with user, item and timestamp; what is known of `items`.
+        """From tables (polars, pandas, Arrow): `interactions` with user, item and timestamp; `items` with attributes.
 
-        Columns are found by their common names (user_id, item_id, ts, ...) or by those given here. Rows with equal
-        times keep their order. Without `items` the catalogue is what occurs in the interactions.
+        Columns are found by common names (user_id, item_id, ts, ...) or by the names given here. Rows with equal times
+        keep their order. Without `items` the catalogue consists of the items in the interactions.
         """
         findings, given = Findings(), {"user": user, "item": item, "timestamp": timestamp, "rating": rating}
         histories = join_tables(
@@ -89,7 +89,7 @@ class Dataset:
         text_fields: tuple[str, ...] = (),
         provenance: Mapping[str, str] | None = None,
     ) -> Dataset:
-        """From tables that were read."""
+        """From tables that have been read."""
         return cls(
             name=name,
             users=histories.users,
@@ -103,12 +103,12 @@ class Dataset:
 
     @property
     def interactions(self) -> int:
-        """How many interactions there are."""
+        """Number of interactions."""
         return len(self.sequences.values)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes when any id, any sequence, any time or any attribute does."""
+        """Changes if any id, sequence, time or attribute changes."""
         digest = hashlib.sha256()
         for ids in (self.users, self.items):
             digest.update("\n".join(ids).encode() + b"\0")
@@ -121,11 +121,11 @@ class Dataset:
         return digest.hexdigest()[:16]
 
     def title(self, number: int) -> str:
-        """What to show a person for an item: its title, else its keywords, else its id."""
+        """The display title of an item: its title, else its keywords, else its id."""
         return item_title(self.items, self.attributes, number)
 
     def describe(self) -> dict[str, object]:
-        """Counts a person wants to see first."""
+        """Summary statistics."""
         lengths = self.sequences.lengths
         counts = np.bincount(self.sequences.values, minlength=len(self.items))
         return {
@@ -149,7 +149,7 @@ def item_title(items: Vocabulary, attributes: pl.DataFrame, number: int) -> str:
     for column in ("title", "keywords"):
         value = attributes[column][int(number)] if column in attributes.columns else None
         text = " ".join(map(str, value)) if isinstance(value, pl.Series) else str("" if value is None else value)
-        # On one line, whatever the data holds.
+        # Always on one line.
         if shown := " ".join(text.split()):
             return shown
     return items[int(number)]
@@ -165,7 +165,7 @@ def item_titles(items: Vocabulary, attributes: pl.DataFrame) -> list[str]:
 
 
 def coverage(frame: pl.DataFrame, column: str) -> float:
-    """Share of rows in which the column says something."""
+    """Share of rows in which the column has a value."""
     if column not in frame.columns or frame.height == 0:
         return 0.0
     series = frame[column]
@@ -178,7 +178,7 @@ def coverage(frame: pl.DataFrame, column: str) -> float:
 
 
 def choose_text_fields(attributes: pl.DataFrame) -> tuple[str, ...]:
-    """One template for all items: title (or keywords) + brand + categories, or whatever text there is."""
+    """One template for all items: title (or keywords) + brand + categories, or all text columns if there are none."""
     head = ["title"] if coverage(attributes, "title") >= TITLE_COVERAGE else ["keywords"]
     if coverage(attributes, head[0]) == 0.0:
         head = ["title"]

@@ -1,6 +1,6 @@
-"""One file over HTTP: resumed where it was cut off, checked by size, gzip checksum and SHA-256, renamed into place.
+"""Downloads one file over HTTP: resumes, checks size, gzip checksum and SHA-256, then renames into place.
 
-What was downloaded before is checked against the SHA-256 stored beside it. Knows no dataset.
+A file that was downloaded earlier is checked against the SHA-256 stored next to it. Knows no dataset.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ TIMEOUT_SECONDS = 60
 def fetch(
     url: str, path: Path, *, sha256: str | None = None, offline_hint: str | None = None, progress: Progress = silent
 ) -> Path:
-    """`path`, downloaded unless it is there already and unchanged. `sha256`: what the publisher says, where known."""
+    """Download to `path` unless the file exists and is unchanged. `sha256` is the published hash, if known."""
     path = Path(path)
     if not url.startswith(("http://", "https://", "file://")):
-        raise DataError(f"{url} is not an address that can be downloaded", hint="it must begin with https://")
+        raise DataError(f"{url} is not a URL that can be downloaded", hint="it must begin with https://")
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Two processes must not fill the same part.
+    # Two processes must not write the same partial file.
     with held(path.with_name(path.name + ".lock")):
         if path.exists():
             check_download(path)
@@ -45,7 +45,7 @@ def fetch(
             _discard(part)
             raise DataError(f"{url} has SHA-256 {found}, expected {sha256}", hint="the file was damaged or has changed")
         _check_gzip(part, url)
-        # The checksum goes first: a file in place without one would look like a file of the user's own.
+        # The checksum is written first: a file without one would look like the user's own.
         write_bytes(_checksum_file(path), f"{found}  {path.name}\n".encode())
         os.replace(part, path)
         _discard(part)
@@ -53,7 +53,7 @@ def fetch(
 
 
 def check_download(path: Path) -> None:
-    """Compare a downloaded file with the SHA-256 stored beside it; without that it is the user's own."""
+    """Compare a downloaded file with the SHA-256 stored next to it; a file without one is the user's own."""
     checksum = _checksum_file(path)
     if checksum.is_file() and checksum.read_text(errors="replace").split()[:1] != [file_hash(path)]:
         raise DataError(
@@ -75,7 +75,7 @@ def _discard(part: Path) -> None:
 
 
 def _download(url: str, part: Path, offline_hint: str | None, progress: Progress) -> None:
-    """Fill `part`; a broken connection is taken up again a few times, and again by the next run."""
+    """Fill `part`; a broken connection is retried a few times, and the next run resumes."""
     problem = "the server refuses the range"
     for attempt in range(ATTEMPTS):
         try:
@@ -83,7 +83,7 @@ def _download(url: str, part: Path, offline_hint: str | None, progress: Progress
                 return
             problem = "the connection was cut"
         except urllib.error.HTTPError as error:
-            if error.code == 416:  # Nothing lies beyond what we have: it is whole, or of another version.
+            if error.code == 416:  # No bytes after ours: the file is complete, or it is another version.
                 if error.headers.get("Content-Range") == f"bytes */{part.stat().st_size}":
                     return
                 _discard(part)
@@ -92,7 +92,7 @@ def _download(url: str, part: Path, offline_hint: str | None, progress: Progress
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             problem = str(reason) or type(error).__name__
-            if isinstance(reason, socket.gaierror):  # No such name: offline, and the next second will not mend it.
+            if isinstance(reason, socket.gaierror):  # Host not found: we are offline, so do not retry.
                 break
         if attempt + 1 < ATTEMPTS:
             progress.line(f"{part.name}: {problem}; trying again")
@@ -103,11 +103,11 @@ def _download(url: str, part: Path, offline_hint: str | None, progress: Progress
 
 
 def _transfer(url: str, part: Path, progress: Progress) -> bool:
-    """One request for what is missing. Whether the file is complete now."""
+    """Request the missing bytes once; returns whether the file is complete."""
     have = part.stat().st_size if part.exists() else 0
     validator = _validator_file(part)
     request = urllib.request.Request(url, headers={"User-Agent": "capsid", "Accept-Encoding": "identity"})
-    # Without a validator we could not know whether the first half is of the same file, so we begin again.
+    # Without a validator the first part may be of another version, so start over.
     if have and validator.exists():
         request.add_header("Range", f"bytes={have}-")
         request.add_header("If-Range", validator.read_text())
@@ -131,7 +131,7 @@ def _transfer(url: str, part: Path, progress: Progress) -> bool:
 
 
 def _extent(answer: HTTPResponse, have: int) -> tuple[int, int | None]:
-    """Where the answer begins in the file, and how long the file is."""
+    """The offset at which the response begins, and the length of the whole file."""
     length = answer.headers.get("Content-Length")
     if answer.status != 206:
         return 0, int(length) if length else None
@@ -148,7 +148,7 @@ def _strong_validator(answer: HTTPResponse) -> str | None:
 
 
 def _check_gzip(part: Path, url: str) -> None:
-    """Read a .gz once through: its own checksum tells whether a byte was damaged on the way."""
+    """Read a .gz to its end, which checks its checksum."""
     if not part.stem.endswith(".gz"):
         return
     try:

@@ -1,7 +1,7 @@
 """Categorical fields of items: one value per item, from a column of text, numbers or category paths.
 
-Values that few items have, missing ones and those of later items that nobody had before count as one: unknown. Knows no
-file and no model.
+Rare values, missing values and values that only added items have all count as one value: unknown. Knows no file and no
+model.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ UNKNOWN = 0
 
 @dataclass(kw_only=True, frozen=True)
 class Field:
-    """A column, and of a column of lists (category paths) one level."""
+    """A column; if it holds lists (category paths), one level of them."""
 
     kind: ClassVar[str] = "field"
     column: str = setting("categories", "Column of the items that holds the values.", count=(1, None))
-    level: int = setting(0, "Which element of a list counts, from 0; a column without lists has level 0 only.", least=0)
-    least: int = setting(5, "Values that fewer items have count as unknown.", least=1)
+    level: int = setting(0, "Which list element to use, from 0; a column without lists has only level 0.", least=0)
+    least: int = setting(5, "Values of fewer items than this count as unknown.", least=1)
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     @property
     def name(self) -> str:
-        """For messages and reports."""
+        """Name for messages and reports."""
         return f"{self.column}[{self.level}]" if self.level else self.column
 
     def values(self, attributes: pl.DataFrame) -> list[str | None]:
-        """The value of every item as text; None where there is none."""
+        """The value of every item as text; None if missing."""
         if self.column not in attributes.columns:
             return [None] * len(attributes)
         return [self._one(value) for value in attributes[self.column].to_list()]
@@ -51,14 +51,14 @@ class Field:
 
 @dataclass(frozen=True)
 class FieldValues:
-    """The values of a field that count, numbered from 1 in the order of their names; 0 is unknown."""
+    """The known values of a field, numbered from 1 in alphabetical order; 0 is unknown."""
 
     field: Field
     names: tuple[str, ...]
 
     @classmethod
     def learn(cls, field: Field, attributes: pl.DataFrame) -> FieldValues:
-        """From a catalogue. The column must be there and must say something."""
+        """From a catalogue. The column must exist and must not be empty."""
         if field.column not in attributes.columns:
             raise ConfigError(
                 f"the items have no column {field.column!r}, which a field needs",

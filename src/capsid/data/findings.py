@@ -1,6 +1,6 @@
-"""What a reader found wrong: collected, so that all of it can be shown, and raised only where data is really wanted.
+"""Collects the problems that readers find, so that all of them can be shown.
 
-Readers go on after a bad line and note it here. Loading then calls `raise_first`; `capsid data check` shows them all.
+Readers record a bad line here and continue. Loading then calls `raise_first`; `capsid data check` shows all findings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EXAMPLES = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing found: how bad, which kind, what, where ("items.jsonl.gz:17"), and what to do about it."""
+    """One problem: its severity, code, message, location ("items.jsonl.gz:17"), and what to do about it."""
 
     severity: Severity
     code: str
@@ -36,15 +36,15 @@ class Findings:
     severities: dict[str, Severity] = field(default_factory=dict)
 
     def error(self, code: str, where: str, message: str, hint: str | None = None) -> None:
-        """Data that cannot be used as it is."""
+        """Add an error: the data cannot be used as it is."""
         self._add(Finding("error", code, message, where, hint))
 
     def warning(self, code: str, where: str, message: str, hint: str | None = None, *, times: int = 1) -> None:
-        """Data that can be used, but not as its owner may think; `times` counts what one message stands for."""
+        """Add a warning: the data can be used, but perhaps not as expected. One message may count several `times`."""
         self._add(Finding("warning", code, message, where, hint), times)
 
     def info(self, code: str, where: str, message: str, hint: str | None = None, *, times: int = 1) -> None:
-        """A property of the data worth knowing."""
+        """Add a property of the data that is worth knowing."""
         self._add(Finding("info", code, message, where, hint), times)
 
     @property
@@ -66,7 +66,7 @@ class Findings:
         raise DataError(f"{first.where}: {first.message}{tail}", hint=hint)
 
     def tell(self, progress: Progress) -> None:
-        """Show the warnings to whoever watches the loading."""
+        """Print the warnings."""
         for finding in self.kept:
             if finding.severity == "warning":
                 progress.line(f"warning: {finding.where}: {finding.message}")

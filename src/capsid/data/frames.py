@@ -1,7 +1,6 @@
-"""Two tables to numbered histories: `interactions` (user, item, timestamp) and optionally `items`.
+"""Turns two tables into numbered histories: `interactions` (user, item, timestamp) and optionally `items`.
 
-Ids become strings. A stable sort by time keeps the order of rows where times are equal: that is the fixed tie-break.
-Knows frames, not files.
+Ids become strings. The sort by time is stable, so row order breaks ties. Knows frames, not files.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from capsid.errors import DataError
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
 
-TIMES_HINT = "use seconds since 1970, 2024-05-31 18:00:00, 31.05.2024, or one order of days and months throughout"
+TIMES_HINT = "use seconds since 1970, 2024-05-31 18:00:00 or 31.05.2024, and one order of day and month throughout"
 
 
 @dataclass(frozen=True, eq=False)
 class Histories:
-    """What two tables hold: users, items with attributes, and every user's items in time order with their times."""
+    """The content of the two tables: users, items with attributes, and every user's items in time order with times."""
 
     users: Vocabulary
     items: Vocabulary
@@ -42,7 +41,7 @@ def join_tables(
     columns: Mapping[str, str] | None = None,
     min_rating: float | None = None,
 ) -> Histories:
-    """All that can be read; the rest is in `findings`. `columns` names the user, item, timestamp or rating column."""
+    """Everything readable; problems go to `findings`. `columns` names the user, item, timestamp or rating column."""
     events = _events(interactions, files[0], columns or {}, min_rating, findings)
     item_ids, attributes = _catalogue(items, files[1], columns or {}, findings)
     if items is None:
@@ -55,7 +54,7 @@ def join_tables(
 
 
 def group_events(events: pl.DataFrame, item_ids: list[str]) -> tuple[Vocabulary, Ragged, np.ndarray]:
-    """Rows (user, item, timestamp, all known) -> users in order of first row, their items in time order, the times."""
+    """From rows (user, item, timestamp, none null): users by first row, their items in time order, and the times."""
     users = first_seen(events["user"])
     users_E, items_E = _numbers(events["user"], users), _numbers(events["item"], item_ids).astype(np.int32)
     times_E = events["timestamp"].to_numpy()
@@ -71,7 +70,7 @@ def first_seen(ids: pl.Series) -> list[str]:
 
 
 def _numbers(ids: pl.Series, known: list[str]) -> np.ndarray:
-    """The place of every id among the known ones."""
+    """The index of every id in `known`."""
     table = pl.DataFrame({"id": pl.Series(known, dtype=pl.String), "number": np.arange(len(known), dtype=np.int64)})
     return pl.DataFrame({"id": ids}).join(table, on="id", how="left", maintain_order="left")["number"].to_numpy()
 
@@ -107,7 +106,7 @@ def _events(
 
 
 def _note_gap(row: Mapping[str, Any], given: Mapping[str, pl.Series], file: str, findings: Findings) -> None:
-    """Say what stands in a row where something is missing or cannot be read."""
+    """Report which values of a row are missing or cannot be read."""
     told, hint = [], None
     for what, column in given.items():
         value = column[row["row"] - 1]
@@ -124,7 +123,7 @@ def _catalogue(
 ) -> tuple[list[str], pl.DataFrame]:
     if frame is None:
         return [], pl.DataFrame()
-    # The items table may call it differently from the interactions, so a given name need not hold here.
+    # The items table may use another column name than the interactions, so the given name need not exist here.
     column = find_column(frame, "item", file, columns if columns.get("item") in frame.columns else {})
     ids = as_text_ids(frame[column], file)
     first = ids.is_first_distinct() & ids.is_not_null()
@@ -133,7 +132,7 @@ def _catalogue(
         if ids[row] is None:
             findings.error("missing-value", where, "the item's id is missing")
         else:
-            findings.error("duplicate-id", where, f"item {ids[row]!r} occurs twice", "keep one row for every item")
+            findings.error("duplicate-id", where, f"item {ids[row]!r} occurs twice", "keep one row per item")
     rest = frame.drop(column)
     if rest.width:
         attributes = item_attributes(rest, file, findings).filter(first)

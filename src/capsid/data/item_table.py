@@ -1,6 +1,6 @@
-"""What a part may be fitted on: one frozen table of the items.
+"""The data that parts are fitted on: one frozen table of the items.
 
-Named blocks of vectors, training counts, attributes and the training sequences; never anything of validation or test.
+Named blocks of vectors, training counts, attributes and training sequences; never validation or test data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from capsid.vocabulary import Vocabulary
 
 @dataclass(frozen=True, eq=False)
 class ItemTable:
-    """One row per item. `sequences` holds training histories only; `counts` are counted from them."""
+    """One row per item. `sequences` holds only training histories; `counts` are item counts in them."""
 
     items: Vocabulary
     attributes: pl.DataFrame
@@ -31,13 +31,13 @@ class ItemTable:
 
     @classmethod
     def from_training(cls, dataset: Dataset, train: Ragged) -> ItemTable:
-        """The whole catalogue, with what training knows of it."""
+        """The whole catalogue, with its training counts and sequences."""
         counts = np.bincount(train.values, minlength=len(dataset.items)).astype(np.int64)
         return cls(dataset.items, dataset.attributes, counts, train, dataset.text_fields, {}, dataset.fingerprint)
 
     @classmethod
     def new_items(cls, items: Vocabulary, attributes: pl.DataFrame, text_fields: tuple[str, ...]) -> ItemTable:
-        """Items without any interaction."""
+        """A table of items without interactions."""
         nothing = Ragged(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
         return cls(items, attributes, np.zeros(len(items), dtype=np.int64), nothing, text_fields)
 
@@ -45,13 +45,13 @@ class ItemTable:
         return len(self.items)
 
     def with_block(self, name: str, vectors_ND: np.ndarray) -> ItemTable:
-        """The same table with one more block of vectors."""
+        """A copy with one more block of vectors."""
         if len(vectors_ND) != len(self.items):
             raise DataError(f"{len(vectors_ND)} vectors for {len(self.items)} items")
         return replace(self, blocks={**self.blocks, name: vectors_ND})
 
     def with_blocks(self, blocks: Mapping[str, np.ndarray]) -> ItemTable:
-        """The same table with more blocks of vectors."""
+        """A copy with more blocks of vectors."""
         table = self
         for name, vectors_ND in blocks.items():
             table = table.with_block(name, vectors_ND)

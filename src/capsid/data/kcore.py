@@ -1,4 +1,4 @@
-"""k-core: keep the users and items with at least k interactions each, and again, until nothing more falls away."""
+"""k-core: repeatedly remove users and items with fewer than k interactions until all have at least k."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from capsid.vocabulary import Vocabulary
 
 
 def k_core(dataset: Dataset, k: int = 5) -> Dataset:
-    """The largest part of the dataset in which every user and every item has k interactions; order is kept."""
+    """The largest subset in which every user and every item has at least k interactions; order is kept."""
     if k < 1:
-        raise ConfigError(f"k-core needs k of at least 1, got {k}")
+        raise ConfigError(f"k of the k-core must be at least 1, got {k}")
     items_E = dataset.sequences.values
     users_E = dataset.sequences.row_numbers
     kept_E = np.ones(len(items_E), dtype=bool)

@@ -1,6 +1,6 @@
-"""Numbered lines of a text file, plain or gzipped. A cut-off or damaged file is noted after its last whole line.
+"""Numbered lines of a text file, plain or gzipped. Truncation or damage is reported after the last complete line.
 
-Knows nothing of what a line means.
+Does not know what a line means.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def find_file(folder: Path, *names: str) -> Path | None:
-    """The first of the names that stands in the folder."""
+    """The first of these files that exists in the folder."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def numbered_lines(path: Path, findings: Findings) -> Iterator[tuple[int, bytes]]:
-    """Line number (from 1) and bytes of every line without its end; lines of white space only are left out."""
+    """Line number (from 1) and bytes of every line without its line break; blank lines are skipped."""
     number, rest = 0, b""
     blocks = _blocks(path)
     while True:
@@ -34,8 +34,8 @@ def numbered_lines(path: Path, findings: Findings) -> Iterator[tuple[int, bytes]
             findings.error(
                 "truncated-file",
                 f"{path.name}:{number + 1}",
-                f"the file {what}; {number:,} whole lines could be read",
-                "the copy or download was cut off or damaged: fetch the file again",
+                f"the file {what}; {number:,} complete lines could be read",
+                "the copy or download was truncated or damaged: fetch the file again",
             )
             return
         except OSError as error:
@@ -55,7 +55,7 @@ def numbered_lines(path: Path, findings: Findings) -> Iterator[tuple[int, bytes]
 def _blocks(path: Path) -> Iterator[bytes]:
     with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
         first = True
-        # read1 gives what could be decoded before it complains about a missing end; read would lose it.
+        # read1 returns what could be decoded before it raises on a missing end; read would lose it.
         while block := file.read1(BLOCK):
             yield block.removeprefix(BYTE_ORDER_MARK) if first else block
             first = False

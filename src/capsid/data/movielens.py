@@ -1,6 +1,6 @@
 """The built-in `movies`: MovieLens latest-small with facts from Wikidata, shipped as Parquet in `movies/`.
 
-Its terms stand beside the files: research use, no commercial use without permission.
+The licence files are in that folder: research use, no commercial use without permission.
 """
 
 from __future__ import annotations

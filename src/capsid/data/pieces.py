@@ -1,4 +1,4 @@
-"""Training sequences in pieces that a network of limited history can read, without losing a target."""
+"""Cuts training sequences into pieces that fit a network's history length, without losing a target."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from capsid.ragged import Ragged
 
 
 def training_pieces(sequences: Ragged, history: int) -> Ragged:
-    """Sequences of two items and more, cut into pieces of at most history + 1 items that overlap by one."""
+    """Sequences of at least two items, cut into pieces of at most history + 1 items that overlap by one."""
     lengths = sequences.lengths
     counts = np.where(lengths >= 2, -(-(lengths - 1) // history), 0)
     numbers = Ragged.ranges(0, counts)
     row = numbers.row_numbers
-    # Cut from the end, so that the latest items have the longest past.
+    # Cut from the end, so that the latest items have the longest history.
     stop = lengths[row] - numbers.values * history
     start = np.maximum(stop - history - 1, 0)
     return sequences.slices(start, stop - start, row)

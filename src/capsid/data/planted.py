@@ -1,7 +1,8 @@
-"""Made-up data whose best ids are known: items hang in a tree, users walk along its branches.
+"""Synthetic data whose best ids are known: items are leaves of a tree, users walk along its branches.
 
-An item's vector is the sum of its path's node vectors, whose norms fall with depth, and a little noise; nodes of one
-depth are shared by all parents, so the true path is what a residual quantizer should find. For tests and for scale.
+An item's vector is the sum of the node vectors on its path, whose norms decrease with depth, plus a little noise. All
+parents of a depth share the same child vectors, so a residual quantizer should recover the true path. For tests and
+scale benchmarks.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def planted_vectors(
     paths_ND = planted_paths(branching=branching, items_per_leaf=items_per_leaf)
     rng = numpy_rng(seed, "planted", "vectors")
     nodes = rng.normal(size=(max(dim, sum(branching)), dim))
-    if sum(branching) <= dim:  # Orthogonal nodes where there is room: no two depths can be mistaken for each other.
+    if sum(branching) <= dim:  # Orthogonal nodes if dim allows it: no two depths can be confused.
         nodes = np.linalg.qr(nodes)[0].T
     nodes = nodes / np.linalg.norm(nodes, axis=1, keepdims=True)
     vectors_ND = rng.normal(size=(len(paths_ND), dim)) * (noise / math.sqrt(dim))
@@ -62,9 +63,9 @@ def planted_dataset(
     noise: float = 0.1,
     seed: int = 0,
 ) -> Dataset:
-    """Users go from an item to the next one under its leaf's parent; with probability `noise` they jump anywhere.
+    """Users move to the next item under the same parent node; with probability `noise` they jump to a random item.
 
-    Nobody takes an item twice, so a few sequences are shorter than `length`. Attributes: title, categories (the path).
+    No user takes an item twice, so some sequences are shorter than `length`. Attributes: title, categories (the path).
     """
     if not 0 <= noise <= 1 or users < 1 or length < 1:
         raise ConfigError("a planted dataset needs users and length of at least 1 and noise from 0 to 1")
@@ -82,23 +83,23 @@ def planted_dataset(
         attributes=pl.DataFrame(
             {"title": titles, "categories": names}, schema={"title": pl.String, "categories": pl.List(pl.String)}
         ),
-        # One clock for all users, so that a temporal split has something to cut.
+        # One clock for all users, so that a temporal split works.
         times=_clock(sequences, numpy_rng(seed, "planted", "times")),
         provenance={"source": "planted", "seed": str(seed)},
     )
 
 
 def planted_codes(n_items: int, sizes: Sequence[int], *, seed: int = 0, shuffle: bool = True) -> np.ndarray:
-    """Distinct made-up ids for any number of items, quickly. Shape: (n_items, len(sizes)), uint16.
+    """Distinct synthetic ids for any number of items, fast. Shape: (n_items, len(sizes)), uint16.
 
-    The space of ids is cut into n_items strata and one id is drawn from each: distinct without sorting anything.
+    The space of ids is cut into n_items strata and one id is drawn from each, so ids are distinct without sorting.
     """
     head = len(sizes)
-    while math.prod(sizes[:head]) >= 2**62:  # Past 64 bits the leading codes tell the ids apart and the rest is free.
+    while math.prod(sizes[:head]) >= 2**62:  # Beyond 62 bits, leading codes make ids distinct; the others are random.
         head -= 1
     space = math.prod(sizes[:head])
     if n_items < 1 or not sizes or min(sizes) < 1 or max(sizes) > 65536 or space < n_items:
-        raise ConfigError(f"codes of sizes {tuple(sizes)} cannot tell {n_items} items apart")
+        raise ConfigError(f"codes of sizes {tuple(sizes)} cannot distinguish {n_items} items")
     rng = numpy_rng(seed, "planted", "codes")
     stratum = space // n_items
     index_N = np.arange(n_items, dtype=np.int64) * stratum
@@ -115,7 +116,7 @@ def planted_codes(n_items: int, sizes: Sequence[int], *, seed: int = 0, shuffle:
 def _check(branching: Sequence[int], items_per_leaf: int) -> None:
     if not branching or min(branching) < 1 or items_per_leaf < 1:
         raise ConfigError(
-            f"a planted tree needs branches and items, got {tuple(branching)} with {items_per_leaf} a leaf"
+            f"a planted tree needs branches and items, got {tuple(branching)} with {items_per_leaf} items per leaf"
         )
 
 

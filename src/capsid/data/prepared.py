@@ -1,6 +1,6 @@
 """The prepared folder: `sequences.txt(.gz)`, one line per user, and `items.jsonl(.gz)`, one line per item.
 
-Optional beside them: `dataset.json` (name, text_fields, provenance) and `times.txt(.gz)` (user time time ...).
+Optional files: `dataset.json` (name, text_fields, provenance) and `times.txt(.gz)` (user time time ...).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ TIMES = ("times.txt.gz", "times.txt")
 
 
 def is_prepared(folder: Path) -> bool:
-    """Whether the folder holds one of the two files of this form."""
+    """Whether the folder holds one of the two files of this format."""
     if find_file(folder, *SEQUENCES) is not None:
         return True
-    # Items as JSON lines also stand beside a table of interactions.
+    # A folder of tables may also have its items as JSON lines.
     return find_file(folder, *ITEMS) is not None and not any(folder.glob("interactions.*"))
 
 
 def read_prepared(folder: Path, findings: Findings) -> Dataset:
-    """All that can be read; what cannot is in `findings`."""
+    """Everything that can be read; problems go to `findings`."""
     _check_manifest(folder, findings)
     about = _read_about(folder, findings)
     items, attributes = read_items(_need(folder, ITEMS), findings)
@@ -58,7 +58,7 @@ def read_prepared(folder: Path, findings: Findings) -> Dataset:
 
 
 def write_prepared(dataset: Dataset, folder: Path) -> Path:
-    """Write the dataset as a prepared folder, whole or not at all; the same dataset gives the same bytes."""
+    """Write the dataset as a prepared folder, atomically; the same dataset gives the same bytes."""
     folder = Path(folder)
     for vocabulary, what in ((dataset.users, "user"), (dataset.items, "item")):
         _check_ids(vocabulary, what)
@@ -130,7 +130,7 @@ def _text_fields(about: Mapping[str, Any], attributes: pl.DataFrame, findings: F
 
 
 def read_items(path: Path, findings: Findings) -> tuple[Vocabulary, pl.DataFrame]:
-    """Ids and attributes of an items file; what is wrong goes to `findings`."""
+    """Ids and attributes of an items file; problems go to `findings`."""
     first_line: dict[str, int] = {}
     records: list[Mapping[str, Any]] = []
     for number, line in numbered_lines(path, findings):
@@ -145,8 +145,8 @@ def read_items(path: Path, findings: Findings) -> tuple[Vocabulary, pl.DataFrame
             hint = 'every line needs "item_id": a text or whole number without spaces'
             findings.error("bad-id", where, f"the item's id is {id_!r}", hint)
         elif id_ in first_line:
-            hint = "keep one line for every item"
-            findings.error("duplicate-id", where, f"item {id_!r} stands on line {first_line[id_]} already", hint)
+            hint = "keep one line per item"
+            findings.error("duplicate-id", where, f"item {id_!r} already occurs on line {first_line[id_]}", hint)
         else:
             first_line[id_] = number
             records.append(record)
@@ -175,7 +175,7 @@ def _check_ids(ids: Vocabulary, what: str) -> None:
     for id_ in ids:
         if len(id_.encode().split()) != 1:
             raise DataError(
-                f"{what} id {id_!r} is empty or has white space in it, which a sequences file cannot hold",
+                f"{what} id {id_!r} is empty or contains white space, which a sequences file cannot hold",
                 hint="replace the white space in the ids, for example by '_'",
             )
 
@@ -190,6 +190,6 @@ def _item_lines(dataset: Dataset) -> list[str]:
 
 
 def _write_lines(path: Path, lines: Any) -> None:
-    # No time stamp in the header: the same data gives the same bytes.
+    # No timestamp in the gzip header, so that the same data gives the same bytes.
     data = "".join(f"{line}\n" for line in lines).encode()
     path.write_bytes(gzip.compress(data, compresslevel=6, mtime=0))

@@ -1,4 +1,4 @@
-"""Lines `user item item ...` and `user time time ...` -> ragged rows of numbers. Knows the lines, not the folder."""
+"""Parses lines `user item item ...` and `user time time ...` into ragged rows. Knows the lines, not the folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capsid.vocabulary import Vocabulary
 
 
 def read_sequences(path: Path, items: Vocabulary, findings: Findings) -> tuple[list[str], Ragged]:
-    """Users in file order and their items' numbers; unknown items and broken lines are noted and left out."""
+    """Users in file order and their item numbers; unknown items and broken lines are reported and left out."""
     numbers = {id_.encode(): i for i, id_ in enumerate(items)}
     users: dict[bytes, int] = {}
     values: list[int] = []
@@ -25,8 +25,8 @@ def read_sequences(path: Path, items: Vocabulary, findings: Findings) -> tuple[l
             findings.error("not-utf8", where, "the line is not valid UTF-8 text", "save the file as UTF-8")
             continue
         if user in users:
-            message = f"user {user.decode()!r} stands on line {users[user]} already"
-            findings.error("duplicate-id", where, message, "keep one line for every user")
+            message = f"user {user.decode()!r} already occurs on line {users[user]}"
+            findings.error("duplicate-id", where, message, "keep one line per user")
             continue
         users[user] = number
         if not ids:
@@ -35,7 +35,7 @@ def read_sequences(path: Path, items: Vocabulary, findings: Findings) -> tuple[l
         for id_ in ids:
             row = numbers.get(id_)
             if row is None:
-                hint = "add a line for it to the items file, or take it out of the sequences"
+                hint = "add a line for it to the items file, or remove it from the sequences"
                 findings.error("unknown-id", where, f"item {id_.decode()!r} is not in the items file", hint)
             else:
                 values.append(row)
@@ -54,8 +54,8 @@ def _is_text(line: bytes) -> bool:
 
 
 def read_times(path: Path, users: list[str], sequences: Ragged, findings: Findings) -> np.ndarray | None:
-    """A time for every interaction, or None (with a note) if the file does not follow the sequences."""
-    if findings.errors:  # The rows would not line up with sequences of which something was left out.
+    """One time per interaction, or None (with a finding) if the file does not match the sequences."""
+    if findings.errors:  # Times would not line up with sequences from which something was left out.
         return None
     lengths, rows = sequences.lengths, 0
     stamps: list[float] = []
@@ -63,8 +63,8 @@ def read_times(path: Path, users: list[str], sequences: Ragged, findings: Findin
         user, *texts = line.split()
         where = f"{path.name}:{number}"
         if rows >= len(users) or user != users[rows].encode() or len(texts) != lengths[rows]:
-            hint = "its lines must follow the sequences file: the same users, a time for every item"
-            findings.error("times-differ", where, "the line does not fit the sequences file", hint)
+            hint = "its lines must match the sequences file: the same users in order, one time per item"
+            findings.error("times-differ", where, "the line does not match the sequences file", hint)
             return None
         try:
             stamps.extend(map(_stamp, texts))

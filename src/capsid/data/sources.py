@@ -1,6 +1,6 @@
-"""One door to all data: a built-in name, a benchmark name, or a folder, whatever its form.
+"""Loads any dataset: a built-in name, a benchmark name, or a folder in any supported format.
 
-The table of names is literal: nothing is found by import or by guessing.
+The table of names is literal: there is no discovery by import or guessing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from capsid.progress import Progress, silent
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset that has a name."""
+    """A dataset with a built-in name."""
 
     about: str
     needs_download: bool
@@ -45,7 +45,7 @@ def _benchmark(name: str) -> Source:
 
 SOURCES: Mapping[str, Source] = {
     "movies": Source("films that 659 people liked, with titles, genres and directors (built in)", False, _movies),
-    "planted": Source("made-up items in a tree, whose best ids are known (for tests)", False, _planted),
+    "planted": Source("synthetic items in a tree, whose best ids are known (for tests)", False, _planted),
     "amazon-beauty": _benchmark("amazon-beauty"),
     "amazon-sports": _benchmark("amazon-sports"),
     "amazon-toys": _benchmark("amazon-toys"),
@@ -58,7 +58,7 @@ FORMS = (
 
 
 def load_dataset(name_or_path: str | Path, *, min_rating: float | None = None, progress: Progress = silent) -> Dataset:
-    """The dataset of that name or in that folder. `min_rating` keeps only the ratings of at least that."""
+    """The dataset of that name or in that folder. Ratings below `min_rating` are left out."""
     source = SOURCES.get(str(name_or_path))
     if source is not None:
         return source.load(min_rating, progress)
@@ -76,11 +76,11 @@ def as_dataset(
     items: Any = None,
     progress: Progress = silent,
 ) -> Dataset:
-    """A dataset from whatever names or holds one: a dataset, a name, a folder, or frames of pandas, polars or Arrow."""
+    """A dataset from a dataset, a name, a folder, or frames of pandas, polars or Arrow."""
     if (data is None) == (interactions is None):
         raise DataError(
-            "no data were given" if data is None else "both data and interactions were given",
-            hint="pass a dataset, a name, a folder, or interactions=frame and, where there is one, items=frame",
+            "no data was given" if data is None else "both data and interactions were given",
+            hint="pass a dataset, a name, a folder, or interactions=frame and optionally items=frame",
         )
     if isinstance(data, Dataset):
         return data
@@ -92,7 +92,7 @@ def as_dataset(
 def read_folder(
     folder: Path, findings: Findings, *, min_rating: float | None = None, progress: Progress = silent
 ) -> Dataset:
-    """Whatever form of data the folder holds, read tolerantly: what is wrong goes to `findings`."""
+    """Read a folder in any supported format, tolerantly: problems go to `findings`."""
     if is_prepared(folder):
         return read_prepared(folder, findings) if min_rating is None else _no_ratings(str(folder))
     if is_tables(folder):
@@ -107,7 +107,7 @@ def read_folder(
 
 
 def existing_folder(name_or_path: str | Path) -> Path:
-    """The folder, or an error that names what else could have been meant."""
+    """The folder; if it does not exist, an error that suggests similar names."""
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         return path

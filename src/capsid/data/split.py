@@ -1,6 +1,6 @@
-"""Splits: which interactions train, and which (history, target) cases validate and test.
+"""Splits: which interactions are for training, and which (history, target) cases for validation and test.
 
-A split is made before anything learns. Order inside a user is the dataset's order, so file order breaks time ties.
+A split is made before anything is fitted. A user's items keep the dataset's order, so file order breaks time ties.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from capsid.rng import numpy_rng
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """Evaluation cases: a user, what they took before, and the one item they took next."""
+    """Evaluation cases: a user, their history, and the one item they took next."""
 
     users: np.ndarray
     histories: Ragged
@@ -27,13 +27,13 @@ class Cases:
         return len(self.targets)
 
     def take(self, rows: np.ndarray) -> Cases:
-        """Some of the cases."""
+        """The cases of the given rows."""
         return Cases(self.users[rows], self.histories.take(rows), self.targets[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """`train` has a row for every user of the dataset (possibly empty). `cold`: items kept out of training, if any."""
+    """`train` has one row per user of the dataset (possibly empty). `cold`: items kept out of training, if any."""
 
     kind: str
     train: Ragged
@@ -49,9 +49,10 @@ class Split:
 
 
 def leave_one_out(dataset: Dataset) -> Split:
-    """The last item is test, the one before is validation, the rest trains (TIGER, arXiv 2305.05065, section 4).
+    """The last item is for test, the one before for validation, the rest for training.
 
-    Users with fewer than three items are only trained on: two held-out items would leave them no history.
+    This is the split of TIGER (arXiv 2305.05065, section 4). Users with fewer than three items are used only for
+    training: two held-out items would leave no history.
     """
     sequences, lengths = dataset.sequences, dataset.sequences.lengths
     held = np.flatnonzero(lengths >= 3)
@@ -68,14 +69,14 @@ def leave_one_out(dataset: Dataset) -> Split:
 
 
 def temporal_split(dataset: Dataset, valid_fraction: float = 0.1, test_fraction: float = 0.1) -> Split:
-    """One cut in time for all users: what came before trains, a user's next item after the cut is the case.
+    """Cut at the same times for all users: earlier interactions train, a user's first item after a cut is a case.
 
-    The last `test_fraction` of the interactions lie after the test cut, `valid_fraction` before it after the validation
-    cut. Interactions of one moment stay on one side. Items first seen after a cut stay in the catalogue.
+    The last `test_fraction` of the interactions lie after the test cut, and `valid_fraction` between the validation cut
+    and the test cut. Interactions with equal times stay together. Items first seen after a cut stay in the catalogue.
     """
     if dataset.times is None:
         raise DataError(
-            f"{dataset.name!r} has no times, so it cannot be cut in time",
+            f"{dataset.name!r} has no times, so it cannot be split by time",
             hint="use leave-one-out, or import from a source with timestamps",
         )
     if not (valid_fraction > 0 and test_fraction > 0 and valid_fraction + test_fraction < 1):
@@ -92,18 +93,18 @@ def temporal_split(dataset: Dataset, valid_fraction: float = 0.1, test_fraction:
     )
     if not len(split.valid) or not len(split.test):
         raise DataError(
-            "no user has items both before and after the cuts in time", hint="use larger fractions, or leave-one-out"
+            "no user has items both before and after the time cuts", hint="use larger fractions, or leave-one-out"
         )
     return split
 
 
 def cold_item_split(dataset: Dataset, share: float = 0.1, seed: int = 0) -> Split:
-    """Leave one out, with a sample of items that no training history holds; the cases are those that ask for one.
+    """Leave one out, with a sample of cold items removed from training; only cases with a cold target are kept.
 
-    Cold items are taken out of the cases' histories too: only the target is new to the model.
+    Cold items are also removed from the histories of cases: only the target is new to the model.
     """
     if not 0 < share < 1:
-        raise ConfigError(f"the share of cold items must lie between 0 and 1, got {share}")
+        raise ConfigError(f"the share of cold items must be above 0 and below 1, got {share}")
     base = leave_one_out(dataset)
     seen = np.unique(dataset.sequences.values)
     count = max(1, round(share * len(seen)))
@@ -112,7 +113,7 @@ def cold_item_split(dataset: Dataset, share: float = 0.1, seed: int = 0) -> Spli
     is_cold_I[cold] = True
     valid, test = (_cold_cases(cases, is_cold_I) for cases in (base.valid, base.test))
     if not len(valid) or not len(test):
-        raise DataError("no case asks for a cold item", hint="use a larger share")
+        raise DataError("no case has a cold item as target", hint="use a larger share")
     return Split("cold-item", _drop(base.train, is_cold_I), valid, test, cold)
 
 
@@ -124,7 +125,7 @@ def _counts_before(dataset: Dataset, cut: float) -> np.ndarray:
 
 
 def _next_items(sequences: Ragged, before_U: np.ndarray, until_U: np.ndarray) -> Cases:
-    """For users with a history and something after it: the first item after it."""
+    """For users with a history and later items: the first item after the history."""
     rows = np.flatnonzero((before_U > 0) & (before_U < until_U))
     targets = sequences.values[sequences.offsets[:-1][rows] + before_U[rows]].astype(np.int64)
     return Cases(rows, sequences.slices(0, before_U[rows], rows), targets)

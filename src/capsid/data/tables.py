@@ -22,7 +22,7 @@ def is_tables(folder: Path) -> bool:
 
 
 def read_tables(folder: Path, findings: Findings, *, min_rating: float | None = None) -> Dataset:
-    """All that can be read; what cannot is in `findings`."""
+    """Everything that can be read; problems go to `findings`."""
     path = find_file(folder, *INTERACTIONS)
     if path is None:
         raise DataError(f"{folder} has no {INTERACTIONS[0]} or {INTERACTIONS[1]}")

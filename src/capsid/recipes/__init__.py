@@ -1,6 +1,6 @@
-"""The methods there are. One small file each, values only; this table is how a name finds its recipe.
+"""All recipes by name. Each recipe is a small file that contains only values.
 
-Lists and tables keep its order: methods without ids, simple ids, other people's methods, our own.
+Lists and tables use this order: methods without ids, simple ids, published methods, CapsID.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def get_recipe(name: str) -> Recipe:
-    """The recipe of that name, one of ours or of an installed package."""
+    """The recipe of that name: built in, or from an installed package."""
     if name in RECIPES:
         return RECIPES[name]
     found = installed_recipe(name)
@@ -66,6 +66,6 @@ def get_recipe(name: str) -> Recipe:
 
 
 def all_recipes() -> list[Recipe]:
-    """Ours, then those of installed packages."""
+    """The built-in recipes, then those of installed packages."""
     others = [name for name in installed_names(GROUP) if name not in RECIPES]
     return [*RECIPES.values(), *map(get_recipe, others)]

@@ -1,4 +1,4 @@
-"""BERT4Rec with full cross-entropy: attention both ways over one-token ids, trained on masked items."""
+"""BERT4Rec with full cross-entropy: bidirectional attention over one-token ids, trained on masked items."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BERT4REC = Recipe(
     paper="Sun et al. 2019, arXiv 1904.06690",
     deviations=(
         "pre-LayerNorm; scores are products with the item embeddings, without the extra layer and the biases",
-        "of some sequences only the last item is masked, drawn anew at every step instead of added once to the data",
+        "in some sequences only the last item is masked; they are drawn at every step, not added once to the data",
         "16,000 steps of 128 sequences, because a step predicts fewer items than one of sasrec",
     ),
     tokenizer=Atomic(),

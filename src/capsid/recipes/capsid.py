@@ -1,4 +1,4 @@
-"""CapsID ids without merges, and the shared generator."""
+"""CapsID ids without merges, with the shared generator."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CAPSID = Recipe(
     about="Capsule routing, ids of at most 4 x 256 codes; Transformer over items and depths; beam search in the trie",
     paper="CapsID (arXiv 2605.05096), sections 3.1 to 3.4",
     deviations=(
-        "capsules start from the data and are not trained; a depth has one pose matrix (tokenizer.training, rank)",
+        "capsules are initialised from the data and not trained; one pose matrix per depth (tokenizer.training, rank)",
         "routing subtracts mixtures of fixed outputs, not of input-dependent ones",
         "temperatures are calibrated to a winner mass that rises with depth",
-        "an id ends where no other item shares it; confidence and residual norm are asked only if set",
+        "an id ends where no other item shares it; confidence and residual norm are used only if set",
         "the generator reads one position per item and scores by cosine (generator=transformer: as in the paper)",
         "it learns how likely users are to return to an item (generator.repeats=false: off)",
     ),

@@ -1,4 +1,4 @@
-"""CapsID ids with item vectors beside them: what a dense patch still adds to better ids."""
+"""CapsID ids with dense item vectors: measures what a dense path adds to better ids."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from capsid.recipes.capsid import CAPSID
 CAPSID_DENSE = dataclasses.replace(
     CAPSID,
     name="capsid-dense",
-    about="As capsid, with item vectors read beside the ids and predicted after them; beams and vectors fused",
+    about="Like capsid, with dense item vectors read with the ids and predicted after them; beams and vectors fused",
     paper="CapsID (arXiv 2605.05096), table on dense patches, with the dense path of COBRA (arXiv 2503.02453)",
     deviations=(
         *CAPSID.deviations,
-        "an item's vector is added to its position of the timeline; temperatures of the fusion are ours",
+        "an item's vector is added to its position in the timeline; the fusion temperatures are ours",
     ),
     objective=(NextToken(), DenseMatch()),
     decoder=BeamFusion(),

@@ -1,4 +1,4 @@
-"""CapsID as the paper's equations stand, nothing repaired."""
+"""CapsID exactly as in the paper's equations, without fixes."""
 
 from __future__ import annotations
 

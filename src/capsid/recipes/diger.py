@@ -1,4 +1,4 @@
-"""DIGER: TIGER whose codebooks learn with the generator through soft codes, with new ids now and then."""
+"""DIGER: TIGER whose codebooks are trained jointly with the generator through soft codes; ids are refreshed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from capsid.tokenize.rqvae.tokenizer import RQVAE
 DIGER = dataclasses.replace(
     TIGER,
     name="diger",
-    about="As tiger, with balanced codes; codebooks learn with the generator by Gumbel-softmax, and ids are refreshed",
+    about="Like tiger, with balanced codes; codebooks and generator learn jointly by Gumbel-softmax, ids are refreshed",
     paper="DIGER (Fu et al. 2026, arXiv 2601.19711), with noise by use of codes and the authors' later gradient paths",
     deviations=(
         *TIGER.deviations,
@@ -22,7 +22,7 @@ DIGER = dataclasses.replace(
         "the scale of the noise is fixed, not learnt",
     ),
     tokenizer=RQVAE(assign=Sinkhorn(depths=3, catalogue=True)),
-    # Room for the collisions that later ids may have: the tokens must not change with them.
+    # Capacity for collisions of later ids: the vocabulary must not change with them.
     collisions=Suffix(capacity=64),
     schedule=(Phase(adapt=GumbelCodes()),),
 )

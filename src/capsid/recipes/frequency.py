@@ -1,4 +1,4 @@
-"""Ids that say how popular an item is and nothing else, and the shared generator."""
+"""Ids that encode only the popularity of an item, with the shared generator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from capsid.tokenize.frequency import Frequency
 
 FREQUENCY = Recipe(
     name="frequency",
-    about="Ids of a bucket of training counts and the rank inside it; Transformer over items and depths; beam search",
+    about="Ids from the training-count bucket and the rank inside it; Transformer over items and depths; beam search",
     paper="A row of the tables of CapsID (arXiv 2605.05096), which does not define it",
     deviations=("our definition: log-count bucket, then the digits of the rank, so ids do not collide",),
     tokenizer=Frequency(),

@@ -1,4 +1,4 @@
-"""One large codebook by k-means with a suffix token, and the shared generator: residual k-means of one depth."""
+"""One large k-means codebook with a suffix token (residual k-means of depth one), with the shared generator."""
 
 from __future__ import annotations
 

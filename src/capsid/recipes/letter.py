@@ -13,14 +13,14 @@ from capsid.tokenize.rqvae.terms import CodeDiversity, CollaborativeMatch
 LETTER = dataclasses.replace(
     LC_REC,
     name="letter",
-    about="As lc-rec, with codes that match SASRec's item vectors and codebooks that are kept diverse",
+    about="Like lc-rec, with codes that match SASRec's item vectors and codebooks that are kept diverse",
     paper="LETTER (Wang et al. 2024, arXiv 2405.07314), in the released settings for Beauty",
     deviations=(
-        "behaviour vectors are of our own SASRec with full cross-entropy; items without behaviour are not matched",
-        "the joined item vectors hold collaborative ones already (encoder.item=text: text alone, as published)",
+        "behaviour vectors come from our SASRec with full cross-entropy; items without behaviour are not matched",
+        "the joined item vectors already contain collaborative ones (encoder.item=text: text only, as published)",
         "groups of codes come from a greedy bounded k-means, not from an exact one",
         "temperature 1 in the generator's loss, as released for Beauty, not the 0.7 of the paper",
-        "the shared generator in place of T5",
+        "the shared generator instead of T5",
         *LC_REC.deviations[2:],
     ),
     encoder=Views(item=default_encoder(), others=(("behaviour", SequenceEncoder(dim=32)),)),

@@ -1,4 +1,4 @@
-"""The most taken items for everybody: the floor of every table."""
+"""The most popular items for every user: the baseline of every table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from capsid.tokenize.atomic import Atomic
 
 POPULARITY = Recipe(
     name="popularity",
-    about="The items with the most training interactions, the same for everybody",
+    about="The items with the most training interactions, the same for every user",
     tokenizer=Atomic(),
     generator=PopularityGenerator(),
 )

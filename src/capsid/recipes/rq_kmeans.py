@@ -1,4 +1,4 @@
-"""Residual k-means ids with TIGER's suffix token, and the shared generator."""
+"""Residual k-means ids with TIGER's suffix token, with the shared generator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from capsid.tokenize.residual_kmeans import ResidualKMeans
 RQ_KMEANS = Recipe(
     name="rq-kmeans",
     about="Residual k-means, 3 x 256 codes and a suffix; Transformer over items and depths; beam search in the trie",
-    paper="TIGER (Rajput et al. 2023, arXiv 2305.05065) with residual k-means in place of the RQ-VAE",
+    paper="TIGER (Rajput et al. 2023, arXiv 2305.05065) with residual k-means instead of the RQ-VAE",
     deviations=(
         "item vectors join text with collaborative vectors",
         "the generator reads one position per item, scores tokens by cosine, and has no user token",

@@ -14,10 +14,10 @@ SASREC = Recipe(
     paper="Kang & McAuley 2018, arXiv 1808.09781; full cross-entropy as in Klenitskiy & Vasilev 2023, arXiv 2309.07602",
     deviations=(
         "full softmax cross-entropy instead of binary cross-entropy with one negative",
-        "GELU, pre-LayerNorm and feed-forward of four times the width, as our generator has them",
+        "GELU, pre-LayerNorm and a feed-forward layer of four times the width, as in our generator",
     ),
     tokenizer=Atomic(),
-    # Small, heavily dropped and trained long: public code for this data agrees on that, and so does validation.
+    # Small, with strong dropout and long training: public code for this data and validation agree on that.
     generator=TransformerGenerator(
         layers=2,
         heads=1,
@@ -42,7 +42,7 @@ SASREC = Recipe(
                 warmup=0.0,
                 weight_decay=0.0,
                 beta2=0.999,
-                # Never reached: gradients are not clipped.
+                # Never reached, so gradients are not clipped.
                 clip=1_000.0,
                 ema=0.99,
                 equal_targets=True,

@@ -1,4 +1,4 @@
-"""RQ-VAE ids with TIGER's suffix token, and the shared generator."""
+"""RQ-VAE ids with TIGER's suffix token, with the shared generator."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TIGER = Recipe(
     about="RQ-VAE, 3 x 256 codes and a suffix; Transformer over items and depths; beam search in the trie",
     paper="TIGER (Rajput et al. 2023, arXiv 2305.05065)",
     deviations=(
-        "item vectors join text with collaborative vectors (tiger-text: text alone)",
+        "item vectors join text with collaborative vectors (tiger-text: text only)",
         "text vectors are MiniLM's, not Sentence-T5's",
-        "AdamW for 4,500 steps in place of Adagrad for 20,000 epochs; codes that no item takes are revived",
+        "AdamW for 4,500 steps instead of Adagrad for 20,000 epochs; unused codes are revived",
         "the generator reads one position per item, scores by cosine, is not T5, and has no user token",
         "it learns how likely users are to return to an item (generator.repeats=false: off)",
-        "beam search walks the trie, so no id of the answer is invalid",
+        "beam search follows the trie, so it never generates an invalid id",
     ),
     encoder=default_encoder(),
     tokenizer=RQVAE(),

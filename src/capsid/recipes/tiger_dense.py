@@ -1,4 +1,4 @@
-"""TIGER with item vectors beside its ids: a vector instead of a suffix tells colliding items apart."""
+"""TIGER with dense item vectors, which distinguish colliding items instead of a suffix."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from capsid.recipes.tiger import TIGER
 TIGER_DENSE = dataclasses.replace(
     TIGER,
     name="tiger-dense",
-    about="As tiger, with item vectors read beside the ids and predicted after them; beams and vectors fused",
+    about="Like tiger, with dense item vectors read with the ids and predicted after them; beams and vectors fused",
     paper="TIGER (Rajput et al. 2023, arXiv 2305.05065) with the dense path of COBRA (arXiv 2503.02453)",
     deviations=(
         *TIGER.deviations,
-        "no suffix: colliding items share a bucket, and their vectors order them",
-        "an item's vector is added to its position of the timeline; temperatures of the fusion are ours",
+        "no suffix: colliding items share a bucket, ranked by their vectors",
+        "an item's vector is added to its position in the timeline; the fusion temperatures are ours",
     ),
     collisions=Bucket(),
     objective=(NextToken(), DenseMatch()),

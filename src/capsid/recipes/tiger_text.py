@@ -1,4 +1,4 @@
-"""TIGER on vectors of the items' text alone, as in its paper."""
+"""TIGER on text vectors only, as in its paper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from capsid.recipes.tiger import TIGER
 TIGER_TEXT = dataclasses.replace(
     TIGER,
     name="tiger-text",
-    about="As tiger, from text alone: no other row's vectors (marked in tables of shared input)",
+    about="Like tiger, but with text vectors only, unlike the other rows (marked in tables of shared input)",
     deviations=TIGER.deviations[1:],
     encoder=TextEncoder(),
 )

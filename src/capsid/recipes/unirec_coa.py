@@ -13,10 +13,10 @@ UNIREC_COA = dataclasses.replace(
     RQ_KMEANS,
     name="unirec-coa",
     about="Two category levels, then residual k-means with bounded loads, 3 x 256 codes, and a suffix",
-    paper="UniRec (Wang et al. 2026, arXiv 2604.12234), the chain of attributes alone",
+    paper="UniRec (Wang et al. 2026, arXiv 2604.12234), only the chain of attributes",
     deviations=(
-        "256 codes at each depth in place of 4,000, and a suffix that tells colliding items apart",
-        "the load of an item is its training count plus 1, as there are no exposures",
+        "256 codes at each depth instead of 4,000, and a suffix for colliding items",
+        "the load of an item is its training count plus 1, because there are no exposure counts",
         "the shared generator: no cross-attention with gates, no content summary, no reward tuning",
         "category values of fewer than 5 items count as unknown",
         *RQ_KMEANS.deviations,

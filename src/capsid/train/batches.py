@@ -1,6 +1,6 @@
-"""Which sequences form which batch: shuffled by epoch, near-equal lengths together, the same for the same seed.
+"""Plans batches: shuffled every epoch, sequences of similar length together, deterministic for a seed.
 
-Knows lengths only, not what a sequence holds.
+Knows only lengths, not what a sequence holds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from capsid.rng import numpy_rng
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan:
-    """Row numbers by batch. `window` batches are sorted by length together: larger pads less and mixes less."""
+    """Row numbers by batch. `window` batches are sorted by length together: a larger one pads less and mixes less."""
 
     lengths: np.ndarray
     batch_size: int
@@ -25,7 +25,7 @@ class BatchPlan:
         return -(-len(self.lengths) // self.batch_size)
 
     def epoch(self, number: int) -> list[np.ndarray]:
-        """The batches of an epoch, in the order in which they are trained on."""
+        """The batches of an epoch, in training order."""
         rng = numpy_rng(self.seed, "batches", number)
         rows = rng.permutation(len(self.lengths))
         span = self.window * self.batch_size

@@ -1,7 +1,7 @@
-"""One file that holds everything an interrupted training needs to resume with the same bits.
+"""One file with everything that interrupted training needs to resume bit for bit.
 
-A safetensors file whose metadata carries the plain values, so tensors and counters can never disagree, and a hash of
-all of it, so a changed byte is noticed. Written to a temporary sibling and renamed.
+A safetensors file. Its metadata holds the plain values, so tensors and counters always match, and a hash that detects
+changed bytes. Written to a temporary sibling and renamed.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from capsid.errors import ArtifactError
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Tensors by name and plain values, as the file at `path` has them."""
+    """The tensors by name and the plain values of the file at `path`."""
 
     path: Path
     tensors: Mapping[str, Tensor]
     values: Mapping[str, Any]
 
     def group(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors below `prefix/`, without it."""
+        """The tensors whose names begin with `prefix/`, without that prefix."""
         return {name[len(prefix) + 1 :]: t for name, t in self.tensors.items() if name.startswith(prefix + "/")}
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """Write whole or not at all."""
+    """Write the checkpoint atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The same name every time: what a killed process left there is written over.
+    # The name is fixed, so the file of a killed process is overwritten.
     temporary = path.with_name(f".{path.name}.partial")
     try:
         whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
@@ -54,7 +54,7 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], values: Mapping[s
 
 
 def load_checkpoint(path: Path) -> Checkpoint | None:
-    """Read a checkpoint; None if there is none; an unreadable one is an error that says what to do."""
+    """Read a checkpoint; None if the file does not exist, an error with a hint if it cannot be read."""
     if not path.exists():
         return None
     try:

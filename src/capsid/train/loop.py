@@ -1,7 +1,7 @@
-"""The one training loop: every network of every method goes through it.
+"""The training loop of all networks of all methods.
 
-It is told how to make a batch's loss and how to validate, and knows neither. Killed at any moment and started again
-with the same arguments it goes on from its checkpoint and ends with the same bits as an unbroken run.
+The caller supplies the loss of a batch and the validation. If training is killed at any moment and started again with
+the same arguments, it continues from its checkpoint and ends with the same bits as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from capsid.train.snapshots import NEVER_VALIDATED, Snapshots
 
 @dataclass(frozen=True)
 class Loss:
-    """Mean loss of a batch, and how many real tokens the network read for it."""
+    """Mean loss of a batch, and how many tokens (without padding) the network read."""
 
     value: Tensor
     tokens: int
@@ -37,7 +37,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """What one validation saw."""
+    """The result of one validation."""
 
     step: int
     loss: float
@@ -47,7 +47,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """How training went; the network holds the best averaged weights, or the mean of the best `averaged` of them."""
+    """The result of training. The network holds the best EMA weights, or the mean of the best `averaged` snapshots."""
 
     steps: int
     best_step: int
@@ -59,16 +59,16 @@ class TrainingResult:
 
     @property
     def tokens_per_second(self) -> float:
-        """Real tokens read per second of training time, validation not counted."""
+        """Tokens (without padding) read per second of training, excluding validation."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What to train: `loss` of a batch of rows, and `validate`, larger is better, on the weights as they are.
+    """What to train: `loss` of a batch of rows, and `validate` on the current weights (larger is better).
 
-    Gradients of the modules `apart` are clipped each by itself, so that a module that learns beside another does not
-    change the other's steps. `rates` multiply the learning rate of parameters whose names match a shell pattern.
+    Gradients of each module in `apart` are clipped separately, so that a jointly trained module does not change the
+    steps of the others. `rates` multiply the learning rate of parameters whose names match a shell pattern.
     """
 
     network: nn.Module
@@ -90,9 +90,9 @@ def train(
     progress: Progress = silent,
     name: str = "training",
 ) -> TrainingResult:
-    """Train to the end, or on from the checkpoint if there is one.
+    """Train to the end, starting from the checkpoint if there is one.
 
-    `steps` are the steps of the schedule to train now, at their learning rates; all of them by default.
+    `steps` selects the steps of the schedule to train now, at their learning rates; default: all of them.
     """
     keep_freed_memory()
     with torch.random.fork_rng(devices=[]):
@@ -129,7 +129,7 @@ class _Run:
         )
         self.clipped = _clipped_together(self.parameters, self.task.apart)
         self.average = {n: p.detach().clone() for n, p in self.parameters.items()}
-        # What a network sets by itself as it trains (temperatures, steps) belongs to the weights of that moment.
+        # Buffers that a network sets while it trains (temperatures, steps) belong to the weights of that step.
         self.buffers = _kept_buffers(self.task.network)
         self.best = Snapshots(self.options.snapshots)
         self.best.offer(0, NEVER_VALIDATED, self._now)
@@ -173,7 +173,7 @@ class _Run:
         self._after_step()
 
     def _average(self) -> None:
-        # Early averages would be dominated by the start: let the decay grow with the steps.
+        # The initial weights would dominate early averages, so the decay grows with the steps.
         decay = min(self.options.ema, (1 + self.done) / (10 + self.done))
         with torch.no_grad():
             torch._foreach_lerp_(list(self.average.values()), list(self.parameters.values()), 1 - decay)
@@ -232,7 +232,7 @@ class _Run:
         return TrainingResult(self.done, self.best_step, metric, self.seconds, self.tokens, tuple(self.curve), averaged)
 
     def _last(self) -> tuple[dict[str, Tensor], float, int]:
-        """The best weights, or the mean of the best if that validates better; its metric; how many are in it."""
+        """The best weights, or the mean of the best if it validates better; their metric; how many were averaged."""
         best = self.best.kept[0]
         if len(self.best.kept) > 1 and self.task.validate is not None:
             mean = self.best.mean()
@@ -278,7 +278,7 @@ class _Run:
         weights, average, adam = (saved.group(g) for g in ("weights", "average", "adam"))
         own = self.parameters | self.buffers
         if {n: t.shape for n, t in weights.items()} != {n: p.shape for n, p in own.items()}:
-            raise CapsidError(f"the checkpoint {saved.path} is of another network", hint="delete it to start over")
+            raise CapsidError(f"the checkpoint {saved.path} belongs to another network", hint="delete it to start over")
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(weights[name])
@@ -287,7 +287,7 @@ class _Run:
                 self.optimizer.state[parameter] = {
                     key[len(prefix) :]: t for key, t in adam.items() if key.startswith(prefix)
                 }
-        # Averages are paired with parameters by place, and a checkpoint lists its tensors by name.
+        # Averages are matched with parameters by position, but a checkpoint sorts its tensors by name.
         self.average = {n: average[n] for n in self.parameters}
         self.best.restore(saved.values["best"], saved.group)
         torch.set_rng_state(saved.tensors["rng"])
@@ -299,7 +299,7 @@ def _kept_buffers(network: nn.Module) -> dict[str, Tensor]:
 
 
 def _groups(parameters: dict[str, nn.Parameter], weight_decay: float, rates: Mapping[str, float]) -> list[dict]:
-    """Matrices decay; biases and norms do not. Each learning-rate factor has groups of its own."""
+    """Matrices decay; biases and norms do not. Each learning-rate factor has its own groups."""
     by_factor: dict[float, list[nn.Parameter]] = {}
     for name, parameter in parameters.items():
         factor = next((rate for pattern, rate in rates.items() if fnmatch.fnmatchcase(name, pattern)), 1.0)
@@ -312,7 +312,7 @@ def _groups(parameters: dict[str, nn.Parameter], weight_decay: float, rates: Map
 
 
 def _clipped_together(parameters: dict[str, nn.Parameter], apart: tuple[nn.Module, ...]) -> list[list[nn.Parameter]]:
-    """Lists of parameters whose gradients share one norm: each module that stands apart, and all others."""
+    """Lists of parameters whose gradients are clipped by one norm: one per module in `apart`, one for the rest."""
     own = [{id(p) for p in module.parameters()} for module in apart]
     groups = [[p for p in parameters.values() if id(p) in ids] for ids in own]
     rest = [p for p in parameters.values() if not any(id(p) in ids for ids in own)]
@@ -320,7 +320,7 @@ def _clipped_together(parameters: dict[str, nn.Parameter], apart: tuple[nn.Modul
 
 
 class _Lent:
-    """Lend the network other weights for a while."""
+    """Temporarily give the network other weights."""
 
     def __init__(self, parameters: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
         self.parameters, self.values = parameters, values

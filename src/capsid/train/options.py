@@ -1,4 +1,4 @@
-"""Hyperparameters of training, the same fields for every network. Each default is written here and nowhere else."""
+"""Hyperparameters of training, the same for every network. All defaults are defined here."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ class Training:
 
     kind: ClassVar[str] = "training"
     dropped: ClassVar[dict[str, str]] = {
-        "checkpoint_seconds": "how often to write a checkpoint is no part of a recipe: use --checkpoint-every",
-        "begun": "which steps of a schedule to train is no part of a recipe",
-        "whole": "which steps of a schedule to train is no part of a recipe",
+        "checkpoint_seconds": "how often to write a checkpoint is not part of a recipe: use --checkpoint-every",
+        "begun": "which steps of a schedule to train is not part of a recipe",
+        "whole": "which steps of a schedule to train is not part of a recipe",
     }
-    steps: int = setting(5_000, "How many optimiser steps to train for, at most.", least=1)
+    steps: int = setting(5_000, "Maximum number of optimiser steps.", least=1)
     batch_size: int = setting(64, "Sequences (or vectors, or pairs) per step.", least=1)
     window: int = setting(
         32,
-        "How many batches of sequences are sorted by length together: more pads less, 1 mixes all lengths.",
+        "Number of batches that are sorted by length together: more means less padding, 1 mixes all lengths.",
         least=1,
     )
     learning_rate: float = setting(1e-3, "Highest learning rate, reached after the warm-up.", above=0)
-    final_rate: float = setting(0.01, "Learning rate of the last step, as a share of the highest.", least=0, most=1)
-    warmup: float = setting(0.05, "Share of the steps in which the learning rate rises from 0.", least=0, most=1)
-    weight_decay: float = setting(0.01, "AdamW's weight decay of matrices; biases and norms do not decay.", least=0)
-    beta1: float = setting(0.9, "Decay of AdamW's mean of gradients.", least=0, below=1)
-    beta2: float = setting(0.98, "Decay of AdamW's mean of squared gradients.", least=0, below=1)
-    clip: float = setting(1.0, "Gradients with a larger norm are scaled down to this one.", above=0)
+    final_rate: float = setting(0.01, "Learning rate of the last step, relative to the highest.", least=0, most=1)
+    warmup: float = setting(0.05, "Share of the steps during which the learning rate rises from 0.", least=0, most=1)
+    weight_decay: float = setting(0.01, "AdamW's weight decay for matrices; biases and norms do not decay.", least=0)
+    beta1: float = setting(0.9, "AdamW's decay rate for the mean of gradients.", least=0, below=1)
+    beta2: float = setting(0.98, "AdamW's decay rate for the mean of squared gradients.", least=0, below=1)
+    clip: float = setting(1.0, "Gradients with a larger norm are scaled down to this norm.", above=0)
     ema: float = setting(
-        0.999, "Decay of the moving average of weights that is validated and kept; 0: no average.", least=0, below=1
+        0.999, "Decay of the moving average of weights, which is validated and kept; 0: no average.", least=0, below=1
     )
-    validate_every: int = setting(1_000, "Steps from one validation to the next.", least=1)
-    patience: int = setting(8, "Training stops after this many validations without a new best.", least=1)
-    validation_users: int = setting(5_000, "How many users a validation ranks items for, at most.", least=1)
+    validate_every: int = setting(1_000, "Steps between validations.", least=1)
+    patience: int = setting(8, "Training stops after this many validations without improvement.", least=1)
+    validation_users: int = setting(5_000, "Maximum number of users in a validation.", least=1)
     snapshots: int = setting(
-        1, "How many of the best validated weights are averaged, if their mean validates better; 1: none.", least=1
+        1, "How many of the best weights to average if their mean validates better; 1: no averaging.", least=1
     )
     select: str = setting(
-        "recall@10", "Which measure of validation chooses the weights that are kept.", choices=("recall@10", "ndcg@10")
+        "recall@10", "Validation metric that selects the weights to keep.", choices=("recall@10", "ndcg@10")
     )
-    select_filtered: bool = setting(False, "Whether validation leaves out the items of a user's history.")
+    select_filtered: bool = setting(False, "Whether validation excludes the items of a user's history.")
     equal_targets: bool = setting(
-        False, "Whether every target item has the same weight; otherwise every batch has, however many it holds."
+        False, "Whether every target item has the same weight; otherwise every batch has the same weight."
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The best weights that validation has seen so far, and their mean. Knows names and tensors, no network."""
+"""The best weights so far by validation, and their mean. Knows names and tensors, no network."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 Weights = dict[str, Tensor]
-# The metric of weights that stand in until there are others.
+# Metric of the initial weights, which are kept only until others are offered.
 NEVER_VALIDATED = -math.inf
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Weights after a step, and what validation said of them."""
+    """Weights after a step, with their validation metric."""
 
     step: int
     metric: float
@@ -24,14 +24,14 @@ class Snapshot:
 
 
 class Snapshots:
-    """At most `most` of them, best first; of equal ones the earlier."""
+    """At most `most` snapshots, best first; ties keep the earlier one."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.kept: list[Snapshot] = []
 
     def offer(self, step: int, metric: float, weights: Callable[[], Weights]) -> None:
-        """Keep the weights if they are among the best; they are made only then."""
+        """Keep the weights if they are among the best; `weights` is called only then."""
         self.kept = [s for s in self.kept if s.metric > NEVER_VALIDATED]
         place = sum(metric <= snapshot.metric for snapshot in self.kept)
         if place < self.most:
@@ -39,7 +39,7 @@ class Snapshots:
             del self.kept[self.most :]
 
     def mean(self) -> Weights:
-        """The mean of all that are kept; of what is no float, the best one's."""
+        """The mean of all snapshots; tensors that are not floats come from the best one."""
         best = self.kept[0].weights
         return {
             name: torch.stack([s.weights[name] for s in self.kept]).mean(0) if own.is_floating_point() else own
@@ -47,15 +47,15 @@ class Snapshots:
         }
 
     def tensors(self) -> Weights:
-        """All of them under names for a file."""
+        """All tensors, named for a file."""
         return {f"{_group(i)}/{n}": t.clone() for i, s in enumerate(self.kept) for n, t in s.weights.items()}
 
     def values(self) -> list[tuple[int, float]]:
-        """Their steps and metrics, for a file."""
+        """Steps and metrics, for a file."""
         return [(s.step, s.metric) for s in self.kept]
 
     def restore(self, values: list[tuple[int, float]], group: Callable[[str], Mapping[str, Tensor]]) -> None:
-        """Those of a file, whose tensors are found by the group of their names."""
+        """Restore the snapshots of a file; `group` returns the tensors with a name prefix."""
         self.kept = [Snapshot(step, metric, dict(group(_group(i)))) for i, (step, metric) in enumerate(values)]
 
 
