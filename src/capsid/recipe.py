@@ -47,7 +47,7 @@ class Phase:
     training: Training = setting(factory=Training, about="Optimiser, batches, validation and early stopping.")
     retokenize: bool = setting(False, "Whether items get new ids from the generator's embeddings before the phase.")
     adapt: JointTerm | None = setting(
-        None, "A term that learns with the generator at first, and gives items new codes."
+        None, "A term that is trained jointly with the generator at first and gives items new codes."
     )
     augment: Augment | None = setting(None, "How training sequences are varied.")
 
@@ -55,7 +55,7 @@ class Phase:
         check_settings(self)
 
     def stretches(self) -> tuple[Stretch, ...]:
-        """The whole phase; with `adapt`, the stretches after each of which ids may change, then the rest."""
+        """The whole phase; with `adapt`, the stretches that may end with new ids, then the rest."""
         steps = self.training.steps
         if self.adapt is None:
             return (Stretch(self, range(steps)),)
@@ -85,13 +85,13 @@ class Recipe:
     deviations: tuple[str, ...] = setting((), "Where it differs from the paper.")
     encoder: ItemEncoder | None = setting(None, "Makes item vectors; none: the tokenizer needs no vectors.")
     tokenizer: Tokenizer = setting(about="Makes codes from item vectors.")
-    collisions: CollisionPolicy = setting(factory=Bucket, about="What happens to items with equal codes.")
+    collisions: CollisionPolicy = setting(factory=Bucket, about="How to treat items with equal codes.")
     merges: Merges | None = setting(None, "Learns which neighbouring tokens to merge; none: no merges.")
     generator: Generator = setting(about="Scores the next token after a history.")
     objective: tuple[Term, ...] = setting((), "Loss terms that the generator is trained with.")
     over: Over = setting(
         "vocabulary",
-        "What token probabilities are normalised over, in training and search: all tokens, or those that can follow.",
+        "Tokens that probabilities are normalised over, in training and search: all, or only valid next tokens.",
         choices=("vocabulary", "children"),
     )
     decoder: Ranker = setting(factory=BeamSearch, about="Ranks items by the generator's scores.")

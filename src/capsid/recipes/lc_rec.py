@@ -14,13 +14,13 @@ LC_REC = dataclasses.replace(
     TIGER,
     name="lc-rec",
     about="RQ-VAE, 4 x 256 codes, the last balanced by Sinkhorn and reassigned where items collide; no suffix",
-    paper="LC-Rec (Zheng et al. 2023, arXiv 2311.09049), the ids alone",
+    paper="LC-Rec (Zheng et al. 2023, arXiv 2311.09049), only the ids",
     deviations=(
         "the shared generator instead of LLaMA, without the tasks that align language and ids",
         "item vectors join text with collaborative vectors; text vectors are MiniLM's, not LLaMA's",
-        "encoder and decoder have TIGER's three layers, not six; 4,500 steps at 2e-3 in place of 10,000 epochs at 1e-3",
+        "encoder and decoder have TIGER's three layers, not six; 4,500 steps at 2e-3 instead of 10,000 epochs at 1e-3",
         "losses of the depths are summed and reach the encoder from every depth; the released code averages them",
-        "codes that no item takes are revived",
+        "unused codes are revived",
         *TIGER.deviations[3:],
     ),
     tokenizer=RQVAE(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 Weights = dict[str, Tensor]
-# Metric of the initial weights, which are kept only until others are offered.
+# Metric of weights that were not validated; the next offer replaces them.
 NEVER_VALIDATED = -math.inf
 
 
