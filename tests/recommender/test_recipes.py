@@ -69,7 +69,7 @@ def test_settings_change_a_copy() -> None:
         ("=3", "is not a setting"),
         ("tokeniser.codebooks=3", "no field 'tokeniser'"),
         ("tokenizer.codebook=3", "no field 'codebook'"),
-        ("generator.layers=many", "generator.layers must be a whole number at least 1, got 'many'"),
+        ("generator.layers=many", "generator.layers must be a whole number from 1 to 1000, got 'many'"),
         ("generator.dropout=2", "generator.dropout must be from 0 to 0.99, got 2.0"),
         ("schedule.0.training.steps=0", "schedule.0.training.steps must be at least 1, got 0"),
         ("schedule.1.training.steps=5", "does not select one of 1"),
