@@ -141,7 +141,7 @@ def test_facets(routed: Path, exported: list[dict]) -> None:
 def test_facets_of_what_has_none(routed: Path, fitted: Path) -> None:
     for arguments, text in (
         ([fitted], "does not route"),
-        ([routed, "--depth", 4], "got 4"),
+        ([routed, "--depth", 4], "depth must be 1 to 3, got 4"),
         ([routed, "--depth", 0], "got 0"),
         ([routed, "-k", 0], "-k must be a whole number from 1 to 100,000, got 0"),
     ):

@@ -181,7 +181,7 @@ def test_reports(served: Served, recommender: Recommender) -> None:
     facets = served.client.get("/v1/facets", params={"depth": 1, "count": 3}).json()
     assert facets["depth"] == 1
     assert len(facets["items"]) <= 3
-    refused(served.client.get("/v1/facets?depth=9"), 409, "does_not_fit", "allowed: 1 to 3")
+    refused(served.client.get("/v1/facets?depth=9"), 409, "does_not_fit", "depth must be 1 to 3, got 9")
     refused(served.client.get("/v1/merges"), 409, "does_not_fit", "no merges")
 
 

@@ -108,7 +108,7 @@ class Results:
         return iter(self.cells)
 
     def select(self, **wanted: Any) -> Results:
-        """The cells whose fields have these values; a list, tuple or set stands for any of its members."""
+        """The cells whose fields have these values; a list, tuple or set matches any of its members."""
         names = [f.name for f in dataclasses.fields(Result)]
         for name in wanted:
             if name not in names:

@@ -1,6 +1,6 @@
 """Wraps standard output and standard error, so that a failing stream never ends a verb with a traceback.
 
-Output that cannot be written is a one-line error. Progress that cannot be written is dropped: a fit goes on without it.
+Output that cannot be written is a one-line error. Progress that cannot be written is dropped, and the fit continues.
 Characters that the terminal's encoding lacks are escaped.
 """
 

@@ -19,7 +19,7 @@ def merges_text(found: Merges) -> str:
 
 
 def subword_lines(about: ItemInspection) -> list[str]:
-    """What each token of an item stands for; nothing without merges."""
+    """The codes behind each token of an item; empty without merges."""
     if about.unmerged is None or about.subwords is None:
         return []
     lines = [f"before merging: {' '.join(map(str, about.unmerged))}"]

@@ -1,1 +1,1 @@
-"""Why a recommendation is what it is: the watched search, and a picture of it."""
+"""Explains a recommendation: a record of the search, and a picture of it."""

@@ -11,7 +11,7 @@ from capsid.explaining.values import Influence, Prefix, Step
 Paths = tuple[tuple[int, ...], ...]
 
 COLUMN, ROW, GAP, TOP, LEFT = 250, 34, 40, 56, 16
-# Prefixes drawn in a column; the line below it tells how many there are.
+# Maximum number of prefixes drawn per column; the line below the column shows the total.
 DRAWN = 14
 _COLOURS = {"kept": "#d7e3f4", "result": "#cfe8cf"}
 _STYLE = (
@@ -38,7 +38,7 @@ def draw(paths: Paths, steps: tuple[Step, ...], influences: tuple[Influence, ...
 
 
 def _drawn(step: Step, paths: Paths) -> list[Prefix]:
-    """What survived this step, the ways to the results first."""
+    """The prefixes that survived this step, those on the paths to the results first."""
     ways = {path[: step.depth + 1] for path in paths}
     survived = [p for p in step.prefixes if p.fate in _COLOURS]
     return sorted(survived, key=lambda p: (p.tokens not in ways, -p.score))[:DRAWN]

@@ -1,7 +1,7 @@
-"""Why these items: which prefixes of ids a search weighed, what cut them, and which items of the history mattered.
+"""Explains a search: which prefixes of ids it scored, why it cut some, and which items of the history mattered.
 
-The search is the one that answers queries, only watched. Influence is measured by leaving one item of the history
-out at a time and scoring the same results again; it says what the model reacts to, not why somebody chose an item.
+It records the same search that answers queries. Influence is measured by leaving out one item of the history at a time
+and scoring the same results again; it shows what the model reacts to, not why a user chose an item.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from capsid.explaining.values import Influence, Prefix, Step
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
 
-# Cut prefixes shown at a depth, the best ones; counts are always complete.
+# Maximum number of cut prefixes shown per depth, best first; counts are always complete.
 SHOWN = 50
-# Items of a history, from its end, that are left out in turn.
+# How many of the latest items of a history are left out in turn.
 LEFT_OUT = 50
 LOOKED_AT = 2_000
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A recommendation and how it came about. `paths[r]` are the tokens of result r."""
+    """A recommendation and the search behind it. `paths[r]` are the tokens of result r."""
 
     recommendation: Recommendation
     paths: tuple[tuple[int, ...], ...]
@@ -60,7 +60,7 @@ def explain(
     influence: bool = True,
     shown: int = SHOWN,
 ) -> Explanation:
-    """Answer a query and tell how. With `prefix` only items whose ids begin with these tokens are searched."""
+    """Answer a query and explain the search. With `prefix`, only ids that begin with these tokens are searched."""
     ranker, reader = answerer.retriever.ranker, answerer.retriever.reader
     if not isinstance(ranker, BeamSearch):
         raise ConfigError(f"the decoder {ranker.kind!r} does not search step by step", hint="explain needs kind beam")
@@ -97,7 +97,7 @@ def node_of(trie: Trie, prefix: Sequence[int]) -> int:
 
 
 def _below(answerer: Answerer, query: Query, node: int) -> Query:
-    """The query, allowed only what is below a node."""
+    """The query, restricted to items below a node."""
     trie = answerer.retriever.reader.trie
     names = answerer.catalogue.items.ids(trie.items[trie.low[node] : trie.high[node]])
     if query.allow is not None:
@@ -134,7 +134,7 @@ def _steps(
 
 
 def _example(answerer: Answerer, node: int) -> str:
-    """The title of the most taken item below a node, among the first so many."""
+    """The title of the most popular of the first items below a node."""
     trie, catalogue = answerer.retriever.reader.trie, answerer.catalogue
     low = int(trie.low[node])
     rows = trie.items[low : min(int(trie.high[node]), low + LOOKED_AT)]
@@ -144,7 +144,7 @@ def _example(answerer: Answerer, node: int) -> str:
 def _influences(
     answerer: Answerer, history: np.ndarray, items: np.ndarray, ranked: RankedItems
 ) -> tuple[Influence, ...]:
-    """Leave out every item of what the model reads, once each, and score the same results again, all in one search."""
+    """Leave out each item that the model reads in turn and score the same results again, all in one batch."""
     reader, ranker, catalogue = answerer.retriever.reader, answerer.retriever.ranker, answerer.catalogue
     assert isinstance(ranker, BeamSearch)
     read = history[-min(reader.history, LEFT_OUT) :]
@@ -168,7 +168,7 @@ def _influences(
 
 
 def _path_scores(trie: Trie, recorder: Recorder, user: int, items: np.ndarray) -> np.ndarray:
-    """Running scores along the ids of items, NaN behind their ends. Shape: (items, depths)."""
+    """Cumulative scores along the ids of items, NaN after the end of an id. Shape: (items, depths)."""
     levels = recorder.levels(user)
     leaves = trie.leaf_of(items)
     known = [dict(zip(level.node.tolist(), level.score.tolist())) for level in levels]

@@ -1,4 +1,4 @@
-"""What an explanation is made of: prefixes that were weighed, by depth, and the pull of each item of the history."""
+"""The parts of an explanation: scored prefixes by depth, and the influence of each item of the history."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Prefix:
-    """A prefix that was weighed. `example` is the most taken item below it (title), `fate` one of `FATES`."""
+    """A scored prefix. `example` is the title of the most popular item below it, `fate` is one of `FATES`."""
 
     tokens: tuple[int, ...]
     codes: tuple[int, ...]
@@ -28,9 +28,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Influence:
-    """How the results' scores fall when an item of the history is left out: the larger, the more it spoke for them.
+    """How much the results' scores fall without an item of the history: a larger fall means more support.
 
-    `results[r]` is the fall of result r, and `steps[r]` how it is spread over the tokens of its id.
+    `results[r]` is the fall of result r, and `steps[r]` is its split over the tokens of the id.
     """
 
     item: str

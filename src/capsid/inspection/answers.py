@@ -1,6 +1,6 @@
-"""What the ids of a tokenizer answer when they are asked: frozen values, with `to_dict` for JSON.
+"""Results of inspecting the ids of a tokenizer: frozen values, with `to_dict` for JSON.
 
-The same on the command line, over HTTP and in Python. Items are named by the user's own ids; depths count from 1.
+The command line, the HTTP service and Python share them. Items have the user's own ids; depths count from 1.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Titled:
-    """An item and what to show a person for it."""
+    """An item and its display title."""
 
     item: str
     title: str
@@ -19,7 +19,7 @@ class Titled:
 
 @dataclass(frozen=True)
 class IdLine:
-    """An item's id, as `capsid tokenizer export` writes it; confidences where the tokenizer routes."""
+    """An item's id, as `capsid tokenizer export` writes it; with confidences if the tokenizer routes."""
 
     item: str
     codes: tuple[int, ...]
@@ -27,7 +27,7 @@ class IdLine:
     confidences: tuple[float, ...] | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; of flat ones only, because an export has a line for every item."""
+        """Plain values. Not recursive, to be fast: an export has one line per item."""
         return dict(vars(self))
 
 
@@ -42,7 +42,7 @@ class SharedPrefix:
 
 @dataclass(frozen=True)
 class Subword:
-    """A token of an item: what it stands for, how many items have it, and how often training took those."""
+    """A token of an item: its codes, how many items have it, and how often those occur in training."""
 
     token: int
     depth: int
@@ -54,7 +54,7 @@ class Subword:
 
 @dataclass(frozen=True)
 class ShownCapsule:
-    """A capsule that an item is routed to: its weight, how many ids carry it, and what it stands for."""
+    """A capsule that an item is routed to: its weight, how many ids contain it, and its meaning."""
 
     code: int
     weight: float
@@ -65,7 +65,7 @@ class ShownCapsule:
 
 @dataclass(frozen=True)
 class Residual:
-    """What is left of an item after a depth: by mixtures, and by the codes alone."""
+    """The residual of an item after a depth: of the soft mixtures, and of the codes alone."""
 
     soft: float
     hard: float
@@ -73,7 +73,7 @@ class Residual:
 
 @dataclass(frozen=True)
 class RoutedDepth:
-    """One depth of an item's way through the capsules, the strongest of them first."""
+    """How an item was routed at one depth; capsules with the largest weight come first."""
 
     depth: int
     code: int
@@ -96,9 +96,9 @@ class Stopped:
 
 @dataclass(frozen=True)
 class ItemInspection(IdLine):
-    """An item's id, who shares its first codes, what was merged, and how it was routed.
+    """An item's id, the items that share its first codes, its merges, and how it was routed.
 
-    `unmerged` and `subwords` are None without merges, `depths` and `stopped` for a tokenizer that does not route.
+    `unmerged` and `subwords` are None without merges, `depths` and `stopped` if the tokenizer does not route.
     """
 
     title: str
@@ -109,14 +109,14 @@ class ItemInspection(IdLine):
     stopped: Stopped | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, without what this tokenizer has not."""
+        """Plain values, without the fields that this tokenizer lacks."""
         absent = {name for name in ("unmerged", "subwords", "depths", "stopped") if getattr(self, name) is None}
         return {name: value for name, value in asdict(self).items() if name not in absent}
 
 
 @dataclass(frozen=True)
 class FacetItem:
-    """An item whose weight at one depth lies on two capsules."""
+    """An item whose weight at one depth is split between two capsules."""
 
     item: str
     title: str
@@ -126,7 +126,7 @@ class FacetItem:
 
 @dataclass(frozen=True)
 class Facets:
-    """Items between two meanings at a depth, the most divided first."""
+    """Items of two facets at a depth, the most evenly split first."""
 
     depth: int
     items: tuple[FacetItem, ...]
@@ -146,7 +146,7 @@ class Shortened:
 
 @dataclass(frozen=True)
 class ShownMerge:
-    """A merged token: its codes, how firmly it was merged, who carries it, and by which tiers."""
+    """A merged token: its codes, the strength of the merge, its items, and their popularity tiers."""
 
     token: int
     depth: int
@@ -164,7 +164,7 @@ class ShownMerge:
 
 @dataclass(frozen=True)
 class Merges:
-    """How many merges there are, what they did to lengths, and those that training met most often."""
+    """The number of merges, their effect on lengths, and the merges most frequent in training."""
 
     count: int
     tokens_an_item: Shortened

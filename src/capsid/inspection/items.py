@@ -1,7 +1,7 @@
-"""What can be asked about the ids of a fitted tokenizer, with the user's own item ids: lines, one item, facets, drift.
+"""Inspects the ids of a fitted tokenizer by the user's own item ids: lines, one item, facets, drift.
 
-Answers are values of `capsid.inspection.answers`, the same on the command line and over HTTP. Loads no torch; a
-tokenizer that routes loads it when it is asked how.
+Returns values of `capsid.inspection.answers`, the same on the command line and over HTTP. Does not load torch, except
+to show how a tokenizer routes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STRONGEST = 5
 
 @dataclass(frozen=True, eq=False)
 class OpenTokenizer:
-    """`titles` has a text for every item that it was fitted on."""
+    """`titles` has a text for every item that the tokenizer was fitted on."""
 
     tokenizer: ItemTokenizer
     titles: list[str]
@@ -55,12 +55,12 @@ class OpenTokenizer:
         return self.tokenizer.ids.items
 
     def title(self, number: int) -> str:
-        """What to show a person."""
+        """The display title of an item."""
         return self.titles[number] if number < len(self.titles) else self.items[number]
 
     @property
     def routing(self) -> tuple[Routing, np.ndarray] | None:
-        """The tokenizer and the items' vectors, if it can tell how it routes them."""
+        """The tokenizer and the items' vectors, if it routes and the vectors are stored."""
         tokenizer, vectors = self.tokenizer.tokenizer_, self.tokenizer.vectors_
         return (tokenizer, vectors) if isinstance(tokenizer, Routing) and vectors is not None else None
 
@@ -81,7 +81,7 @@ class OpenTokenizer:
         return out
 
     def inspect(self, item: str) -> ItemInspection:
-        """An item's line, its title, who shares its first codes, and how it was routed where it was."""
+        """An item's line, its title, the items that share its first codes, and how it was routed, if it was."""
         ids = self.tokenizer.ids
         row = ids.items.number(item)
         levels = []
@@ -102,7 +102,7 @@ class OpenTokenizer:
         )
 
     def facets(self, *, depth: int, count: int) -> Facets:
-        """Items whose weight at a depth (from 1) lies on two capsules, and what those stand for."""
+        """Items whose weight at a depth (from 1) is split between two capsules, with the meaning of both."""
         if self.routing is None:
             raise ConfigError(
                 f"the tokenizer {self.tokenizer.tokenizer_.kind!r} does not route items to several codes",
@@ -110,7 +110,7 @@ class OpenTokenizer:
             )
         ids = self.tokenizer.ids
         if not 1 <= depth <= len(ids.layout.sizes):
-            raise ConfigError(f"--depth must be 1 to {len(ids.layout.sizes)}, got {depth}", hint="1 is the first code")
+            raise ConfigError(f"depth must be 1 to {len(ids.layout.sizes)}, got {depth}", hint="1 is the first code")
         tokenizer, vectors = self.routing
         found = two_facets(
             tokenizer.trace_vectors(vectors, strongest=2), ids.codes.lengths, depth=depth - 1, count=count
@@ -129,7 +129,7 @@ class OpenTokenizer:
         return Facets(depth, tuple(items))
 
     def quality(self) -> TokenizerQuality:
-        """Diagnostics, with the vectors the ids were made from where there are any."""
+        """Diagnostics; they use the vectors that the ids were made from, if stored."""
         return quality_of(self.tokenizer)
 
     def merges(self, *, top: int) -> Merges:
@@ -141,14 +141,14 @@ class OpenTokenizer:
         return self.tokenizer.ids.use_of_codes()
 
     def drift(self, items: Sequence[str]) -> Drift | None:
-        """How these items look beside those of the fit."""
+        """Compare these items with those the tokenizer was fitted on."""
         if self.routing is None or not items:
             return None
         tokenizer, vectors = self.routing
         return drift(tokenizer.reference_, tokenizer.trace_vectors(vectors[[self.items.number(i) for i in items]]))
 
     def _routed(self, row: int, tokenizer: Routing, vectors_NI: np.ndarray) -> tuple[tuple[RoutedDepth, ...], Stopped]:
-        """Depth by depth: token, confidence, the strongest capsules and what they stand for; then why the id ends."""
+        """Depth by depth: token, confidence, the strongest capsules and their meaning; then why the id ends."""
         ids = self.tokenizer.ids
         seen = tokenizer.trace_vectors(vectors_NI[row : row + 1], strongest=STRONGEST)
         length = len(ids.codes[row])
@@ -200,14 +200,14 @@ def _why(tokenizer: Routing, seen: Trace) -> Stopped:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of a network with the digits that they are good for."""
+    """Round a network's output to its meaningful digits."""
     return np.round(np.asarray(value, dtype=np.float64), 6).tolist()
 
 
 def sharing(codes: Ragged, row: int) -> list[np.ndarray]:
-    """For every depth of a row's codes the rows that share them up to there, the row included.
+    """For every depth of a row's codes, the rows that share the codes up to that depth, the row included.
 
-    One pass over the first codes; after that only rows that still agree are looked at.
+    One pass over the first codes; deeper codes are compared only for rows that still match.
     """
     lengths, starts = codes.lengths, codes.offsets[:-1]
     rows, out = np.arange(len(codes)), []

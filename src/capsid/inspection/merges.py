@@ -1,4 +1,4 @@
-"""What is shown of merged tokens: the most used ones with examples, and those of one item."""
+"""Describes merged tokens: the most used ones with examples, and those of one item."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Title = Callable[[int], str]
 
 
 def merges_of(tokenizer: ItemTokenizer, title: Title, *, top: int) -> Merges:
-    """The merged tokens that training met most often, and what merging did to lengths."""
+    """The merged tokens most frequent in training, and the effect of merging on lengths."""
     if tokenizer.merges_ is None:
         raise ConfigError("these ids have no merges", hint="fit a recipe with merges, such as capsid-bpe")
     ids, merges = tokenizer.ids, tokenizer.merges_
@@ -32,7 +32,7 @@ def merges_of(tokenizer: ItemTokenizer, title: Title, *, top: int) -> Merges:
 
 
 def subwords_of(tokenizer: ItemTokenizer, row: int) -> tuple[Subword, ...] | None:
-    """What each token of an item stands for; None without merges."""
+    """The codes behind each token of an item; None without merges."""
     if tokenizer.merges_ is None:
         return None
     ids, merges = tokenizer.ids, tokenizer.merges_
@@ -53,7 +53,7 @@ def subwords_of(tokenizer: ItemTokenizer, row: int) -> tuple[Subword, ...] | Non
 
 
 def _shown(use: MergeUse, counts_N: np.ndarray, items: Vocabulary, title: Title) -> ShownMerge:
-    # Best known first: that is what a person recognises.
+    # Most popular first: readers recognise those.
     known = sorted(use.items, key=lambda n: (-int(counts_N[n]) if n < len(counts_N) else 0, n))[:EXAMPLES]
     return ShownMerge(
         token=use.token,

@@ -1,1 +1,1 @@
-"""Folders of fitted things, from Python as on the command line: fit into one or reuse it, open it, add items to it."""
+"""Folders of fitted runs and tokenizers, for Python and the command line: fit or reuse one, open it, add items."""

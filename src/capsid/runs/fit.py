@@ -1,4 +1,4 @@
-"""Fit a recommender into a folder, or reuse the finished run that stands there already."""
+"""Fit a recommender into a folder, or reuse the finished run that is already there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from capsid.stored import KIND
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What stands in a run's folder, and whether it was fitted now or before. `seconds` is the time it took now."""
+    """Summary of a run's folder, and whether it was fitted now or reused. `seconds` is the time it took now."""
 
     run: str
     recipe: str
@@ -53,11 +53,11 @@ def fit_or_reuse(
     progress: Progress = silent,
     run: RunOptions | None = None,
 ) -> RunSummary:
-    """Fit and save, unless a finished run of the same recipe, seed and data stands at `out`: that one is left as it is.
+    """Fit and save, unless `out` holds a finished run of the same recipe, seed and data: that run is reused unchanged.
 
-    Unfinished work is kept beside the run and taken up again; it goes when the run is finished. Work of other seeds,
-    recipes or data stays. A different run at `out`, or a damaged one, is replaced only with `force` (which fits anew in
-    any case) or `replace`. A reused run does not fill the given recommender: load it with `from_pretrained`.
+    Unfinished work is kept beside the run and resumed; it is removed when the run is finished. Work of other seeds,
+    recipes or data stays. A different or damaged run at `out` is replaced only with `force` (which always refits) or
+    `replace`. Reusing a run does not fill the given recommender: load the run with `from_pretrained`.
     """
     began = time.monotonic()
     with reserved(Path(out), kind=KIND, replace=True) as place:
@@ -95,8 +95,8 @@ def summarise(run: str | Path, *, seconds: float = 0.0, reused: bool = True) -> 
 
 
 def outlook(recipe: Recipe, dataset: Dataset) -> str:
-    """What lies ahead, in one line."""
-    # The same for every tokenizer we have: one token per codebook, and the suffix; an atomic id is one token.
+    """The planned work in one line."""
+    # True for every tokenizer: one token per codebook, plus the suffix; an atomic id is one token.
     depths = len(getattr(recipe.tokenizer, "codebooks", (1,))) + (recipe.collisions.kind == "suffix")
     users = len(dataset.users)
     taken = max(dataset.interactions - 2 * users, 0)
@@ -108,7 +108,7 @@ def outlook(recipe: Recipe, dataset: Dataset) -> str:
 
 
 def _is_done(out: Path, recommender: Recommender, dataset: Dataset, replace: bool, progress: Progress) -> bool:
-    """Whether the very same run stands there, finished. A different one is not replaced without being asked."""
+    """Whether `out` holds the same run, finished. A different run is an error unless it may be replaced."""
     if not (out / MANIFEST).exists():
         return False
     try:
@@ -117,7 +117,7 @@ def _is_done(out: Path, recommender: Recommender, dataset: Dataset, replace: boo
     except ArtifactError as error:
         if not replace:
             raise ArtifactError(error.message, hint="choose another --out, or refit it with --force") from None
-        progress.line(f"what stands at {out} cannot be used and is replaced when the new run is whole: {error.message}")
+        progress.line(f"the run at {out} cannot be used; the new run will replace it when finished: {error.message}")
         return False
     same = (
         about["seed"] == recommender.seed
@@ -133,7 +133,7 @@ def _is_done(out: Path, recommender: Recommender, dataset: Dataset, replace: boo
 
 
 def _read_again(stored: dict[str, Any], recipe: Recipe) -> str | None:
-    """A stored recipe as today's code would write it; None if today's code cannot read it."""
+    """A stored recipe as the current code would write it; None if the current code cannot read it."""
     try:
         return canonical_json(Recipe.from_dict(stored, kinds_of(recipe)))
     except ConfigError:

@@ -1,4 +1,4 @@
-"""Folders of tokenizers and of runs, as far as ids go: fit a tokenizer into one, open either, add items to either."""
+"""Tokenizers in folders of their own or in runs: fit one into a folder, open either kind, add items to either kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from capsid.evaluate.capsule_report import Drift
     from capsid.recipe import Recipe
 
-# As `capsid.stored` has it, which brings torch.
+# Same as in `capsid.stored`, which is not imported here because it loads torch.
 RUN = "run"
 TITLES = "titles.json"
 ABOUT = "about.json"
@@ -33,7 +33,7 @@ ABOUT = "about.json"
 
 @dataclass(frozen=True)
 class VectorsFit:
-    """A tokenizer fitted on a file of vectors. `key` changes with all that it learnt."""
+    """A tokenizer fitted on a file of vectors. `key` changes with anything it has learnt."""
 
     tokenizer: str
     items: int
@@ -46,9 +46,9 @@ class VectorsFit:
 
 
 def open_tokenizer(path: str | Path, *, kinds: Kinds | None = None) -> OpenTokenizer:
-    """The tokenizer of a tokenizer's folder or of a run's; every hash is checked. Loads no generator.
+    """Open the tokenizer in a tokenizer's or a run's folder; every hash is checked. Loads no generator.
 
-    `kinds` adds parts that are not ours.
+    `kinds` adds parts from outside the library.
     """
     path = Path(path)
     if folder_kind(path) == KIND:
@@ -74,8 +74,8 @@ def fit_tokenizer(
 ) -> ItemTokenizer:
     """Fit a recipe's encoder, tokenizer and merges on a dataset's training part, and write them with the items' titles.
 
-    A fit that was killed resumes when it is called again with the same recipe, seed and data. A tokenizer that stands
-    at `out` already is an error unless it may be replaced.
+    A killed fit resumes when it is called again with the same recipe, seed and data. An existing tokenizer at `out` is
+    an error unless it may be replaced.
     """
     parts = ItemTokenizer(
         encoder=recipe.encoder, tokenizer=recipe.tokenizer, collisions=recipe.collisions, merges=recipe.merges
@@ -106,20 +106,22 @@ def fit_on_vectors(
 ) -> VectorsFit:
     """Fit a recipe's tokenizer on a file of vectors, which may be larger than memory; its encoder is not used.
 
-    Without `keep_vectors` the folder holds no copy of them, and reports tell less. A killed fit resumes.
+    Without `keep_vectors` the folder holds no copy of them, and reports show less. A killed fit resumes.
     """
     if recipe.encoder is None:
-        raise ConfigError(f"the recipe {recipe.name!r} makes ids without vectors", hint="take another, such as capsid")
+        raise ConfigError(
+            f"the recipe {recipe.name!r} makes ids without vectors", hint="choose another recipe, such as capsid"
+        )
     vectors = Path(vectors)
     parts = ItemTokenizer(tokenizer=recipe.tokenizer, collisions=recipe.collisions)
     with reserved(Path(out), kind=KIND, replace=replace) as place:
         source = open_vectors(vectors, progress=progress)
-        # Other settings or vectors have another checkpoint, so that no fit resumes from a stranger's.
+        # Other settings or vectors have another checkpoint, so that no fit resumes from the wrong one.
         files = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in vector_files(vectors)]
         checkpoint = _checkpoint(place, run, recipe.tokenizer, seed, files)
         fitted = parts.fit(source.table(), seed=seed, progress=progress, checkpoint=checkpoint)
         with new_folder(place, kind=KIND) as folder:
-            # A mapped array is copied from file to file, so keeping it takes disk and no memory.
+            # A mapped array is copied from file to file, so keeping it uses disk but no memory.
             (fitted if keep_vectors else fitted.without_vectors()).save(folder)
             write_json(folder / ABOUT, _about(recipe, seed, {"vectors": vectors.name}))
         checkpoint.remove()
@@ -134,10 +136,10 @@ def add_items(
     replace: bool = False,
     kinds: Kinds | None = None,
 ) -> Drift | None:
-    """Write to `out` what stands at `path`, a tokenizer or a run, with more items; how far they lie from the old ones.
+    """Copy the tokenizer or run at `path` to `out` and add items to it; returns their drift from the old items.
 
-    `attributes` has a column `item_id`. Nothing is retrained, old ids do not change, and `path` stays as it is. What
-    stands at `out` already is an error unless it may be replaced. `kinds` adds parts that are not ours.
+    `attributes` has a column `item_id`. Nothing is retrained, old ids do not change, and `path` is not changed.
+    Existing output at `out` is an error unless it may be replaced. `kinds` adds parts from outside the library.
     """
     path = Path(path)
     kind = folder_kind(path) or RUN
@@ -146,7 +148,7 @@ def add_items(
         if kind == KIND:
             old = open_tokenizer(path, kinds=kinds)
             return _add_to_tokenizer(path, old, names, attributes, place).drift(names)
-        # Late: a recommender brings torch.
+        # Imported here because a recommender loads torch.
         from capsid.recommender import Recommender
 
         recommender = Recommender.from_pretrained(path, kinds=kinds)
@@ -169,10 +171,10 @@ def _add_to_tokenizer(
 
 
 def _checkpoint(out: Path, run: RunOptions | None, *about: Any) -> CheckpointFile:
-    """A hidden file beside `out` for a fit to resume from; anything else fitted there has another one."""
+    """The hidden checkpoint file beside `out`; every different fit has its own."""
     return (run or RunOptions()).checkpoint(out.with_name(f".{out.name}.{fingerprint(*about)}.checkpoint"))
 
 
 def _about(recipe: Recipe, seed: int, source: dict[str, str]) -> dict[str, Any]:
-    """Where a tokenizer came from."""
+    """The origin of a tokenizer."""
     return {"recipe": recipe.name, "seed": seed, **source, "versions": {"capsid": __version__}}

@@ -34,7 +34,7 @@ class Reports:
             return self._report[1]
 
     def facets(self, depth: int, count: int) -> dict[str, Any]:
-        """Items whose weight lies on two capsules."""
+        """Items whose weight is split between two capsules."""
         with self._making:
             return _plain(self._service.snapshot.tokenizer.facets(depth=depth, count=count))
 
