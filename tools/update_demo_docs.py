@@ -22,7 +22,7 @@ def main() -> None:
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
     command = [sys.executable, "-m", "capsid", "demo", "--out", str(out)]
     story = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    if story.count("where an earlier demo left it") != 4:
+    if story.count("fitted by an earlier demo") != 4:
         sys.exit(f"{out} held no finished demo; run `capsid demo --out {out}` first")
     table = story[story.index("\n4. ") : story.index("\n5. ")].strip()
     people = story[story.index("\n5. ") : story.index("\nreport: ")].strip().split("\n\n")[: PEOPLE + 1]
