@@ -28,7 +28,7 @@ def test_fit_writes_a_run_and_says_what_next(shop: Path, tmp_path: Path) -> None
     answer = capsid("fit", "sasrec", "--data", shop, "--out", out, *settings()[2:])
     assert answer.code == 0, answer.err
     assert f"capsid evaluate {out}" in answer.out
-    assert "validation Recall@10" in answer.out
+    assert "validation ndcg@10-filtered" in answer.out
     assert "64 items" in answer.err
     assert "40 steps of 32 sequences" in answer.err
     assert "valid ndcg@10" in answer.err

@@ -32,7 +32,7 @@ def test_a_finished_run_is_reused(run: Path) -> None:
     summary = fit_or_reuse(Recommender(small("rq-kmeans", 4)), tiny_world(), run)
     assert summary.reused
     assert summary == summarise(run)
-    assert summary.to_dict()["validation_recall@10"] == summary.validation_recall
+    assert summary.to_dict()["validation_recall@10"] == summary.validation
     assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
 
 

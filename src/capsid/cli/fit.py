@@ -74,8 +74,8 @@ def fit(
 def _tell(summary: RunSummary) -> None:
     took = f", {duration(summary.seconds)}" if summary.seconds else ""
     say(f"{summary.recipe} on {summary.data}, seed {summary.seed}{took}")
-    if summary.validation_recall is not None:
-        say(f"validation Recall@10 {summary.validation_recall:.4f} at step {summary.best_step:,}")
+    if summary.validation is not None:
+        say(f"validation {summary.selected_by} {summary.validation:.4f} at step {summary.best_step:,}")
     say(f"run: {summary.run}")
     say("next:")
     say(f"  capsid evaluate {summary.run}")

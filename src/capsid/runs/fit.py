@@ -24,7 +24,10 @@ from capsid.stored import KIND
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Summary of a run's folder, and whether it was fitted now or reused. `seconds` is the time it took now."""
+    """Summary of a run's folder, and whether it was fitted now or reused. `seconds` is the time it took now.
+
+    `validation` is the best value of the metric that chose the weights; `selected_by` names that metric.
+    """
 
     run: str
     recipe: str
@@ -32,15 +35,17 @@ class RunSummary:
     seed: int
     steps: int
     best_step: int | None
-    validation_recall: float | None
+    selected_by: str
+    validation: float | None
     tokens_per_second: int | None
     seconds: float
     reused: bool
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `capsid fit --json` prints them."""
-        renamed = {"validation_recall": "validation_recall@10"}
-        return {renamed.get(name, name): value for name, value in dataclasses.asdict(self).items()}
+        plain = dataclasses.asdict(self)
+        plain[f"validation_{plain.pop('selected_by')}"] = plain.pop("validation")
+        return plain
 
 
 def fit_or_reuse(
@@ -80,6 +85,9 @@ def summarise(run: str | Path, *, seconds: float = 0.0, reused: bool = True) -> 
     """The summary of a finished run, read from its folder."""
     about, recipe, log = (read_json(Path(run) / f"{name}.json") for name in ("about", "recipe", "log"))
     last = log[-1] if log else None
+    # Recipes of older versions do not name the metric: it was always this one.
+    training = recipe["schedule"][-1]["training"] if recipe["schedule"] else {}
+    metric = training.get("select", "recall@10") + ("-filtered" if training.get("select_filtered") else "")
     return RunSummary(
         run=str(run),
         recipe=recipe["name"],
@@ -87,7 +95,8 @@ def summarise(run: str | Path, *, seconds: float = 0.0, reused: bool = True) -> 
         seed=about["seed"],
         steps=sum(phase["steps"] for phase in log),
         best_step=last["best_step"] if last else None,
-        validation_recall=last["best_metric"] if last and last["curve"] else None,
+        selected_by=metric,
+        validation=last["best_metric"] if last and last["curve"] else None,
         tokens_per_second=round(last["tokens_per_second"]) if last else None,
         seconds=round(seconds, 1),
         reused=reused,
