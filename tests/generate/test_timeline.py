@@ -171,7 +171,7 @@ def test_how_a_history_is_read_is_one_of_three() -> None:
 
 
 def test_depth_layers_are_asked_for() -> None:
-    with pytest.raises(ConfigError, match="depth_layers must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="depth_layers must be from 1 to 1000, got 0"):
         TimelineGenerator(depth_layers=0)
 
 
