@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -131,7 +132,8 @@ def test_control_c_at_any_moment_of_the_start(after: float, fitted: Path) -> Non
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     err = process.communicate()[1].decode()
-    if "capsid" in err and "Traceback" in err:
+    # While the package itself is imported, Python has not reached a line of ours that could answer.
+    if "Traceback" in err and re.search(r"capsid/(?!__init__\.py)", err.replace(str(Path.cwd()), "")):
         pytest.fail(err)
     assert process.returncode in (0, 130, 1, -signal.SIGINT)
     if process.returncode == 130:

@@ -61,6 +61,7 @@ def batcher(model: Model, counted: Counted, *, most: int = 4, queue: int = 100) 
 async def held(model: Model, b: Batcher) -> Ticket:
     """A first request that keeps the model thread busy until the test lets go."""
     model.free.clear()
+    model.begun.clear()
     (ticket,) = b.submit([Query(("first",))], 30)
     assert await asyncio.to_thread(model.begun.wait, 20)
     return ticket
