@@ -38,7 +38,7 @@ def nested(rows: Ragged) -> Nested:
 class Transformers:
     """`generate` with `prefix_allowed_tokens_fn` over nested dicts, and exactly our network as a GPT-2.
 
-    With T tokens an item, position p is token p % T of item p // T, so the sum of our two embeddings is its position
+    With T tokens per item, position p is token p % T of item p // T, so the sum of our two embeddings is its position
     embedding. Beams and scores follow our protocol: no length penalty, softmax over all tokens, masked after it.
     """
 

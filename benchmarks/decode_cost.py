@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     for line in lines:
         print(
             f"{line['run']:<20} cost {line['cost']:.2f}  {line['users_per_second']:,.0f} users/s  "
-            f"{line['steps_a_user']:.2f} steps a user  {line['tokens_an_item']:.2f} tokens an item"
+            f"{line['steps_a_user']:.2f} steps per user  {line['tokens_an_item']:.2f} tokens per item"
         )
     result = {"machine": facts, "runs": lines}
     if args.out or not args.quick:

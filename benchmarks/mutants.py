@@ -3,7 +3,7 @@
     python benchmarks/mutants.py [--quick] [--only WORDS] [--out FILE.json]
 
 The list is fixed (`_planted.py`). A mistake whose place in the code is gone is stale: it counts as unnoticed until it
-is written anew. At least 95 % should be noticed.
+is written again. At least 95 % should be noticed.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def measure_csr(folder: Path) -> dict[str, Any]:
 
 
 def _measure_extend(trie: Trie, rows: Ragged) -> dict[str, float]:
-    """Processor seconds to put 1 and 100 more items in, and to build the larger trie anew."""
+    """Processor seconds to put 1 and 100 more items in, and to rebuild the larger trie."""
     more = Ragged.from_dense(rows.values.reshape(len(rows), -1)[:MORE] ^ 1)
     calls = {
         "extend_1_cpu_seconds": lambda: trie.extend(more.take(np.arange(1))),
@@ -170,7 +170,7 @@ def show(result: dict[str, Any]) -> None:
     )
     print(
         f"csr: 1 item more in {1e3 * r['extend_1_cpu_seconds']:.1f} ms, {MORE} in"
-        f" {1e3 * r[f'extend_{MORE}_cpu_seconds']:.1f} ms, built anew in {1e3 * r['rebuild_cpu_seconds']:.1f} ms (cpu)"
+        f" {1e3 * r[f'extend_{MORE}_cpu_seconds']:.1f} ms, rebuilt in {1e3 * r['rebuild_cpu_seconds']:.1f} ms (cpu)"
     )
 
 

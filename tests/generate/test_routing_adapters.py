@@ -51,7 +51,7 @@ def parts() -> tuple[CapsuleTokenizer, SemanticIds, SemanticBPE]:
 
 
 def fitted() -> ItemTokenizer:
-    """A tokenizer with merged ids and suffixes, anew each time: companions change what they are given."""
+    """A tokenizer with merged ids and suffixes, a fresh one each time: terms change what they are given."""
     tokenizer, ids, merges = parts()
     out = ItemTokenizer(tokenizer=tokenizer, encoder=HashingEncoder(), merges=merges, collisions=Suffix())
     out.tokenizer_ = CapsuleTokenizer(codebooks=(4, 4, 4), rank=2, max_sharing=2).load_state(tokenizer.state())

@@ -1,4 +1,4 @@
-"""A method of other people as a recipe: ids that are learnt anew from what the generator has learnt.
+"""A method of other people as a recipe: ids that are learnt again from what the generator has learnt.
 
 Nothing here but values and two parts of its own, a tokenizer and a loss term: no trainer, loader or evaluator. It
 proves that the parts suffice (a schedule of phases, re-tokenising between them, freezing, terms by phase), and that

@@ -43,7 +43,7 @@ def test_a_different_run_is_replaced_only_when_asked(run: Path, tmp_path: Path) 
         fit_or_reuse(other, tiny_world(), copy)
     assert not fit_or_reuse(other, tiny_world(), copy, replace=True).reused
     assert Recommender.from_pretrained(copy).recipe.name == "popularity"
-    assert not fit_or_reuse(other, tiny_world(), copy, force=True).reused, "force fits anew what is there"
+    assert not fit_or_reuse(other, tiny_world(), copy, force=True).reused, "force refits what is there"
 
 
 def test_evaluations_are_kept_and_runs_compared_by_them(run: Path, tmp_path: Path) -> None:

@@ -200,8 +200,8 @@ def test_counting_anew_would_change_old_ids() -> None:
     old, both = np.array([[0, 1, 1]]), np.array([[0, 1, 1], [0, 0, 0]])
     sure, rules = np.ones((2, 3)), StopRules(0.0, 0.0, max_sharing=1)
     frozen = stop(sure, sure, SharedPrefixes.count(old, SIZES, 1).mask(both), rules)
-    anew = stop(sure, sure, SharedPrefixes.count(both, SIZES, 1).mask(both), rules)
-    assert (frozen.lengths[0], anew.lengths[0]) == (1, 2)
+    recounted = stop(sure, sure, SharedPrefixes.count(both, SIZES, 1).mask(both), rules)
+    assert (frozen.lengths[0], recounted.lengths[0]) == (1, 2)
 
 
 def test_no_items() -> None:

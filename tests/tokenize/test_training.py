@@ -104,7 +104,7 @@ def test_a_killed_training_resumes_to_the_same_bits(tmp_path: Path) -> None:
         killed.run(seed=3, checkpoint=file)
     resumed = means()
     resumed.run(seed=3, checkpoint=file)
-    assert len(resumed.shares) < len(whole.shares), "it did not begin anew"
+    assert len(resumed.shares) < len(whole.shares), "it did not start over"
     assert torch.equal(*(job.network.get_parameter("weight") for job in (whole, resumed)))
 
 

@@ -66,7 +66,7 @@ class BoundTerm(nn.Module):
     """A bound term. Its parameters, if any, are trained with the generator and clipped separately.
 
     `rate` multiplies the learning rate of its parameters. A term that `carries` goes on in the next stretch with what
-    it has learnt; others begin anew.
+    it has learnt; others start from scratch.
     """
 
     rate: float = 1.0
