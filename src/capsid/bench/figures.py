@@ -52,7 +52,7 @@ def _lengths(figure: Any, cells: Results, source: Source) -> None:
         x = np.array(sorted(counts)) + (place - (len(found) - 1) / 2) * 0.25
         label = f"{DATASETS[dataset]}, mean {cell.ids['mean_length']:.2f}"
         axes.bar(x, [counts[k] / total for k in sorted(counts)], 0.23, color=COLOURS[place], label=label)
-    axes.set(xlabel="codes an id", ylabel="share of the items", title="Lengths of capsid's ids")
+    axes.set(xlabel="codes per id", ylabel="share of the items", title="Lengths of capsid's ids")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False)
 

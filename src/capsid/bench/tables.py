@@ -187,7 +187,7 @@ def datasets_table(source: Source) -> Table:
         rows.append(Row(short, (*(Entry(v, float(p)) for v, p in zip(ours, theirs)), Entry(mean))))
     columns = (
         *(Column(n, None, 0) for n in ("users", "items", "interactions")),
-        Column("interactions a user", None, 1),
+        Column("interactions per user", None, 1),
     )
     return Table("datasets", "Datasets", columns, tuple(rows), "dataset")
 
