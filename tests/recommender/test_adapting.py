@@ -1,19 +1,21 @@
-"""Both stages through the front door: with routing-adapters with the generator, ids change within bounds."""
+"""Both stages through `Recommender`: the routing adapts with the generator, and ids change within bounds."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from small_recipes import small, world
-from test_retokenise import same
-from worlds import EVERY_STEP, Killed, Killer, Watcher
+from test_retokenise import same, whole_and_resumed
+from worlds import Watcher
 
 from capsid.data.item_table import ItemTable
 from capsid.data.split import leave_one_out
 from capsid.errors import ConfigError
+from capsid.ids.reading import ItemByItem
 from capsid.recipe import Recipe
 from capsid.recommender import Recommender
 from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -50,12 +52,8 @@ def test_ids_change_within_bounds_and_then_stay(tmp_path: Path) -> None:
 
 
 def test_a_run_killed_anywhere_ends_the_same(tmp_path: Path) -> None:
-    whole = Recommender(recipe()).fit(world()).fitted
-    for words in ("generator with routing-adapters: step 3", "new codes for", "generator: step 12"):
-        with pytest.raises(Killed):
-            Recommender(recipe()).fit(world(), work=tmp_path, run=EVERY_STEP, progress=Killer(words))
-    resumed = Recommender(recipe()).fit(world(), work=tmp_path, run=EVERY_STEP).fitted
-    assert same(resumed, whole)
+    moments = ("generator with routing-adapters: step 3", "new codes for", "generator: step 12")
+    whole, resumed = whole_and_resumed(recipe(), tmp_path, moments)
     assert resumed.tokenizer.merges_.learnt_bias_ == whole.tokenizer.merges_.learnt_bias_
 
 
@@ -73,3 +71,16 @@ def test_settings() -> None:
     assert recipe("schedule.0.adapt=null").schedule[0].adapt is None
     with pytest.raises(ConfigError, match="no routing to adapt"):
         Recommender(small("rq-kmeans", steps=4).with_settings(["schedule.0.adapt=routing-adapters"])).fit(world())
+
+
+def test_new_codes_keep_how_histories_are_read() -> None:
+    """A reading of its own belongs to the ids, whichever codes they have."""
+
+    class Own(ItemByItem):
+        pass
+
+    tokenizer = Recommender(recipe()).fit(world()).fitted.tokenizer
+    tokenizer.ids_ = dataclasses.replace(tokenizer.ids, reading=Own())
+    table = ItemTable.from_training(world(), leave_one_out(world()).train)
+    tokenizer.tokenizer_.begin_adapting(2)
+    assert isinstance(tokenizer.adapt(table, most=1.0, gate_bias=0.0).ids.reading, Own)

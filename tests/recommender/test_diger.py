@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 from small_recipes import small, world
-from test_retokenise import same
-from worlds import EVERY_STEP, Killed, Killer, Watcher
+from test_retokenise import same, whole_and_resumed
+from worlds import Watcher
 
 from capsid.ids.trie import Trie
 from capsid.recipe import Recipe
@@ -46,12 +45,8 @@ def test_codebooks_that_do_not_move_leave_ids_and_generator_alone() -> None:
 
 
 def test_a_run_killed_anywhere_ends_the_same(tmp_path: Path) -> None:
-    whole = Recommender(recipe()).fit(world()).fitted
-    for words in ("generator with gumbel-codes: step 3", "new codes for", "generator: step 2"):
-        with pytest.raises(Killed):
-            Recommender(recipe()).fit(world(), work=tmp_path, run=EVERY_STEP, progress=Killer(words))
-    resumed = Recommender(recipe()).fit(world(), work=tmp_path, run=EVERY_STEP).fitted
-    assert same(resumed, whole)
+    moments = ("generator with gumbel-codes: step 3", "new codes for", "generator: step 2")
+    whole, resumed = whole_and_resumed(recipe(), tmp_path, moments)
     for name, array in whole.tokenizer.tokenizer_.state().items():
         np.testing.assert_array_equal(resumed.tokenizer.tokenizer_.state()[name], array)
 

@@ -8,6 +8,7 @@ such a run too survives being killed at any moment.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -145,6 +146,17 @@ def untimed(log: tuple[dict, ...]) -> list[dict]:
         curve = [{n: v for n, v in p.items() if n not in timed} for p in entry["curve"]]
         out.append({**{n: v for n, v in entry.items() if n not in timed}, "curve": curve})
     return out
+
+
+def whole_and_resumed(recipe: Recipe, work: Path, killed_at: Sequence[str]) -> tuple[Fitted, Fitted]:
+    """An unbroken fit, and one that was killed at each of these words and resumed; both must be the same."""
+    whole = Recommender(recipe).fit(world()).fitted
+    for words in killed_at:
+        with pytest.raises(Killed):
+            Recommender(recipe).fit(world(), work=work, run=EVERY_STEP, progress=Killer(words))
+    resumed = Recommender(recipe).fit(world(), work=work, run=EVERY_STEP).fitted
+    assert same(resumed, whole)
+    return whole, resumed
 
 
 def same(a: Fitted, b: Fitted) -> bool:

@@ -168,7 +168,8 @@ class ItemTokenizer:
         ids = self._settled(table, self._catalogue_codes(self.tokenizer_, table))
         if ids.layout.sizes != layout.sizes:
             raise ConfigError("re-tokenising changed the codebook sizes, so the generator's tokens lost their meaning")
-        old, self.ids_ = self.ids_.mixtures, dataclasses.replace(ids, layout=layout)
+        old, reading = self.ids_.mixtures, self.ids_.reading
+        self.ids_ = dataclasses.replace(ids, layout=layout, reading=reading)
         if old is not None:
             self.ids_ = self.ids_.with_mixtures(self._mixtures(table, old.strongest, old.sharpness))
         return self
