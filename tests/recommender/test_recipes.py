@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
+import capsid
 from capsid.config import difference, fingerprint
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
@@ -35,7 +38,16 @@ def test_names() -> None:
     with pytest.raises(ConfigError, match="no recipe 'sasrek'") as caught:
         get_recipe("sasrek")
     assert "'sasrec'" in (caught.value.hint or "")
+
+
+def test_every_kind_of_part_is_listed_under_a_name_of_its_own() -> None:
+    """One table holds all kinds, so a second part of the same name would hide the first."""
     assert all(getattr(cls, "kind", None) == kind for kind, cls in KINDS.items())
+    sources = Path(capsid.__file__).parent.rglob("*.py")
+    written = [
+        kind for source in sources for kind in re.findall(r'kind: ClassVar\[str\] = "(.+)"', source.read_text("utf-8"))
+    ]
+    assert sorted(written) == sorted(KINDS)
 
 
 @pytest.mark.parametrize(

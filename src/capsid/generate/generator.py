@@ -204,7 +204,7 @@ class SasRecGenerator(TransformerGenerator):
     Its blocks, and attention that sees the empty positions of a history that is shorter than it might be.
     """
 
-    kind: ClassVar[str] = "sasrec"
+    kind: ClassVar[str] = "sasrec-transformer"
 
     def _shape(self, layout: TokenLayout) -> NetworkShape:
         return replace(super()._shape(layout), block="sasrec", empty_positions=True)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from capsid.generate.dense_match import DenseMatch
-from capsid.generate.generator import MaskedGenerator, PopularityGenerator, TimelineGenerator, TransformerGenerator
+from capsid.generate.generator import (
+    MaskedGenerator,
+    PopularityGenerator,
+    SasRecGenerator,
+    TimelineGenerator,
+    TransformerGenerator,
+)
 from capsid.generate.gumbel_codes import GumbelCodes
 from capsid.generate.next_token import NextToken
 from capsid.generate.routing_adapters import RoutingAdapters
 
 GENERATORS: dict[str, type] = {
-    g.kind: g for g in (TransformerGenerator, TimelineGenerator, MaskedGenerator, PopularityGenerator)
+    g.kind: g for g in (TransformerGenerator, SasRecGenerator, TimelineGenerator, MaskedGenerator, PopularityGenerator)
 }
 TERMS: dict[str, type] = {t.kind: t for t in (NextToken, DenseMatch)}
 # Terms that learn beside the generator for a part of a phase.
