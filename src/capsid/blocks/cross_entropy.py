@@ -1,7 +1,7 @@
 """Cross-entropy of a linear layer in chunks of rows, with gradients computed in forward.
 
-The scores of a chunk become its gradient in place and are never stored. This needs less memory traffic than a softmax
-over all rows (as in fused linear cross-entropy kernels). The tests compare with torch's cross-entropy.
+A chunk's scores are overwritten in place and never stored. This needs less memory traffic than a softmax over all rows
+(as in fused linear cross-entropy kernels). The tests compare with torch's cross-entropy.
 """
 
 from __future__ import annotations
@@ -41,24 +41,31 @@ class _LinearCrossEntropy(torch.autograd.Function):
         chunk = max(1, min(rows, CHUNK_NUMBERS // vocabulary))
         grad_hidden, grad_weight = torch.empty_like(hidden_ND), torch.zeros_like(weight_VD)
         total, grad_value = torch.zeros((), dtype=torch.float64), torch.zeros_like(value)
+        weight_DV, scores = weight_VD.T.contiguous(), hidden_ND.new_empty(chunk, vocabulary)
         for start in range(0, rows, chunk):
-            h_CD, t_C = hidden_ND[start : start + chunk], targets_N[start : start + chunk, None]
-            scores_CV = h_CD @ weight_VD.T
+            h_CD, t_C1 = hidden_ND[start : start + chunk], targets_N[start : start + chunk, None]
+            scores_CV = torch.mm(h_CD, weight_DV, out=scores[: len(h_CD)])
             low, high = torch.searchsorted(rows_E, torch.tensor([start, start + len(h_CD)])).tolist()
             added = rows_E[low:high] - start, tokens_E[low:high]
             scores_CV[added] += value
-            scores_CV -= scores_CV.logsumexp(1, keepdim=True)
-            own = scores_CV.gather(1, t_C).sum(dtype=torch.float64)
-            total -= (1 - smoothing) * own
-            if smoothing:
-                total -= smoothing * scores_CV.sum(dtype=torch.float64) / vocabulary
-            grad_CV = scores_CV.exp_()
-            if smoothing:
-                grad_CV -= smoothing / vocabulary
-            grad_CV.scatter_add_(1, t_C, torch.full(t_C.shape, smoothing - 1.0))
-            grad_value += grad_CV[added].sum()
-            torch.mm(grad_CV, weight_VD, out=grad_hidden[start : start + chunk])
-            grad_weight.addmm_(grad_CV.T, h_CD)
+            own_C1, most_C1 = scores_CV.gather(1, t_C1), scores_CV.amax(1, keepdim=True)
+            mean_C1 = scores_CV.mean(1, keepdim=True) if smoothing else own_C1
+            # exp(score - largest) is the probability times the sum; the sum divides the narrow sides of both products.
+            odds_CV = scores_CV.sub_(most_C1).exp_()
+            sum_C1 = odds_CV.sum(1, keepdim=True)
+            log_sum_C1 = sum_C1.log() + most_C1
+            total += (log_sum_C1 - (1 - smoothing) * own_C1 - smoothing * mean_C1).sum(dtype=torch.float64)
+            torch.mm(odds_CV, weight_VD, out=grad_hidden[start : start + chunk]).div_(sum_C1)
+            grad_weight.addmm_(odds_CV.T, h_CD / sum_C1)
+            grad_value += (odds_CV[added] / sum_C1[added[0], 0]).sum()
+        # The gradient of a score is its probability minus its share of the target.
+        grad_hidden -= (1 - smoothing) * weight_VD[targets_N]
+        grad_weight.index_add_(0, targets_N, hidden_ND, alpha=smoothing - 1)
+        grad_value -= (1 - smoothing) * (targets_N[rows_E] == tokens_E).sum()
+        if smoothing:
+            grad_hidden -= smoothing * weight_VD.mean(0)
+            grad_weight -= smoothing / vocabulary * hidden_ND.sum(0)
+            grad_value -= smoothing / vocabulary * len(rows_E)
         ctx.save_for_backward(grad_hidden.div_(rows), grad_weight.div_(rows), grad_value.div_(rows))
         return (total / rows).to(hidden_ND.dtype)
 
