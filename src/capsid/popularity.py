@@ -31,6 +31,18 @@ def popularity_ranks(counts: np.ndarray, ids: Iterable[str] | None = None) -> np
     return ranks
 
 
+def most_popular(counts: np.ndarray, share: float, ids: Iterable[str] | None = None) -> np.ndarray:
+    """The fewest items that have this share of all interactions, in item order; all items if the share is 1.
+
+    Without any interaction all items are equally popular, so none is left out. Shape: (items,).
+    """
+    order = popularity_order(counts, ids)
+    if share >= 1 or not counts.sum():
+        return np.sort(order)
+    reached = np.cumsum(counts[order]) >= share * counts.sum()
+    return np.sort(order[: int(reached.argmax()) + 1])
+
+
 def popularity_tiers(counts: np.ndarray) -> np.ndarray:
     """The tier of every item, as an index into `TIERS`. Tiers have fixed sizes; ties are broken by item number."""
     order = popularity_order(counts)

@@ -31,6 +31,16 @@ DEGENERATE: dict[str, tuple[str, tuple[str, ...]]] = {
             "collisions=suffix",
         ),
     ),
+    "sa2crq": (
+        "tiger",
+        (
+            "tokenizer.head=1",
+            "tokenizer.extra=0",
+            "tokenizer.crowd=0",
+            "tokenizer.codebooks=256,256,256",
+            "collisions=suffix",
+        ),
+    ),
 }
 
 
@@ -56,6 +66,11 @@ def test_without_what_is_new_a_method_is_another(name: str) -> None:
             "tiger",
             {"tokenizer.codebooks", "tokenizer.assign", "tokenizer.training.batch_size", "collisions"},
         ),
+        (
+            "sa2crq",
+            "tiger",
+            {"tokenizer.codebooks", "tokenizer.head", "tokenizer.extra", "tokenizer.crowd", "collisions"},
+        ),
     ],
 )
 def test_neighbours_differ_in_what_the_papers_say(first: str, second: str, wanted: set[str]) -> None:
@@ -70,6 +85,15 @@ def test_lc_rec_without_balancing_has_the_bits_of_tiger() -> None:
     assert ours.fitted.tokenizer.ids == theirs.fitted.tokenizer.ids
     for name, array in theirs.fitted.tokenizer.tokenizer_.state().items():
         np.testing.assert_array_equal(ours.fitted.tokenizer.tokenizer_.state()[name], array)
+
+
+def test_sa2crq_of_one_stage_without_crowds_has_the_bits_of_tiger_with_buckets() -> None:
+    plain = small("sa2crq", steps=2).with_settings(["tokenizer.head=1", "tokenizer.extra=0", "tokenizer.crowd=0"])
+    tiger = small("tiger", steps=2).with_settings(["collisions=bucket"])
+    ours, theirs = (Recommender(recipe, seed=3).fit(world()) for recipe in (plain, tiger))
+    assert ours.fitted.tokenizer.ids == theirs.fitted.tokenizer.ids
+    wanted = theirs.fitted.generator.state()
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in ours.fitted.generator.state().items())
 
 
 def test_letter_without_its_terms_has_the_bits_of_lc_rec() -> None:

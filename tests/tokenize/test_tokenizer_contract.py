@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from capsid.tokenize.residual_kmeans import ResidualKMeans
 from capsid.train.options import Training
 from capsid.vocabulary import Vocabulary
 
-# Small settings of every kind; a new kind without an entry is tried with its defaults.
+# Small settings of every kind, and of variants of a kind; a new kind without an entry is tried with its defaults.
 SETTINGS: dict[str, dict[str, Any]] = {
     "residual-kmeans": {"codebooks": (6, 5, 4), "iterations": 8, "restarts": 1},
     "capsules": {
@@ -40,17 +41,33 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "latent": 9,
         "training": Training(steps=12, batch_size=16, ema=0.0, validate_every=6),
     },
+    "rq-vae, popular items first": {
+        "codebooks": (6, 5, 4),
+        "hidden": (16, 12),
+        "latent": 9,
+        "head": 0.5,
+        "extra": 0.5,
+        "crowd": 2,
+        "training": Training(steps=12, batch_size=16, ema=0.0, validate_every=6),
+    },
     "chained": {
         "fields": (Field(column="shape", least=1),),
         "inner": ResidualKMeans(codebooks=(6, 5, 4), iterations=8, restarts=1),
     },
     "frequency": {"codebook": 4},
 }
-FROM_VECTORS = [kind for kind in TOKENIZERS if kind not in ("atomic", "frequency")]
+CASES = list(dict.fromkeys([*TOKENIZERS, *SETTINGS]))
+FROM_VECTORS = [kind for kind in CASES if kind not in ("atomic", "frequency")]
+
+
+def class_of(case: str) -> type:
+    return TOKENIZERS[case.partition(",")[0]]
 
 
 def table(items: int = 60, seed: int = 0) -> ItemTable:
-    return make_table(np.random.default_rng(seed).normal(size=(items, 7)))
+    """Items with random vectors; the first ones are the most popular."""
+    plain = make_table(np.random.default_rng(seed).normal(size=(items, 7)))
+    return dataclasses.replace(plain, counts=np.arange(items)[::-1].copy())
 
 
 def part_of(whole: ItemTable, rows: list[int]) -> ItemTable:
@@ -58,10 +75,10 @@ def part_of(whole: ItemTable, rows: list[int]) -> ItemTable:
 
 
 def make(kind: str) -> Any:
-    return TOKENIZERS[kind](**SETTINGS.get(kind, {}))
+    return class_of(kind)(**SETTINGS.get(kind, {}))
 
 
-@pytest.fixture(params=TOKENIZERS)
+@pytest.fixture(params=CASES)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -202,12 +219,12 @@ ABILITIES: dict[type, set[str]] = {
 
 def able(ability: type) -> list[str]:
     """Kinds with an ability, whether we know of them or not."""
-    return [kind for kind, cls in TOKENIZERS.items() if issubclass(cls, ability)]
+    return [case for case in CASES if issubclass(class_of(case), ability)]
 
 
 def test_abilities_are_declared(kind: str) -> None:
     for ability, kinds in ABILITIES.items():
-        assert isinstance(make(kind), ability) == (kind in kinds), ability.__name__
+        assert isinstance(make(kind), ability) == (kind.partition(",")[0] in kinds), ability.__name__
 
 
 @pytest.mark.parametrize("kind", able(LastCosts))
@@ -274,5 +291,5 @@ def test_soft_weights_are_shares_and_their_strongest_is_the_code(kind: str) -> N
 
 def test_every_kind_is_named_as_it_is_listed() -> None:
     assert all(cls.kind == name for name, cls in TOKENIZERS.items())
-    assert set(SETTINGS) <= set(TOKENIZERS)
+    assert {class_of(case).kind for case in CASES} == set(TOKENIZERS)
     assert ResidualKMeans.kind in FROM_VECTORS

@@ -44,6 +44,13 @@ class ItemTable:
     def __len__(self) -> int:
         return len(self.items)
 
+    def take(self, rows: np.ndarray) -> ItemTable:
+        """Some of the items with their vectors, which are copied; without sequences, which name other items too."""
+        blocks = {name: np.asarray(block_ND[rows]) for name, block_ND in self.blocks.items()}
+        attributes = self.attributes[rows] if self.attributes.width else self.attributes
+        part = ItemTable.new_items(Vocabulary(self.items.ids(rows)), attributes, self.text_fields)
+        return replace(part, counts=self.counts[rows], blocks=blocks)
+
     def with_block(self, name: str, vectors_ND: np.ndarray) -> ItemTable:
         """A copy with one more block of vectors."""
         if len(vectors_ND) != len(self.items):

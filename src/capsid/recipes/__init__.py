@@ -22,6 +22,7 @@ from capsid.recipes.lc_rec import LC_REC
 from capsid.recipes.letter import LETTER
 from capsid.recipes.popularity import POPULARITY
 from capsid.recipes.rq_kmeans import RQ_KMEANS
+from capsid.recipes.sa2crq import SA2CRQ
 from capsid.recipes.sasrec import SASREC
 from capsid.recipes.tiger import TIGER
 from capsid.recipes.tiger_dense import TIGER_DENSE
@@ -43,6 +44,7 @@ RECIPES: dict[str, Recipe] = {
         LC_REC,
         LETTER,
         DIGER,
+        SA2CRQ,
         COBRA,
         UNIREC_COA,
         CAPSID,

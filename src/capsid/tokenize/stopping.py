@@ -145,6 +145,12 @@ def stop(confidence_ND: np.ndarray, residual_ND: np.ndarray, shared_ND: np.ndarr
     return Stops(lengths_N, np.where(stopped_N, causes_N, CAP))
 
 
+def sparse_lengths(codes_ND: np.ndarray, shared: SharedPrefixes, shortest: int) -> np.ndarray:
+    """`stop` without confidences and residuals: ids end at the first prefix that few enough share. Shape: (items,)."""
+    sure_ND = np.ones(codes_ND.shape)
+    return stop(sure_ND, sure_ND, shared.mask(codes_ND), StopRules(confidence=1.0, shortest=shortest)).lengths
+
+
 def may_end(
     confidence_N: np.ndarray, residual_N: np.ndarray, shared_N: np.ndarray, depth: int, rules: StopRules
 ) -> np.ndarray:

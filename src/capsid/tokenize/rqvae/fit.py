@@ -21,6 +21,7 @@ from capsid.rng import child_seed
 from capsid.running import CheckpointFile
 from capsid.tokenize.balanced import balanced_kmeans
 from capsid.tokenize.rqvae.bound_terms import BoundCodeTerm, CodeStep
+from capsid.tokenize.rqvae.id_lengths import IdLengths
 from capsid.tokenize.rqvae.network import RQVAENetwork, nearest, quantized_blocks
 from capsid.tokenize.rqvae.settings import RQVAESettings
 from capsid.tokenize.training import VectorTraining, draw_sample, unused_codes, weight_source, worst_first
@@ -64,7 +65,7 @@ class Look:
 def fit_rqvae(
     settings: RQVAESettings, table: ItemTable, *, seed: int, checkpoint: CheckpointFile | None, progress: Progress
 ) -> RQVAENetwork:
-    """Initialise the codebooks from data, then train the whole network."""
+    """Initialise the codebooks from data, then train the whole network on all items of the table."""
     vectors_NI = table.vectors(settings.block)
     sample_NI = draw_sample(vectors_NI, settings.sample, seed, NAME)
     # Duplicates would make equal centres, and rounding would decide the ties.
@@ -76,12 +77,18 @@ def fit_rqvae(
     network.reset(weight_source(seed, NAME))
     network.measure(torch.from_numpy(sample_NI))
     start_books(network, torch.from_numpy(different_NI), seed, bounded=settings.start == "bounded")
-    # A term without weight is left out, so that it changes neither bits nor time.
-    terms = [(t.weight, t.bind(table, sizes, settings.latent)) for t in settings.terms if t.weight]
-    job = RQVAETraining(settings.training, network, vectors_NI, sample_NI, progress, settings, terms)
+    job = RQVAETraining(settings.training, network, vectors_NI, sample_NI, progress, settings)
+    job.terms = bound_terms(settings, table, sizes)
+    if settings.crowd:
+        job.lengths = IdLengths(vectors_NI, settings.crowd)
     job.run(seed=seed, checkpoint=checkpoint)
     job.tell("rq-vae done")
     return network
+
+
+def bound_terms(settings: RQVAESettings, table: ItemTable, sizes: tuple[int, ...]) -> list[tuple[float, BoundCodeTerm]]:
+    """The terms with their weights. One without weight is left out, so that it changes neither bits nor time."""
+    return [(t.weight, t.bind(table, sizes, settings.latent)) for t in settings.terms if t.weight]
 
 
 @torch.no_grad()
@@ -112,29 +119,38 @@ def start_books(network: RQVAENetwork, x_NI: torch.Tensor, seed: int, *, bounded
 
 @dataclass(eq=False)
 class RQVAETraining(VectorTraining):
-    """Trains the RQ-VAE and revives codes that no item uses."""
+    """Trains the RQ-VAE and revives codes that no item uses.
+
+    `lengths` cuts the loss where ids end. The first `frozen[d]` codes of a depth are not revived.
+    """
 
     name: ClassVar[str] = NAME
     most_answers: ClassVar[int | None] = 20
     network: RQVAENetwork
     settings: RQVAESettings
     terms: Sequence[tuple[float, BoundCodeTerm]] = ()
+    lengths: IdLengths | None = None
+    frozen: Sequence[int] = ()
 
     @property
     def learner(self) -> torch.nn.Module:
-        """The network, and the loss terms if there are any."""
-        return torch.nn.ModuleList([self.network, *(term for _, term in self.terms)]) if self.terms else self.network
+        """The network, and the loss terms and the lengths of ids if there are any."""
+        beside = [term for _, term in self.terms] + ([] if self.lengths is None else [self.lengths])
+        return torch.nn.ModuleList([self.network, *beside]) if beside else self.network
 
     def begin_epoch(self) -> None:
-        """Update the terms from the current codebooks."""
+        """Update the terms from the current codebooks, and the lengths of ids from the current codes."""
         for _, term in self.terms:
             term.begin(list(self.network.books))
+        if self.lengths is not None:
+            self.lengths.begin(self.network)
 
     def loss(self, x_BI: torch.Tensor, rows_B: np.ndarray, share: float) -> torch.Tensor:
         """Reconstruction, commitment and the terms, with constant weights."""
         entered_BI = self.network.enter(x_BI)
         found = self.network.quantize(self.network.encoder(entered_BI), self.settings.assign)
-        total = self.network.loss_of(entered_BI, found, self.settings.commitment)
+        length_B = None if self.lengths is None else self.lengths.of(rows_B)
+        total = self.network.loss_of(entered_BI, found, self.settings.commitment, length_B)
         for weight, term in self.terms:
             total = total + weight * term.loss(CodeStep(rows_B, found, list(self.network.books)))
         return total
@@ -154,6 +170,8 @@ class RQVAETraining(VectorTraining):
         floor = EXPLAINED * float(np.linalg.norm(seen.residuals_LND[0], axis=1).mean())
         revived = []
         unused = unused_codes(seen.codes_NL, [len(book_KD) for book_KD in self.network.books])
+        if self.frozen:
+            unused = [dead[dead >= first] for dead, first in zip(unused, self.frozen)]
         for depth, (book_KD, dead) in enumerate(zip(self.network.books, unused)):
             error_N = np.linalg.norm(seen.residuals_LND[depth + 1], axis=1)
             worst = worst_first(error_N)

@@ -7,7 +7,7 @@ alone and in a batch. Knows nothing of items, training or the initialisation of 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,11 @@ class Quantized:
     def through_BD(self) -> Tensor:
         """Sums of the centres; their straight-through gradient reaches the encoder as if they were the latents."""
         return self.residuals_LBD[0] - self.residuals_LBD[-1].detach()
+
+    def cut_BD(self, length_B: Tensor) -> Tensor:
+        """`through_BD` of the first `length_B` depths alone."""
+        after_BD = torch.stack(self.residuals_LBD)[length_B, torch.arange(len(length_B))]
+        return self.residuals_LBD[0] - after_BD.detach()
 
 
 class RQVAENetwork(nn.Module):
@@ -100,14 +105,37 @@ class RQVAENetwork(nn.Module):
         entered_BI = self.enter(x_BI)
         return self.loss_of(entered_BI, self.quantize(self.encoder(entered_BI)), commitment)
 
-    def loss_of(self, x_BI: Tensor, found: Quantized, commitment: float) -> Tensor:
+    def loss_of(self, x_BI: Tensor, found: Quantized, commitment: float, length_B: Tensor | None = None) -> Tensor:
         """Mean squared reconstruction, codebook and commitment loss (TIGER, section 3.1, after van den Oord et al.
-        2017, arXiv 1711.00937, Eq. 3) of standardised vectors."""
+        2017, arXiv 1711.00937, Eq. 3) of standardised vectors. With lengths, depths beyond an id's end count nothing.
+        """
+        if length_B is not None:
+            return self._cut_loss(x_BI, found, commitment, length_B)
         total: Tensor = F.mse_loss(self.decoder(found.through_BD), x_BI)
         for centre_BD, left_BD in zip(found.chosen_LBD, found.residuals_LBD):
             total = total + F.mse_loss(centre_BD, left_BD.detach())
             total = total + commitment * F.mse_loss(left_BD, centre_BD.detach())
         return total
+
+    def _cut_loss(self, x_BI: Tensor, found: Quantized, commitment: float, length_B: Tensor) -> Tensor:
+        total: Tensor = F.mse_loss(self.decoder(found.cut_BD(length_B)), x_BI)
+        for depth, (centre_BD, left_BD) in enumerate(zip(found.chosen_LBD, found.residuals_LBD)):
+            there_B1 = (depth < length_B)[:, None]
+            total = total + (there_B1 * (centre_BD - left_BD.detach()).square()).mean()
+            total = total + commitment * (there_B1 * (left_BD - centre_BD.detach()).square()).mean()
+        return total
+
+    @torch.no_grad()
+    def grown(self, extra: Sequence[int]) -> RQVAENetwork:
+        """A copy with `extra[d]` more codes, all zeros, at the end of each codebook."""
+        widths = [layer.out_features for layer in self.encoder if isinstance(layer, nn.Linear)]
+        sizes = [len(book_KD) + more for book_KD, more in zip(self.books, extra)]
+        network = RQVAENetwork(self.inputs, widths[:-1], widths[-1], sizes)
+        state = self.state_dict()
+        for depth, more in enumerate(extra):
+            state[f"books.{depth}"] = F.pad(state[f"books.{depth}"], (0, 0, 0, more))
+        network.load_state_dict(state)
+        return network
 
     def leave(self, total_BD: Tensor) -> Tensor:
         """Decode sums of centres to input vectors."""
@@ -165,15 +193,23 @@ def balanced_codes(network: RQVAENetwork, latents_ND: np.ndarray, assign: Sinkho
     return Ragged.from_dense(found.codes_BL.to(torch.int32).numpy())
 
 
-def last_distances(network: RQVAENetwork, vectors_NI: np.ndarray) -> np.ndarray:
-    """Squared distances from the latent's residual before the last depth to the last codebook. Shape: (items, K)."""
-    book_KD = network.books[-1]
-    parts = [np.zeros((0, len(book_KD)), dtype=np.float32)]
-    for _, found in quantized_blocks(network, vectors_NI):
-        left_BD = found.residuals_LBD[-2]
-        with torch.inference_mode():
-            parts.append((left_BD.square().sum(1, keepdim=True) + _distances(left_BD, book_KD)).numpy())
-    return np.concatenate(parts)
+def last_distances(
+    network: RQVAENetwork, vectors_NI: np.ndarray, lengths: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Squared distances from the latent's residual before an id's last depth to the codebook of that depth.
+
+    `lengths` gives the lengths of ids from their codes. Columns beyond a depth's codebook are zeros. Shape: (items, K).
+    """
+    out_NK = np.zeros((len(vectors_NI), max(map(len, network.books))), dtype=np.float32)
+    for block, (_, found) in enumerate(quantized_blocks(network, vectors_NI)):
+        last_B = lengths(found.codes_BL.numpy()) - 1
+        for depth in np.unique(last_B):
+            rows_R = np.flatnonzero(last_B == depth)
+            left_RD, book_KD = found.residuals_LBD[depth][torch.from_numpy(rows_R)], network.books[depth]
+            with torch.inference_mode():
+                costs_RK = left_RD.square().sum(1, keepdim=True) + _distances(left_RD, book_KD)
+            out_NK[block * BLOCK + rows_R, : len(book_KD)] = costs_RK.numpy()
+    return out_NK
 
 
 def decode(network: RQVAENetwork, codes: Ragged) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""Settings of the RQ-VAE tokenizer (TIGER, Rajput et al. 2023, arXiv 2305.05065, section 3.1). No network, no torch."""
+"""Settings of the RQ-VAE tokenizer (TIGER, Rajput et al. 2023, arXiv 2305.05065, section 3.1), of its terms, and of
+training in two stages with ids of varying length (SA2CRQ, Wang et al. 2026, arXiv 2602.23978). No network, no torch."""
 
 from __future__ import annotations
 
@@ -9,6 +10,9 @@ from capsid.settings import check_settings, setting
 from capsid.tokenize.rqvae.assign import Sinkhorn
 from capsid.tokenize.rqvae.terms import CodeTerm
 from capsid.train.options import Training
+
+# The first codes of an id whatever shares them (SA2CRQ: the rule begins after two levels).
+SHORTEST = 2
 
 
 def rqvae_training() -> Training:
@@ -48,6 +52,20 @@ class RQVAESettings:
         "k-means", "Initialisation of the codebooks: k-means of the latents, or k-means with clusters of bounded size."
     )
     revive: bool = setting(True, "Whether codes that no item uses are re-seeded between epochs.")
+    head: float = setting(
+        1.0,
+        "Share of the training interactions whose items, the most popular ones, train first; 1: all items at once.",
+        above=0,
+        most=1,
+    )
+    extra: float = setting(
+        0.0, "New codes for the other items, as a share of each codebook; the popular items' codes are frozen.", least=0
+    )
+    crowd: int = setting(
+        0,
+        "Ids end after two or more codes, where at most this many popular items share the prefix; 0: never earlier.",
+        least=0,
+    )
     training: Training = setting(factory=rqvae_training, about="How encoder, codebooks and decoder train.")
     sample: int = setting(65_536, "Largest number of items used for initialisation and validation.", least=1)
     block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))

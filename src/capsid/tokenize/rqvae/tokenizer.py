@@ -1,7 +1,7 @@
 """The RQ-VAE tokenizer of TIGER (Rajput et al. 2023, arXiv 2305.05065, section 3.1): item vectors to L codes each.
 
-The collision policy, not the tokenizer, adds a suffix to colliding items. The network and torch are imported on
-demand.
+The collision policy, not the tokenizer, adds a suffix to colliding items. With `crowd` ids have varying lengths; the
+prefixes that are shared too often are counted once, at fit. The network and torch are imported on demand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
-from capsid.tokenize.rqvae.settings import RQVAESettings
+from capsid.tokenize.rqvae.settings import SHORTEST, RQVAESettings
+from capsid.tokenize.stopping import SharedPrefixes, sparse_lengths
 
 if TYPE_CHECKING:
     from capsid.tokenize.rqvae.network import RQVAENetwork
@@ -38,20 +39,22 @@ class RQVAE(RQVAESettings):
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> RQVAE:
         """Train on the table's vectors, which may be a mapped file larger than memory."""
-        from capsid.tokenize.rqvae.fit import fit_rqvae
+        from capsid.tokenize.rqvae.stages import fit_stages
 
         require_items(table)
         check_vectors(table.vectors(self.block), table.items)
-        self.network_: RQVAENetwork = fit_rqvae(self, table, seed=seed, checkpoint=checkpoint, progress=progress)
+        fitted = fit_stages(self, table, seed=seed, checkpoint=checkpoint, progress=progress)
+        self.network_: RQVAENetwork = fitted.network
+        self.shared_prefixes_: SharedPrefixes = fitted.shared
         return self
 
     def encode(self, table: ItemTable) -> Ragged:
-        """Nearest code of the latent, then of its residual, depth by depth."""
+        """Nearest code of the latent, then of its residual, depth by depth, until the id ends."""
         from capsid.tokenize.rqvae.network import encode
 
         network, vectors = self._fitted(), table.vectors(self.block)
         check_vectors(vectors, table.items, dim=network.inputs)
-        return encode(network, vectors)
+        return self._cut(encode(network, vectors))
 
     def assign_catalogue(self, table: ItemTable) -> Ragged:
         """Balanced codes over the whole catalogue if the settings ask for them, nearest codes otherwise."""
@@ -59,7 +62,7 @@ class RQVAE(RQVAESettings):
 
         if self.assign is None or not self.assign.catalogue:
             return self.encode(table)
-        return balanced_codes(self._fitted(), self.latents(table.vectors(self.block)), self.assign)
+        return self._cut(balanced_codes(self._fitted(), self.latents(table.vectors(self.block)), self.assign))
 
     def latents(self, vectors_NI: np.ndarray) -> np.ndarray:
         """The encoder's latents of the items' vectors."""
@@ -73,11 +76,11 @@ class RQVAE(RQVAESettings):
         return replace(self).load_state(state)
 
     def last_costs(self, table: ItemTable) -> Costs:
-        """Squared distances, in latent space, from the residuals of the earlier depths to the last codebook."""
+        """Squared distances, in latent space, from the residuals of the earlier depths to an id's last codebook."""
         from capsid.tokenize.rqvae.network import last_distances
 
         network, vectors = self._fitted(), table.vectors(self.block)
-        return lambda rows: last_distances(network, np.asarray(vectors[rows]))
+        return lambda rows: last_distances(network, np.asarray(vectors[rows]), self._lengths)
 
     def decode(self, codes: Ragged) -> np.ndarray:
         """The decoded sum of the codes' centres."""
@@ -90,15 +93,33 @@ class RQVAE(RQVAESettings):
         return tuple(book.detach().numpy() for book in self._fitted().books)
 
     def state(self) -> dict[str, np.ndarray]:
-        """The network's arrays."""
-        return {name: tensor.numpy() for name, tensor in self._fitted().state_dict().items()}
+        """The network's arrays, and with `crowd` the prefixes that are shared too often."""
+        arrays = {name: tensor.numpy() for name, tensor in self._fitted().state_dict().items()}
+        shared = {f"shared/{d}": keys for d, keys in enumerate(self.shared_prefixes_.keys)} if self.crowd else {}
+        return {**arrays, **shared}
 
     def load_state(self, state: dict[str, np.ndarray]) -> RQVAE:
         """Restore the saved arrays."""
         from capsid.tokenize.rqvae.network import load_network
 
-        self.network_ = load_network(self.hidden, self.latent, state)
+        network = {name: array for name, array in state.items() if not name.startswith("shared/")}
+        self.network_ = load_network(self.hidden, self.latent, network)
+        self.shared_prefixes_ = SharedPrefixes.none(self.sizes)
+        if self.crowd:
+            keys = tuple(state[f"shared/{d}"] for d in range(len(self.sizes)))
+            self.shared_prefixes_ = SharedPrefixes(self.sizes, keys)
         return self
+
+    def _lengths(self, codes_NL: np.ndarray) -> np.ndarray:
+        """Where ids with these codes end. Shape: (items,)."""
+        if not self.crowd:
+            return np.full(len(codes_NL), codes_NL.shape[1])
+        return sparse_lengths(codes_NL, self.shared_prefixes_, SHORTEST)
+
+    def _cut(self, codes: Ragged) -> Ragged:
+        if not self.crowd or not len(codes):
+            return codes
+        return Ragged.from_dense(codes.dense(), self._lengths(codes.dense()))
 
     def _fitted(self) -> RQVAENetwork:
         if not hasattr(self, "network_"):
