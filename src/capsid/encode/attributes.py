@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import polars as pl
-import scipy.sparse as sp
 
 from capsid.config import fingerprint
 from capsid.data.item_table import ItemTable
@@ -23,6 +22,9 @@ from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 # A column of strings counts as an attribute if its values repeat; titles and descriptions rarely repeat.
 DISTINCT_SHARE = 0.5
@@ -99,6 +101,8 @@ class AttributeEncoder:
 
     def _weighted(self, table: ItemTable) -> sp.csr_matrix:
         """Multi-hot times idf, rows of norm one or zero. Shape: (items, values)."""
+        import scipy.sparse as sp
+
         values, idf_V = fitted(self.values_, self), fitted(self.idf_, self)
         known = Ragged.from_rows(
             (sorted({values[f] for f in features if f in values}) for features in _features(table, self.columns_)),

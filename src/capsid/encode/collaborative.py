@@ -6,10 +6,9 @@ Reads only the table's training sequences. Items without training co-occurrence,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
-import scipy.sparse as sp
 
 from capsid.config import fingerprint
 from capsid.data.item_table import ItemTable
@@ -20,6 +19,9 @@ from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.settings import setting
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 
 @dataclass(kw_only=True)
@@ -72,6 +74,8 @@ class CollaborativeEncoder(RemembersVectors):
 
 def cooccurrence(sequences: Ragged, items: int, *, window: int, decay: str = "harmonic") -> sp.csr_matrix:
     """Counts of two different items at most `window` apart, weighted by distance. Shape: (items, items)."""
+    import scipy.sparse as sp
+
     row_of = sequences.row_numbers
     total = sp.csr_matrix((items, items), dtype=np.float64)
     for distance in range(1, window + 1):
@@ -88,6 +92,8 @@ def positive_pmi(counts_NN: sp.csr_matrix, *, smoothing: float = 0.75, shift: fl
 
     Context smoothing and shift: Levy, Goldberg and Dagan 2015, equations 3 and 2; the shift is their k.
     """
+    import scipy.sparse as sp
+
     total = counts_NN.sum()
     rows_N = np.asarray(counts_NN.sum(axis=1)).ravel() / total
     contexts_N = np.asarray(counts_NN.sum(axis=0)).ravel()

@@ -9,10 +9,9 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
-import scipy.sparse as sp
 
 from capsid.config import fingerprint
 from capsid.data.item_table import ItemTable
@@ -23,6 +22,9 @@ from capsid.progress import Progress, silent
 from capsid.rng import numpy_rng
 from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 _WORD = re.compile(r"\w+")
 
@@ -89,6 +91,8 @@ class HashingEncoder:
 
     def _count(self, texts: list[str]) -> sp.csr_matrix:
         """How often each bucket occurs in each text. Shape: (items, buckets)."""
+        import scipy.sparse as sp
+
         of_word: dict[str, list[int]] = {}
         indices: list[int] = []
         ends = [0]

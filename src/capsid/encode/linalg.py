@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import scipy.sparse as sp
 
 from capsid.rng import numpy_rng
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 DENSE_BELOW = 384
 OVERSAMPLING = 32

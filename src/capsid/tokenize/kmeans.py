@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import faiss
 import numpy as np
 
 from capsid.rng import child_seed
@@ -12,6 +11,8 @@ from capsid.rng import child_seed
 
 def kmeans(vectors_ND: np.ndarray, k: int, iterations: int, restarts: int, seed: int) -> np.ndarray:
     """The centres of the best of several runs of faiss' k-means. Shape: (k, d)."""
+    import faiss
+
     means = faiss.Kmeans(
         vectors_ND.shape[1],
         k,

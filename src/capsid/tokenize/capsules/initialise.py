@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import faiss
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -170,6 +169,8 @@ def _spherical_kmeans(vectors_NC: np.ndarray, k: int, seed: int) -> np.ndarray:
             size=(k, vectors_NC.shape[1])
         )
     else:
+        import faiss
+
         means = faiss.Kmeans(
             vectors_NC.shape[1],
             k,

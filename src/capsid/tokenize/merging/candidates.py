@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from capsid.ids.layout import TokenLayout
 from capsid.ragged import Ragged
@@ -94,6 +93,8 @@ def item_profiles(tokens: Ragged, vocabulary: int, vectors_ND: np.ndarray) -> np
 
     Vectors are read in blocks, so that a memory-mapped file may be larger than memory. Shape: (vocabulary, d).
     """
+    from scipy.sparse import csr_matrix
+
     sums_VD = np.zeros((vocabulary, vectors_ND.shape[1]), dtype=np.float64)
     for start in range(0, len(tokens), BLOCK):
         part = tokens.take(np.arange(start, min(start + BLOCK, len(tokens))))

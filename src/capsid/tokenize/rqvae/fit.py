@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import faiss
 import numpy as np
 import torch
 
@@ -98,6 +97,8 @@ def start_books(network: RQVAENetwork, x_NI: torch.Tensor, seed: int, *, bounded
     `bounded` clusters hold at least half of the mean size (but at most 50) and at most four times that (LETTER's
     release).
     """
+    import faiss
+
     left_ND = network.encoder(network.enter(x_NI))
     for depth, book_KD in enumerate(network.books):
         means = faiss.Kmeans(
