@@ -27,7 +27,7 @@ $(BIN)/python -m pip install --no-input -c constraints.txt $(1) 2>&1 | tee -a $(
 	|| { echo "installation failed; the end of $(LOG):" >&2; tail -n 15 $(LOG) >&2; exit 1; }
 endef
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test browser lint bench clean
 
 help:  ## list the targets
 	@echo "usage: make TARGET [PYTHON=python3.11] [VENV=.venv]"
@@ -39,9 +39,17 @@ setup: $(STAMP)  ## make the virtual environment and install everything into it,
 demo: $(STAMP)  ## the whole way on the built-in films: ids, training, metrics, recommendations with titles
 	@$(BIN)/capsid demo
 
-test: lint  ## lint, types and all tests
+test: lint browser  ## lint, types and all tests
 	@echo "pytest"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+browser:  ## install chromium for the tests of the explorer page, if it is missing (Debian and Ubuntu, as root)
+	@command -v chromium chromium-browser google-chrome >/dev/null || { \
+		root=""; [ "$$(id -u)" = 0 ] || root="sudo -n"; \
+		echo "installing chromium for the tests of the explorer page"; \
+		{ $$root apt-get update && $$root apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 \
+			|| echo "chromium could not be installed (no root, no network or no apt): its tests will be skipped"; \
+	}
 
 lint: $(STAMP)  ## ruff (rules and format) and mypy
 	@echo "ruff check"; $(BIN)/ruff check .

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,25 +37,38 @@ _PLAIN = (
 STOP_WORDS = frozenset(_PLAIN.split())
 
 
+def words_of(title: str) -> frozenset[str]:
+    """The words of a title that may say something about an item."""
+    return frozenset(WORD.findall(title.lower())) - STOP_WORDS
+
+
+def informative(
+    chosen: Sequence[frozenset[str]], titles_with: Mapping[str, int], titles: int, count: int
+) -> tuple[str, ...]:
+    """Words that the chosen titles share more than by chance, most informative first.
+
+    `titles_with` says in how many of all `titles` a word occurs. The score is titles * log(lift): how over-represented
+    the word is, weighted by how many titles have it.
+    """
+    scores = {}
+    for word, n in Counter(word for words in chosen for word in words).items():
+        lift = n * titles / (len(chosen) * titles_with[word]) if titles_with.get(word) else 0.0
+        if n >= TITLES and lift >= LIFT:
+            scores[word] = n * math.log(lift)
+    return tuple(sorted(scores, key=lambda word: (-scores[word], word))[:count])
+
+
 class TitleWords:
     """Words of every title, and in how many titles each occurs."""
 
     def __init__(self, titles: Iterable[str]) -> None:
-        self.of_title = [frozenset(WORD.findall(title.lower())) - STOP_WORDS for title in titles]
+        self.of_title = [words_of(title) for title in titles]
         self.titles_with = Counter(word for words in self.of_title for word in words)
 
     def shared(self, rows: Iterable[int], count: int = WORDS) -> tuple[str, ...]:
-        """Words that these titles share more than by chance, most informative first.
-
-        The score is titles * log(lift): how over-represented the word is, weighted by how many titles have it.
-        """
+        """Words that these titles share more than by chance, most informative first."""
         chosen = [self.of_title[row] for row in rows if row < len(self.of_title)]
-        scores = {}
-        for word, n in Counter(word for words in chosen for word in words).items():
-            lift = n * len(self.of_title) / (len(chosen) * self.titles_with[word])
-            if n >= TITLES and lift >= LIFT:
-                scores[word] = n * math.log(lift)
-        return tuple(sorted(scores, key=lambda word: (-scores[word], word))[:count])
+        return informative(chosen, self.titles_with, len(self.of_title), count)
 
 
 @dataclass(frozen=True)

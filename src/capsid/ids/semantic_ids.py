@@ -123,10 +123,7 @@ class SemanticIds:
     @cached_property
     def prefix_free(self) -> Ragged:
         """Tokens, with an end token where the id is a proper prefix of another: no row is a prefix of another."""
-        open_rows = proper_prefixes(self.tokens)
-        if not open_rows.any():
-            return self.tokens
-        return self.tokens.push(END, open_rows)
+        return prefix_free(self.tokens)
 
     def read(self, histories: Ragged, *, last: int, rng: np.random.Generator | None = None) -> TokenBatch:
         """Network input for the last `last` items of every history (rows of item numbers)."""
@@ -299,6 +296,12 @@ def _if_other(before: Ragged, after: Ragged) -> Ragged | None:
     if not np.array_equal(before.offsets, after.offsets):
         raise DataError("a collision policy changed the length of an id", hint="it may only change last codes")
     return None if before == after else before
+
+
+def prefix_free(tokens: Ragged) -> Ragged:
+    """Rows of tokens, with an end token where a row is a proper prefix of another."""
+    open_rows = proper_prefixes(tokens)
+    return tokens.push(END, open_rows) if open_rows.any() else tokens
 
 
 def churn(old: SemanticIds, new: SemanticIds) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,6 +65,11 @@ class OpenTokenizer:
         tokenizer, vectors = self.tokenizer.tokenizer_, self.tokenizer.vectors_
         return (tokenizer, vectors) if isinstance(tokenizer, Routing) and vectors is not None else None
 
+    @cached_property
+    def words(self) -> TitleWords:
+        """Words of all titles; counted once."""
+        return TitleWords(self.titles)
+
     def lines(self, items: Iterable[str]) -> list[IdLine]:
         """Items as `export` writes them."""
         ids = self.tokenizer.ids
@@ -116,7 +122,7 @@ class OpenTokenizer:
             tokenizer.trace_vectors(vectors, strongest=2), ids.codes.lengths, depth=depth - 1, count=count
         )
         wanted = [(depth - 1, code) for facet in found for code in facet.codes]
-        known = capsules(tokenizer, vectors, ids.codes, TitleWords(self.titles), wanted)
+        known = capsules(tokenizer, vectors, ids.codes, self.words, wanted)
         items = [
             FacetItem(
                 item=ids.items[facet.row],
@@ -154,7 +160,7 @@ class OpenTokenizer:
         length = len(ids.codes[row])
         strongest = [list(zip(seen.strongest[0, d].tolist(), seen.strongest_weight[0, d])) for d in range(length)]
         wanted = [(d, code) for d, pairs in enumerate(strongest) for code, _ in pairs]
-        known = capsules(tokenizer, vectors_NI, ids.codes, TitleWords(self.titles), wanted, without=row)
+        known = capsules(tokenizer, vectors_NI, ids.codes, self.words, wanted, without=row)
         depths = tuple(
             RoutedDepth(
                 depth=d + 1,

@@ -37,6 +37,8 @@ _HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
+    # Asked for again each time, so that a new version of the package is seen at once; unchanged files are a 304.
+    "cache-control": "no-cache",
 }
 
 

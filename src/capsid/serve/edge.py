@@ -34,7 +34,8 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 # Read-only routes that use POST, because a history does not fit into a URL.
 _QUESTIONS = frozenset({"/v1/recommend", "/v1/recommend/batch", "/v1/explain", "/v1/compare"})
-_OPEN = ("/health/",)
+# The page itself holds no data; it asks for the key and sends it with its requests.
+_OPEN = ("/health/", "/page/")
 # Without a key, only these host names are served, so that a foreign page cannot reach the service by DNS rebinding.
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 VERSION, REQUEST = "capsid.version", "capsid.request"
@@ -49,7 +50,7 @@ class Keys:
 
     def check(self, method: str, path: str, given: str) -> None:
         """Refuse a request without the right key. Keys are compared in constant time."""
-        if path.startswith(_OPEN) or not (self.api or self.admin) or _same(given, self.admin):
+        if path == "/" or path.startswith(_OPEN) or not (self.api or self.admin) or _same(given, self.admin):
             return
         known = _same(given, self.api)
         if method in _WRITES and path not in _QUESTIONS:
@@ -174,7 +175,7 @@ class Gate:
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
         path, method = scope["path"], scope["method"]
-        health = path.startswith(_OPEN)
+        health = path.startswith("/health/")
         if self._draining() and not health:
             raise Refused(503, "draining", "the service is stopping", headers={"retry-after": "1"})
         if not (self._keys.api or self._keys.admin):

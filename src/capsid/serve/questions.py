@@ -1,11 +1,10 @@
-"""Queries of a snapshot that need no search: an item, items by words, a part of the id tree.
+"""Queries of a snapshot: an item, items by words, a test history, an explained search, what is served.
 
 Plain functions of a snapshot that return plain values; the routes only pass them on.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,13 @@ import numpy as np
 import capsid
 from capsid.answering import Query
 from capsid.errors import DataError
-from capsid.explaining.search import explain, node_of
-from capsid.ids.trie import Trie
-from capsid.ragged import Ragged
+from capsid.explaining.search import explain
 from capsid.serve.errors import Refused
 from capsid.serve.snapshot import Snapshot
+from capsid.serve.tree import node_at
 
-EXAMPLES = 3
-# A prefix may hold millions of items: its examples are the most popular of the first ones, up to this number.
-LOOKED_AT = 2_000
+# Items of a test history that are listed, the latest.
+MOST_SHOWN = 50
 
 
 def found(snapshot: Snapshot, number: int) -> dict[str, Any]:
@@ -59,58 +56,45 @@ def _says_something(value: Any) -> bool:
 
 
 def search_items(snapshot: Snapshot, text: str, limit: int, offset: int) -> dict[str, Any]:
-    """Items whose id is the text or whose title has all of its words; best: the id, then titles that begin with it."""
-    catalogue = snapshot.recommender.catalogue_
-    words = text.lower().split()
-    start = text.lower().strip()
-    matches = [
-        (name != text, not title.lower().startswith(start), -int(count), number)
-        for number, (name, title, count) in enumerate(zip(catalogue.items, catalogue.titles, catalogue.counts))
-        if name == text or all(word in title.lower() for word in words)
-    ]
-    best = heapq.nsmallest(offset + limit, matches)[offset:]
-    return {"items": [found(snapshot, number) for *_, number in best], "total": len(matches)}
+    """Items whose id is the text or whose title has all of its words; best: the id, then titles that begin with it.
+
+    Among equals the popular ones come first, then the order of the catalogue.
+    """
+    catalogue, titles = snapshot.recommender.catalogue_, snapshot.lowered
+    matches = np.ones(len(titles), dtype=bool)
+    for word in text.lower().split():
+        matches &= titles.str.contains(word, literal=True).to_numpy()
+    exact = catalogue.items.number(text) if text in catalogue.items else -1
+    if exact >= 0:
+        matches[exact] = True
+    rows = np.flatnonzero(matches)
+    begins = titles.gather(rows).str.starts_with(text.lower().strip()).to_numpy()
+    # One number per row, the smallest first: begins with the text, then popularity, then place.
+    counts = catalogue.counts[rows].astype(np.int64)
+    keys = (~begins * (1 + counts.max(initial=0)) - counts) * max(len(titles), 1) + rows
+    keys[rows == exact] = np.iinfo(np.int64).min
+    best = rows[_smallest(keys, offset + limit)][offset:]
+    return {"items": [found(snapshot, int(row)) for row in best], "total": len(rows)}
 
 
-def tree(snapshot: Snapshot, prefix: list[int], limit: int) -> dict[str, Any]:
-    """A prefix of ids and its largest children; never the whole tree."""
-    fitted = snapshot.recommender.fitted
-    trie, layout = fitted.trie, fitted.tokenizer.ids.layout
-    node = node_at(trie, prefix)
-    children = trie.children(np.array([node])).node
-    sizes = trie.high[children].astype(np.int64) - trie.low[children]
-    largest = children[np.argsort(-sizes, kind="stable")][:limit]
-    shown = []
-    for child in largest.tolist():
-        path = [*prefix, int(trie.token[child])]
-        shown.append(
-            {
-                "token": path[-1],
-                "prefix": path,
-                "codes": layout.codes(Ragged.from_rows([path]))[0].tolist(),
-                **_below(snapshot, trie, child),
-            }
-        )
-    return {"prefix": prefix, "children": shown, "total_children": len(children), **_below(snapshot, trie, node)}
+def _smallest(keys: np.ndarray, count: int) -> np.ndarray:
+    """Where the smallest keys are, in order."""
+    first = np.argpartition(keys, count)[:count] if count < len(keys) else np.arange(len(keys))
+    return first[np.argsort(keys[first], kind="stable")]
 
 
-def node_at(trie: Trie, prefix: list[int]) -> int:
-    """The node at the end of a prefix; a prefix that no id has is a 404."""
-    try:
-        return node_of(trie, prefix)
-    except DataError as error:
-        raise Refused(404, "unknown_prefix", error.message, hint="GET /v1/tree") from None
-
-
-def _below(snapshot: Snapshot, trie: Trie, node: int) -> dict[str, Any]:
-    low, high = int(trie.low[node]), int(trie.high[node])
-    counts = snapshot.recommender.catalogue_.counts
-    rows = trie.items[low : min(high, low + LOOKED_AT)]
-    best = rows[np.argsort(-counts[rows], kind="stable")][:EXAMPLES]
+def example_history(snapshot: Snapshot, number: int) -> dict[str, Any]:
+    """The history of a user of the test split, and the item that was held out. Users are not named."""
+    cases = snapshot.recommender.catalogue_.split.test
+    if number >= len(cases):
+        hint = f"numbers go from 0 to {len(cases) - 1}" if len(cases) else "this run has no test split"
+        raise Refused(404, "unknown_history", f"there is no test history {number}", hint=hint)
+    rows = cases.histories[number][-MOST_SHOWN:]
     return {
-        "items": high - low,
-        "leaf": bool(trie.is_leaf(np.array([node]))[0]),
-        "examples": [found(snapshot, int(n)) for n in best],
+        "number": number,
+        "total": len(cases),
+        "history": [found(snapshot, int(row)) for row in rows],
+        "next": found(snapshot, int(cases.targets[number])),
     }
 
 
@@ -147,6 +131,8 @@ def info(snapshot: Snapshot, run: Path, versions: list[int], limits: dict[str, f
         "retired": len(catalogue.retired),
         "attributes": catalogue.attributes.columns,
         "vocabulary": layout.vocabulary,
+        "merges": len(layout.merges),
+        "histories": len(catalogue.split.test),
         "version": snapshot.version,
         "versions": versions,
         "limits": limits,

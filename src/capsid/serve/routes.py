@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi import Path as InPath
@@ -19,10 +20,11 @@ from capsid.serve import schema
 from capsid.serve.edge import VERSION
 from capsid.serve.errors import Refused, invalid
 from capsid.serve.others import compared, listed
-from capsid.serve.questions import about_item, explained, info, number_of, search_items, tree
+from capsid.serve.questions import about_item, example_history, explained, info, number_of, search_items
 from capsid.serve.reports import Reports
 from capsid.serve.service import Service
 from capsid.serve.snapshot import Edit, Snapshot
+from capsid.serve.tree import tree
 
 _TOKENS = r"^(\d{1,9}(,\d{1,9}){0,63})?$"
 ItemInPath = Annotated[str, InPath(min_length=1, max_length=200)]
@@ -89,6 +91,7 @@ class Routes:
         add("/v1/merges", self.merges, responses=_errors(409))
         # Left out of the document: the stream never ends, so a client generated from it would hang.
         add("/v1/events", self.events, include_in_schema=False)
+        add("/v1/histories/{number}", self.history, response_model=schema.HistoryAnswer, responses=_errors(404))
         add("/v1/tree", self.tree, response_model=schema.TreeAnswer, responses=_errors(404))
         add(
             "/v1/catalogue/rollback",
@@ -193,10 +196,22 @@ class Routes:
             str, InQuery(pattern=_TOKENS, description="Tokens separated by commas; empty is the root.")
         ] = "",
         limit: Annotated[int, InQuery(ge=1, le=200)] = 50,
+        offset: Annotated[int, InQuery(ge=0, le=10**9)] = 0,
+        levels: Annotated[
+            int, InQuery(ge=1, le=3, description="How many levels of children; deeper ones get few.")
+        ] = 1,
+        of: Annotated[
+            Literal["tokens", "codes"], InQuery(description="The ids that the search walks, or those before merging.")
+        ] = "tokens",
     ) -> Response:
         """A prefix of the ids, and its largest children."""
         tokens = [int(token) for token in prefix.split(",")] if prefix else []
-        return _json(await asyncio.to_thread(tree, self.service.snapshot, tokens, limit))
+        ask = partial(tree, self.service.snapshot, tokens, limit, offset=offset, levels=levels, of=of)
+        return _json(await asyncio.to_thread(ask))
+
+    async def history(self, number: Annotated[int, InPath(ge=0, le=10**9)]) -> Response:
+        """A history of the test split, to try the service with; users are not named."""
+        return _json(await asyncio.to_thread(example_history, self.service.snapshot, number))
 
     async def runs(self) -> Response:
         """The served run and those it is compared with, with their metrics."""

@@ -222,26 +222,43 @@ class ItemsAnswer(BaseModel):
     total: int
 
 
-class TreeChild(BaseModel):
-    """A prefix one token longer, how many items are below it, and some of them."""
+class DescribedPrefix(BaseModel):
+    """A prefix of ids: how many items are below it, what their titles share, how alike they are, and some of them."""
 
-    token: int
+    token: int | None
     prefix: list[int]
     codes: list[int]
     items: int
+    taken: int = Field(description="Interactions with these items in training.")
     leaf: bool
-    examples: list[FoundItem]
+    words: list[str] = Field(description="Words and categories that these items share more than by chance.")
+    similarity: float | None = Field(description="Mean cosine of pairs of their vectors; null without vectors.")
+    examples: list[FoundItem] = Field(description="The most popular ones.")
 
 
-class TreeAnswer(BaseModel):
-    """A prefix of ids and the first of its children, the largest first."""
+class TreeChild(DescribedPrefix):
+    """A prefix one token longer, with children of its own where more levels were asked for."""
 
-    prefix: list[int]
-    items: int
-    leaf: bool
+    total_children: int
+    children: list[TreeChild] = Field(default_factory=list)
+
+
+class TreeAnswer(DescribedPrefix):
+    """A prefix of ids, the shorter ones on the way to it, and a page of its children, the largest first."""
+
+    path: list[DescribedPrefix]
+    offset: int
     children: list[TreeChild]
     total_children: int
-    examples: list[FoundItem]
+
+
+class HistoryAnswer(BaseModel):
+    """A history of the test split, oldest item first, and the item that was held out."""
+
+    number: int
+    total: int
+    history: list[FoundItem]
+    next: FoundItem
 
 
 class Health(BaseModel):

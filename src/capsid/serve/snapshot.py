@@ -17,7 +17,10 @@ import polars as pl
 
 from capsid.answering import Answerer, Query
 from capsid.errors import DataError, nearest
+from capsid.ids.semantic_ids import prefix_free
+from capsid.ids.trie import Trie
 from capsid.inspection.items import OpenTokenizer
+from capsid.inspection.prefixes import Prefixes
 from capsid.recommender import Recommender
 from capsid.serve.errors import Refused
 
@@ -85,6 +88,32 @@ class Snapshot:
     def tokenizer(self) -> OpenTokenizer:
         """Answers questions about ids."""
         return OpenTokenizer(self.recommender.fitted.tokenizer, self.recommender.catalogue_.titles)
+
+    @cached_property
+    def prefixes(self) -> Prefixes:
+        """Describes prefixes of the ids that the search walks."""
+        return self._prefixes(self.recommender.fitted.trie)
+
+    @cached_property
+    def unmerged_prefixes(self) -> Prefixes:
+        """Describes prefixes of the ids before merging; the same ones where ids have no merges."""
+        ids = self.recommender.fitted.tokenizer.ids
+        if not len(ids.layout.merges):
+            return self.prefixes
+        return self._prefixes(Trie.build(prefix_free(ids.unmerged)))
+
+    def _prefixes(self, trie: Trie) -> Prefixes:
+        catalogue = self.recommender.catalogue_
+        names = catalogue.attributes.columns
+        categories = catalogue.attributes["categories"] if "categories" in names else None
+        vectors = self.recommender.fitted.tokenizer.vectors_
+        return Prefixes(trie, catalogue.titles, catalogue.counts, categories, vectors)
+
+    @cached_property
+    def lowered(self) -> pl.Series:
+        """Titles in lower case, for searches."""
+        titles = self.recommender.catalogue_.titles
+        return pl.Series("title", [title.lower() for title in titles], dtype=pl.String)
 
     def is_retired(self, item: str) -> bool:
         """Whether an item is retired, so never recommended."""
