@@ -30,6 +30,7 @@ ABOUT = {
     "recipe": "the Recipe value, tables of kinds",
     "recipes": "methods by name",
     "stored": "a run's folder",
+    "sizing": "sizes that suit the data",
     "fitting": "stages of a fit",
     "answering": "queries to answers",
     "explaining": "what a search weighed",

@@ -30,6 +30,7 @@ from capsid.progress import Progress, silent
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
 from capsid.running import RunOptions
+from capsid.sizing import DataSize, Sizing, named_in, sized
 from capsid.stored import Catalogue, Fitted, Stored, load_run, save_run
 
 if TYPE_CHECKING:
@@ -38,18 +39,40 @@ if TYPE_CHECKING:
 
 
 class Recommender:
-    """A recipe and, after `fit`, everything it learnt."""
+    """A recipe and, after `fit`, everything it learnt.
+
+    A recipe given as a value is used as it is. One that was asked for by name is written for large data: its sizes are
+    fitted to the dataset (`capsid.sizing`), and `recipe` then has the values that were used.
+    """
 
     def __init__(self, recipe: Recipe, *, seed: int = 0) -> None:
         self.recipe = recipe
         self.seed = seed
+        self._written: tuple[Recipe, frozenset[str]] | None = None
         self._answerer: tuple[tuple[Fitted, Catalogue], Answerer] | None = None
 
     @classmethod
-    def from_recipe(cls, recipe: str | Recipe, *, seed: int = 0, settings: Iterable[str] = ()) -> Recommender:
-        """From a recipe or its name; `settings` are `part.field=value` texts."""
+    def from_recipe(
+        cls, recipe: str | Recipe, *, seed: int = 0, settings: Iterable[str] = (), exact: bool = False
+    ) -> Recommender:
+        """From a recipe or its name; `settings` are `part.field=value` texts.
+
+        By name, sizes that no setting names are fitted to the data, unless `exact`.
+        """
+        given = tuple(settings)
         chosen = get_recipe(recipe) if isinstance(recipe, str) else recipe
-        return cls(chosen.with_settings(settings), seed=seed)
+        self = cls(chosen.with_settings(given), seed=seed)
+        if isinstance(recipe, str) and not exact:
+            self._written = self.recipe, named_in(given)
+        return self
+
+    def size_to(self, dataset: Dataset) -> Sizing | None:
+        """Fit the recipe's sizes to the dataset, as `fit` does first; None if the recipe is used as it is."""
+        if self._written is None:
+            return None
+        found = sized(self._written[0], DataSize.of(dataset), self._written[1])
+        self.recipe = found.recipe
+        return found
 
     @property
     def fitted(self) -> Fitted:
@@ -81,6 +104,8 @@ class Recommender:
         from capsid.fitting import fit_recipe
 
         dataset = as_dataset(data, interactions=interactions, items=items, progress=progress)
+        if (sizing := self.size_to(dataset)) is not None and sizing.changes:
+            progress.line(str(sizing))
         split = split or leave_one_out(dataset)
         table = ItemTable.from_training(dataset, split.train)
         if work is not None:

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("decode",),
     ("evaluate",),
     ("recipe",),
-    ("recipes", "stored"),
+    ("recipes", "stored", "sizing"),
     ("fitting", "answering"),
     ("explaining",),
     ("recommender", "inspection"),

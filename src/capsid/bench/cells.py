@@ -21,6 +21,7 @@ from capsid.data.dataset import Dataset
 from capsid.errors import ArtifactError, CapsidError
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
+from capsid.sizing import DataSize, named_in, sized
 
 TEXTS = ("name", "about", "paper", "deviations")
 PACKAGE = Path(__file__).parents[1]
@@ -106,8 +107,11 @@ def values_key(job: Job, code: str) -> str:
 
 
 def make_job(cell: Cell, data: DataFacts) -> Job:
-    """The cell with its recipe. An unknown recipe or setting raises an error that lists the allowed values."""
-    return Job(cell, get_recipe(cell.method).with_settings(cell.settings), data)
+    """The cell with its recipe, sized as by `capsid fit`. An unknown recipe or setting raises an error that lists the
+    allowed values."""
+    recipe = get_recipe(cell.method).with_settings(cell.settings)
+    size = DataSize(data.users, data.items, data.interactions)
+    return Job(cell, sized(recipe, size, named_in(cell.settings)).recipe, data)
 
 
 def cell_fingerprint(recipe: Recipe, data: str, seed: int, evaluations: tuple[str, ...], ks: tuple[int, ...]) -> str:

@@ -13,6 +13,7 @@ from capsid.cli.options import (
     CheckpointEvery,
     ConfigFile,
     Data,
+    Exact,
     RecipeName,
     Seed,
     Settings,
@@ -36,11 +37,14 @@ def fit(
     seed: Seed = 0,
     settings: Settings = None,
     config: ConfigFile = None,
+    exact: Exact = False,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     force: Annotated[bool, typer.Option("--force", help="Refit and replace the existing RUN.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Fit a recipe on a dataset. Each user's last item is held out for the test, the one before for validation.
+
+    Codebooks, batches, steps and validations follow the size of the data, unless --set or --config names them.
 
     Examples:
 
@@ -59,7 +63,7 @@ def fit(
     from capsid.stored import KIND
 
     progress, run = Console(), run_options(checkpoint_every)
-    recommender = Recommender.from_recipe(recipe, seed=seed, settings=all_settings(config, settings))
+    recommender = Recommender.from_recipe(recipe, seed=seed, settings=all_settings(config, settings), exact=exact)
     with reserved(out, kind=KIND, replace=True):
         dataset = load_dataset(data, progress=progress)
         summary = fit_or_reuse(recommender, dataset, out, force=force, progress=progress, run=run)

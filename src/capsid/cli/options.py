@@ -39,6 +39,7 @@ ConfigFile = Annotated[
         "--config", metavar="FILE.toml", help="Settings from a TOML file, with the fields of --set as tables."
     ),
 ]
+Exact = Annotated[bool, typer.Option("--exact", help="Use the recipe's sizes as they are, however small the data is.")]
 CheckpointEvery = Annotated[
     float,
     typer.Option(

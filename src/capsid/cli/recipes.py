@@ -9,6 +9,7 @@ import typer
 
 from capsid.cli.options import Settings, verb_group
 from capsid.cli.output import print_json, print_table, say
+from capsid.progress import Console
 
 if TYPE_CHECKING:
     from capsid.settings import Explained
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 app = verb_group("List, show and compare the available methods.")
 Name = Annotated[str, typer.Argument(metavar="R", help="A recipe (`capsid recipes list`).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DataSized = Annotated[
+    str | None, typer.Option("--data", metavar="D", help="Show the sizes that `capsid fit` would use for this data.")
+]
 # Fields that describe a recipe; they are not settings.
 TEXTS = ("name", "about", "paper", "deviations")
 
@@ -39,7 +43,7 @@ def list_recipes(as_json: AsJson = False) -> None:
 
 
 @app.command("show")
-def show(name: Name, settings: Settings = None, as_json: AsJson = False) -> None:
+def show(name: Name, data: DataSized = None, settings: Settings = None, as_json: AsJson = False) -> None:
     """Show every setting of a recipe: the name that `capsid fit --set` takes, its value, what is allowed, what it does.
 
     Examples:
@@ -48,12 +52,21 @@ def show(name: Name, settings: Settings = None, as_json: AsJson = False) -> None
 
       capsid recipes show rq-kmeans --set tokenizer=rq-vae
 
+      capsid recipes show capsid --data ./my-shop
+
       capsid recipes show sasrec --json
     """
     from capsid.recipes import get_recipe
     from capsid.settings import explain
 
     recipe = get_recipe(name).with_settings(settings or ())
+    if data is not None:
+        from capsid.data.sources import load_dataset
+        from capsid.sizing import DataSize, named_in, sized
+
+        sizing = sized(recipe, DataSize.of(load_dataset(data, progress=Console())), named_in(settings or ()))
+        Console().line(str(sizing) or f"the sizes of {name} suit {sizing.size}: nothing is changed")
+        recipe = sizing.recipe
     explained = [s for s in explain(recipe) if s.path not in TEXTS]
     if as_json:
         print_json({**recipe.to_dict(), "settings": [s.to_dict() for s in explained]})

@@ -14,6 +14,7 @@ from capsid.cli.options import (
     CheckpointEvery,
     ConfigFile,
     Data,
+    Exact,
     Force,
     RecipeName,
     Seed,
@@ -39,12 +40,14 @@ def fit(
     seed: Seed = 0,
     settings: Settings = None,
     config: ConfigFile = None,
+    exact: Exact = False,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     force: Force = False,
 ) -> None:
     """Fit a recipe's encoder, tokenizer and merges on the training part of a dataset; no generator is trained.
 
-    A stopped fit resumes when the same command is given again.
+    Codebooks follow the number of items, unless --set or --config names them. A stopped fit resumes when the same
+    command is given again.
 
     Examples:
 
@@ -56,15 +59,16 @@ def fit(
     """
     from capsid.artifacts import reserved
     from capsid.data.sources import load_dataset
-    from capsid.recipes import get_recipe
+    from capsid.recommender import Recommender
     from capsid.runs.tokenizers import fit_tokenizer
     from capsid.tokenize.item_tokenizer import KIND
 
     progress, run = Console(), run_options(checkpoint_every)
-    chosen = get_recipe(recipe).with_settings(all_settings(config, settings))
+    wanted = Recommender.from_recipe(recipe, settings=all_settings(config, settings), exact=exact)
     with reserved(out, kind=KIND, replace=force):
         dataset = load_dataset(data, progress=progress)
-        fit_tokenizer(chosen, dataset, out, seed=seed, replace=force, progress=progress, run=run)
+        wanted.size_to(dataset)
+        fit_tokenizer(wanted.recipe, dataset, out, seed=seed, replace=force, progress=progress, run=run)
     say(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
 
 

@@ -65,6 +65,7 @@ def fit_or_reuse(
     `replace`. Reusing a run does not fill the given recommender: load the run with `from_pretrained`.
     """
     began = time.monotonic()
+    recommender.size_to(dataset)
     with reserved(Path(out), kind=KIND, replace=True) as place:
         if not force and _is_done(place, recommender, dataset, replace, progress):
             return summarise(out)
