@@ -6,7 +6,9 @@ import dataclasses
 from functools import cache
 
 from capsid.data.dataset import Dataset
+from capsid.data.fields import Field
 from capsid.data.planted import planted_dataset
+from capsid.encode.fields import FieldEncoder
 from capsid.encode.hashing import HashingEncoder
 from capsid.encode.sequence import SequenceEncoder
 from capsid.encode.views import Views
@@ -40,9 +42,12 @@ def tiny_world() -> Dataset:
     return planted_dataset(branching=(3, 2), items_per_leaf=2, users=20, length=6)
 
 
-def _small_encoder(encoder: object) -> HashingEncoder | Views:
+def _small_encoder(encoder: object) -> FieldEncoder | HashingEncoder | Views:
     """Text vectors without a language model; other views as small as the latent of a small tokenizer."""
     text = HashingEncoder(dim=24)
+    if isinstance(encoder, FieldEncoder):
+        fields = (Field(column="categories", level=0, least=1), Field(column="categories", level=1, least=1))
+        return FieldEncoder(fields=fields, dim=8, heads=2, layers=1, training=Training(steps=10, batch_size=32))
     if not isinstance(encoder, Views):
         return text
     few = Training(steps=10, batch_size=32)
@@ -62,6 +67,8 @@ def small(name: str, steps: int = 60) -> Recipe:
     if hasattr(recipe.tokenizer, "codebooks"):
         flat = len(recipe.tokenizer.codebooks) == 1
         recipe = recipe.with_settings(["tokenizer.codebooks=24" if flat else "tokenizer.codebooks=8,8,8"])
+    if hasattr(recipe.tokenizer, "branching"):
+        recipe = recipe.with_settings(["tokenizer.branching=4,4"])
     if hasattr(recipe.tokenizer, "hidden"):
         recipe = recipe.with_settings(["tokenizer.hidden=32,16", "tokenizer.latent=8"])
     if hasattr(recipe.tokenizer, "codebook"):

@@ -37,6 +37,7 @@ def test_methods_without_ids_come_first_and_the_paper_fills_in_what_is_no_recipe
         ("sasrec", False),
         ("atomic", False),
         ("tiger-text", False),
+        ("resid", False),
         ("rq-kmeans, 3 x steps", False),
         ("never heard of", False),
     ],

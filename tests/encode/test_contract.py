@@ -11,9 +11,11 @@ import pytest
 
 from capsid.arrays import load_arrays, save_arrays
 from capsid.config import from_dict, to_dict
+from capsid.data.fields import Field
 from capsid.data.item_table import ItemTable
 from capsid.encode.attributes import AttributeEncoder
 from capsid.encode.collaborative import CollaborativeEncoder
+from capsid.encode.fields import FieldEncoder
 from capsid.encode.hashing import HashingEncoder
 from capsid.encode.joined import JoinedEncoder
 from capsid.encode.kinds import ENCODERS
@@ -32,6 +34,13 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "collaborative": lambda folder: CollaborativeEncoder(dim=8),
     "sasrec": lambda folder: SequenceEncoder(dim=8, layers=1, training=Training(steps=12, batch_size=16)),
     "attributes": lambda folder: AttributeEncoder(dim=8),
+    "famae": lambda folder: FieldEncoder(
+        fields=(Field(column="brand", least=2), Field(column="categories", level=1, least=2)),
+        dim=8,
+        heads=2,
+        layers=1,
+        training=Training(steps=12, batch_size=16),
+    ),
     "precomputed": lambda folder: PrecomputedEncoder(path=str(folder / "own.npz")),
     "joined": lambda folder: JoinedEncoder(parts=(HASHING, COLLABORATIVE), dim=12),
     "joined-zero": lambda folder: JoinedEncoder(parts=(HASHING, COLLABORATIVE), missing="zero"),

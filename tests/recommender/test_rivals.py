@@ -10,7 +10,7 @@ import torch
 from small_recipes import small, world
 
 from capsid.config import difference
-from capsid.errors import ConfigError
+from capsid.errors import ConfigError, DataError
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 from capsid.recommender import Recommender
@@ -113,7 +113,20 @@ def test_unirec_coa_without_attributes_and_capacity_has_the_bits_of_rq_kmeans() 
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in ours.fitted.generator.state().items())
 
 
-def test_unirec_coa_needs_categories() -> None:
+@pytest.mark.parametrize("name", ["unirec-coa", "resid"])
+def test_methods_with_fields_need_metadata(name: str) -> None:
     data = dataclasses.replace(world(), attributes=world().attributes.drop("categories"), text_fields=("title",))
     with pytest.raises(ConfigError, match="the items have no column 'categories'"):
-        Recommender(small("unirec-coa", steps=2)).fit(data)
+        Recommender(small(name, steps=2)).fit(data)
+
+
+def test_resid_has_unique_ids_and_places_new_items_by_their_fields() -> None:
+    ids = Recommender(small("resid", steps=2)).fit(world()).fitted.tokenizer
+    assert ids.ids.statistics().items_sharing_an_id == 0
+    known = dict(zip(ids.ids.items, (tuple(c.tolist()) for c in ids.ids.codes)))
+    paths = world().attributes["categories"].to_list()
+    alike = {known[item][0] for item, path in zip(world().items, paths) if path[0] == paths[0][0]}
+    late = ids.encode({"item_id": ["late"], "categories": [paths[0]]})["late"]
+    assert late[0] in alike
+    with pytest.raises(DataError, match="all zeros: 'bare'"):
+        ids.with_items({"item_id": ["bare"], "categories": [["never heard of"]]})

@@ -66,11 +66,12 @@ def test_every_id_is_reported_inspected_and_exported(folder: Path) -> None:
 
 def test_a_new_item_gets_an_id_and_old_ids_stay(folder: Path, tmp_path: Path) -> None:
     before = open_tokenizer(folder)
+    path = world().attributes["categories"][5].to_list()
     late = pl.DataFrame(
         {
             "item_id": ["late", "strange"],
             "title": [world().title(5), "something else entirely"],
-            "categories": [world().attributes["categories"][5].to_list(), ["not known"]],
+            "categories": [path, [path[0], "not known"]],
         }
     )
     add_items(folder, late, tmp_path / "grown")

@@ -59,9 +59,11 @@ def in_order(labels: Iterable[str]) -> list[str]:
 
 
 def main_rows() -> list[str]:
-    """The rows of the main table whether they were run or not: methods without ids, and all that may be compared."""
-    labels = {**planned(), **paper()["main"]}
-    return in_order(label for label in labels if comparable(label) or not has_ids(label))
+    """The rows of the main table whether they were run or not: methods without ids, those of the paper (also on input
+    of their own), and all that may be compared."""
+    theirs = paper()["main"]
+    labels = {**planned(), **theirs}
+    return in_order(label for label in labels if comparable(label) or not has_ids(label) or label in theirs)
 
 
 @cache

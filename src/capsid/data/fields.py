@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from capsid.errors import ConfigError, DataError, nearest
+from capsid.progress import Progress
 from capsid.settings import check_settings, setting
 
 UNKNOWN = 0
@@ -90,3 +91,12 @@ def field_numbers(fields: Sequence[FieldValues], attributes: pl.DataFrame) -> np
     """The numbers of every item's values. Shape: (items, fields)."""
     columns = [values.numbers(attributes) for values in fields]
     return np.stack(columns, axis=1).astype(np.int32) if columns else np.zeros((len(attributes), 0), dtype=np.int32)
+
+
+def tell_fields(fields: Sequence[FieldValues], numbers_NF: np.ndarray, progress: Progress) -> None:
+    """How many values each field has and how often they are unknown; whether a field carries no information."""
+    for values, number_N in zip(fields, numbers_NF.T):
+        name, unknown = values.field.name, 100 * float((number_N == UNKNOWN).mean())
+        progress.line(f"field {name}: {len(values.names):,} values, unknown for {unknown:.1f} % of items")
+        if len(np.unique(number_N)) == 1:
+            progress.line(f"field {name} has one value for all items, so it carries no information")

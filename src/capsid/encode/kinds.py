@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from capsid.encode.attributes import AttributeEncoder
 from capsid.encode.collaborative import CollaborativeEncoder
+from capsid.encode.fields import FieldEncoder
 from capsid.encode.hashing import HashingEncoder
 from capsid.encode.joined import JoinedEncoder
 from capsid.encode.precomputed import PrecomputedEncoder
@@ -14,6 +15,7 @@ from capsid.encode.views import Views
 ENCODERS: dict[str, type] = {
     "attributes": AttributeEncoder,
     "collaborative": CollaborativeEncoder,
+    "famae": FieldEncoder,
     "hashing": HashingEncoder,
     "joined": JoinedEncoder,
     "precomputed": PrecomputedEncoder,

@@ -14,11 +14,9 @@ import numpy as np
 
 from capsid.config import fingerprint
 from capsid.data.item_table import ItemTable
-from capsid.data.pieces import training_pieces
 from capsid.encode.base import RemembersVectors, histories_hash, require_items
-from capsid.errors import DataError
+from capsid.encode.histories import numbered_histories
 from capsid.progress import Progress, silent
-from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.settings import setting
 from capsid.train.options import Training
@@ -49,22 +47,11 @@ class SequenceEncoder(RemembersVectors):
         from capsid.encode.sequence_network import learn_embeddings
 
         require_items(table)
-        pieces = training_pieces(table.sequences, self.history)
-        if not len(pieces):
-            raise DataError(
-                "no training history has two items",
-                hint="vectors from sequences need users with two or more training items; use text or attributes",
-            )
-        seen = np.unique(pieces.values)
-        # In id order: an item's vector must not depend on its position in the catalogue.
-        seen = seen[np.argsort(np.array(table.items.ids(seen), dtype=np.str_))]
-        number_N = np.full(len(table), -1, dtype=np.int64)
-        number_N[seen] = np.arange(len(seen))
-        numbered = Ragged(number_N[pieces.values], pieces.offsets)
+        histories = numbered_histories(table, self.history)
         vectors_ND = np.zeros((len(table), self.dim), dtype=np.float32)
-        vectors_ND[seen] = learn_embeddings(
-            numbered,
-            len(seen),
+        vectors_ND[histories.seen] = learn_embeddings(
+            histories.pieces,
+            len(histories.seen),
             dim=self.dim,
             layers=self.layers,
             history=self.history,

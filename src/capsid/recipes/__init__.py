@@ -21,6 +21,7 @@ from capsid.recipes.kmeans_flat import KMEANS_FLAT
 from capsid.recipes.lc_rec import LC_REC
 from capsid.recipes.letter import LETTER
 from capsid.recipes.popularity import POPULARITY
+from capsid.recipes.resid import RESID
 from capsid.recipes.rq_kmeans import RQ_KMEANS
 from capsid.recipes.sa2crq import SA2CRQ
 from capsid.recipes.sasrec import SASREC
@@ -45,6 +46,7 @@ RECIPES: dict[str, Recipe] = {
         LETTER,
         DIGER,
         SA2CRQ,
+        RESID,
         COBRA,
         UNIREC_COA,
         CAPSID,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from capsid.data.fields import Field, FieldValues, field_numbers, learn_fields
+from capsid.data.fields import Field, FieldValues, field_numbers, learn_fields, tell_fields
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import below, fresh, pack_strings, require_items, unpack_strings
 from capsid.errors import NotFittedError
@@ -52,8 +52,7 @@ class Chained:
         require_items(table)
         learnt = learn_fields(self.fields, table.attributes)
         numbers_NF = field_numbers(learnt, table.attributes)
-        for values, column_N in zip(learnt, numbers_NF.T):
-            _tell(values, column_N, progress)
+        tell_fields(learnt, numbers_NF, progress)
         self.inner_: Any = fresh(self.inner).fit(table, seed=seed, progress=progress, checkpoint=checkpoint)
         self.centres_ = _field_centres(numbers_NF, list(map(len, learnt)), self.inner_, table)
         self.values_: tuple[FieldValues, ...] = learnt
@@ -102,13 +101,6 @@ class Chained:
         if not hasattr(self, "values_"):
             raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
         return self.values_
-
-
-def _tell(values: FieldValues, numbers_N: np.ndarray, progress: Progress) -> None:
-    name, unknown = values.field.name, 100 * float((numbers_N == 0).mean())
-    progress.line(f"field {name}: {len(values.names):,} values, unknown for {unknown:.1f} % of items")
-    if len(np.unique(numbers_N)) == 1:
-        progress.line(f"field {name} has one value for all items, so its token carries no information")
 
 
 def _field_centres(numbers_NF: np.ndarray, sizes: list[int], inner: Tokenizer, table: ItemTable) -> tuple:

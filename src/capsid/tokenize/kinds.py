@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from capsid.data.fields import Field
+from capsid.tokenize.aligned_tree import AlignedTree
 from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.chained import Chained
@@ -13,6 +14,8 @@ from capsid.tokenize.rqvae.assign import Sinkhorn
 from capsid.tokenize.rqvae.terms import CodeDiversity, CollaborativeMatch
 from capsid.tokenize.rqvae.tokenizer import RQVAE
 
-TOKENIZERS: dict[str, type] = {t.kind: t for t in (CapsuleTokenizer, ResidualKMeans, RQVAE, Chained, Frequency, Atomic)}
+TOKENIZERS: dict[str, type] = {
+    t.kind: t for t in (CapsuleTokenizer, ResidualKMeans, RQVAE, AlignedTree, Chained, Frequency, Atomic)
+}
 TOKENIZER_PARTS: dict[str, type] = {part.kind: part for part in (Sinkhorn, CollaborativeMatch, CodeDiversity, Field)}
 MERGES: dict[str, type] = {SemanticBPE.kind: SemanticBPE}

@@ -1,0 +1,131 @@
+"""The ids of every recipe on one dataset: what they cost to fit and how good they are, before any generator.
+
+    python benchmarks/recipe_ids.py DATA [DATA ...] --out results/tokenizers
+
+Writes one JSON file per dataset with a row for each recipe that has ids: its encoder, tokenizer, collision policy and
+merges, the seconds that fitting took (item vectors apart, which are cached), the numbers of `capsid tokenizer report`,
+and the mean number of tokens by popularity tier. Rows with the same settings are kept, so a stopped run goes on.
+`--table` prints the stored rows. No generator is trained here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from common import machine
+
+from capsid.artifacts import read_json, write_json
+from capsid.config import to_dict
+from capsid.data.item_table import ItemTable
+from capsid.data.sources import load_dataset
+from capsid.data.split import leave_one_out
+from capsid.encode.cache import encode_blocks
+from capsid.evaluate.tokenizer_quality import quality_of
+from capsid.popularity import TIERS, popularity_tiers
+from capsid.progress import Console, Progress
+from capsid.recipe import Recipe
+from capsid.recipes import RECIPES, get_recipe
+from capsid.tokenize.atomic import Atomic
+from capsid.tokenize.item_tokenizer import ItemTokenizer
+
+WITH_IDS = [name for name, recipe in RECIPES.items() if not isinstance(recipe.tokenizer, Atomic)]
+COLUMNS = ("collision_rate", "collision_rate_final", "utilization", "gini", "intra_code_similarity", "mean_length")
+
+
+def measure(data: str, names: list[str], seed: int, out: Path, progress: Progress) -> None:
+    """All recipes on one dataset, each row written when it is known."""
+    dataset = load_dataset(data)
+    table = ItemTable.from_training(dataset, leave_one_out(dataset).train)
+    path = _file(out, dataset.name)
+    about = {"dataset": dataset.name, "fingerprint": dataset.fingerprint, "items": len(table), "seed": seed}
+    stored = read_json(path) if path.exists() else {}
+    rows = stored["rows"] if all(stored.get(key) == value for key, value in about.items()) else {}
+    for name in names:
+        settings = _settings(get_recipe(name))
+        if rows.get(name, {}).get("settings") != settings:
+            rows[name] = {"settings": settings, **_row(get_recipe(name), table, seed, progress)}
+            out.mkdir(parents=True, exist_ok=True)
+            ordered = {known: rows[known] for known in WITH_IDS if known in rows}
+            write_json(path, {**about, "rows": ordered, "machine": machine(1)})
+        progress.line(_line(name, rows[name]))
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    parts = {part: to_dict(getattr(recipe, part)) for part in ("encoder", "tokenizer", "collisions", "merges")}
+    plain: dict[str, Any] = json.loads(json.dumps(parts))
+    return plain
+
+
+def _row(recipe: Recipe, table: ItemTable, seed: int, progress: Progress) -> dict[str, Any]:
+    parts = ItemTokenizer(
+        encoder=recipe.encoder, tokenizer=recipe.tokenizer, collisions=recipe.collisions, merges=recipe.merges
+    )
+    if recipe.encoder is not None:
+        # The vectors are in the cache then, so what follows is the tokenizer alone.
+        encode_blocks(recipe.encoder, table, seed=seed, progress=progress)
+    began, processor = time.monotonic(), time.process_time()
+    fitted = parts.fit(table, seed=seed, progress=progress)
+    cpu, wall = time.process_time() - processor, time.monotonic() - began
+    tokens_N, tier_N = fitted.ids.tokens.lengths, popularity_tiers(table.counts)
+    row = {
+        "fit_cpu_seconds": round(cpu, 1),
+        "fit_wall_seconds": round(wall, 1),
+        "tokens_by_tier": {name: float(tokens_N[tier_N == tier].mean()) for tier, name in enumerate(TIERS)},
+        "longest": int(tokens_N.max()),
+        "report": quality_of(fitted).to_dict(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(row))
+    return plain
+
+
+def _line(name: str, row: dict[str, Any]) -> str:
+    report, tiers = row["report"], row["tokens_by_tier"]
+    numbers = [f"{key} {_shown(report[key])}" for key in COLUMNS]
+    by_tier = "/".join(f"{tiers[tier]:.2f}" for tier in TIERS)
+    return f"{name}: {row['fit_cpu_seconds']:.0f} s, {', '.join(numbers)}, tokens by tier {by_tier}"
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def show(out: Path, dataset: str) -> None:
+    """The stored rows as a table in Markdown."""
+    stored = read_json(_file(out, load_dataset(dataset).name))
+    print("| recipe | fit, s | " + " | ".join(COLUMNS) + " | tokens | head | torso | tail |")
+    print("|---" * (len(COLUMNS) + 6) + "|")
+    for name, row in stored["rows"].items():
+        cells = [f"{row['fit_cpu_seconds']:.0f}", *(_shown(row["report"][key]) for key in COLUMNS)]
+        cells += [f"{row['report']['mean_tokens']:.2f}", *(f"{row['tokens_by_tier'][tier]:.2f}" for tier in TIERS)]
+        print(f"| `{name}` | " + " | ".join(cells) + " |")
+
+
+def _file(out: Path, dataset: str) -> Path:
+    return out / f"recipes-{dataset}.json"
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="+", help="dataset names or folders")
+    parser.add_argument("--out", type=Path, required=True, help="folder for one JSON file per dataset")
+    parser.add_argument("--recipe", action="append", choices=WITH_IDS, help="only these (default: all with ids)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--table", action="store_true", help="print what is stored, fit nothing")
+    options = parser.parse_args()
+    # A collapse is a result here: the report shows it.
+    warnings.simplefilter("ignore")
+    for data in options.data:
+        if options.table:
+            show(options.out, data)
+        else:
+            measure(data, options.recipe or WITH_IDS, options.seed, options.out, Console())
+
+
+if __name__ == "__main__":
+    main()
