@@ -235,7 +235,14 @@ def _named(text: str, hint: Any, kinds: Kinds) -> Any:
     allowed = {k: c for k, c in kinds.items() if open_to_all or c in wanted}
     if text not in allowed:
         raise ConfigError(f"there is no part {text!r} for this field", hint=nearest(text, allowed))
-    return allowed[text]()
+    kind = allowed[text]
+    required = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]
+    if required:
+        raise ConfigError(
+            f"{text!r} has no default for {', '.join(required)}, so it cannot be chosen by its name",
+            hint="choose a recipe that has this part, or build the recipe in Python",
+        )
+    return kind()
 
 
 class _Unreadable(Exception):

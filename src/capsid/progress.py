@@ -1,6 +1,7 @@
-"""Progress on standard error: one updating line on a terminal, plain lines elsewhere.
+"""Progress on standard error: one updating line on a terminal or in a notebook, plain lines elsewhere.
 
-Library code gets a `Progress` as an argument; `silent` is the default, so nothing prints unless a caller asks.
+Library code gets a `Progress` as an argument; `silent` is the default, so nothing prints unless a caller asks. The
+methods that people call themselves use `automatic`, which shows progress where somebody watches.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import time
 from typing import ClassVar, Protocol
 
 from capsid.printable import one_line, printable
+
+# Characters that a notebook erases before the next text.
+WIDTH = 100
 
 
 class Progress(Protocol):
@@ -39,8 +43,11 @@ class Console:
     quiet: ClassVar[bool] = False
 
     def __init__(self, *, every_seconds: float = 10.0) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._every = 0.2 if self._terminal else every_seconds
+        notebook = in_notebook()
+        self._updates = notebook or sys.stderr.isatty()
+        # A notebook knows no such escape code: blanks remove the rest of a longer text.
+        self._erase = f"\r{' ' * WIDTH}\r" if notebook else "\r\x1b[2K"
+        self._every = 0.2 if self._updates else every_seconds
         self._last = time.monotonic()
         self._open = False
 
@@ -55,19 +62,31 @@ class Console:
         if self.quiet or now - self._last < self._every:
             return
         self._last = now
-        if self._terminal:
-            print(f"\r\x1b[2K{one_line(text)}", end="", file=sys.stderr, flush=True)
+        if self._updates:
+            print(f"{self._erase}{one_line(text)}", end="", file=sys.stderr, flush=True)
             self._open = True
         else:
             print(one_line(text), file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
         if self._open:
-            print("\r\x1b[2K", end="", file=sys.stderr)
+            print(self._erase, end="", file=sys.stderr)
             self._open = False
 
 
 silent = Silent()
+
+
+def in_notebook() -> bool:
+    """Whether the code runs in a Jupyter kernel, which shows what is written to standard error."""
+    kernel = sys.modules.get("ipykernel.iostream")
+    return kernel is not None and isinstance(sys.stderr, kernel.OutStream)
+
+
+def automatic() -> Progress:
+    """Progress where somebody watches, on a terminal or in a notebook; nothing in a script whose output is a file."""
+    watched = sys.stderr is not None and sys.stderr.isatty()
+    return Console() if watched or in_notebook() else silent
 
 
 def duration(seconds: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from capsid.config import Kinds, from_dict, override, to_dict
@@ -18,6 +19,8 @@ from capsid.decode.kinds import RANKERS
 from capsid.decode.ranked import Ranker
 from capsid.encode.base import ItemEncoder
 from capsid.encode.kinds import ENCODERS
+from capsid.encode.precomputed import PrecomputedEncoder
+from capsid.encode.views import Views
 from capsid.errors import ConfigError
 from capsid.generate.dense_match import DenseMatch
 from capsid.generate.generator import Generator, TimelineGenerator
@@ -116,6 +119,15 @@ class Recipe:
                 "token would already have read the vector that it must predict",
                 hint="set generator=timeline",
             )
+
+    def with_vectors(self, path: str | Path) -> Recipe:
+        """A copy that reads item vectors from a file (see `capsid.encode.precomputed`) instead of making them."""
+        if self.encoder is None:
+            raise ConfigError(
+                f"the recipe {self.name!r} makes ids without vectors", hint="choose another recipe, such as capsid"
+            )
+        own = PrecomputedEncoder(path=str(path))
+        return replace(self, encoder=replace(self.encoder, item=own) if isinstance(self.encoder, Views) else own)
 
     def with_settings(self, settings: Iterable[str]) -> Recipe:
         """A copy with `part.field=value` settings applied."""

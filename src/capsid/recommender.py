@@ -26,7 +26,7 @@ from capsid.decode.retrieve import Retriever
 from capsid.errors import DataError, NotFittedError
 from capsid.evaluate.evaluator import Evaluation, evaluate
 from capsid.evaluate.metrics import check_k
-from capsid.progress import Progress, silent
+from capsid.progress import Progress, automatic, silent
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
 from capsid.running import RunOptions
@@ -53,14 +53,22 @@ class Recommender:
 
     @classmethod
     def from_recipe(
-        cls, recipe: str | Recipe, *, seed: int = 0, settings: Iterable[str] = (), exact: bool = False
+        cls,
+        recipe: str | Recipe,
+        *,
+        seed: int = 0,
+        settings: Iterable[str] = (),
+        vectors: str | Path | None = None,
+        exact: bool = False,
     ) -> Recommender:
-        """From a recipe or its name; `settings` are `part.field=value` texts.
+        """From a recipe or its name; `settings` are `part.field=value` texts, `vectors` is a file of your item vectors.
 
         By name, sizes that no setting names are fitted to the data, unless `exact`.
         """
         given = tuple(settings)
         chosen = get_recipe(recipe) if isinstance(recipe, str) else recipe
+        if vectors is not None:
+            chosen = chosen.with_vectors(vectors)
         self = cls(chosen.with_settings(given), seed=seed)
         if isinstance(recipe, str) and not exact:
             self._written = self.recipe, named_in(given)
@@ -89,7 +97,7 @@ class Recommender:
         items: Any = None,
         split: Split | None = None,
         work: Path | None = None,
-        progress: Progress = silent,
+        progress: Progress | None = None,
         run: RunOptions | None = None,
         tokenizer_from: TokenizerFrom | None = None,
     ) -> Recommender:
@@ -98,11 +106,13 @@ class Recommender:
         `data` is a dataset, a name or a folder. Alternatively, pass `interactions` (user, item, timestamp) and `items`
         as pandas, polars or Arrow frames, or as mappings of columns.
 
-        `tokenizer_from` supplies a tokenizer already fitted with the same parts, data and seed.
+        `tokenizer_from` supplies a tokenizer already fitted with the same parts, data and seed. Progress is shown on a
+        terminal and in notebooks; `capsid.progress.silent` turns it off.
         """
         # Imported here, so that serving a fitted recommender never loads training code.
         from capsid.fitting import fit_recipe
 
+        progress = automatic() if progress is None else progress
         dataset = as_dataset(data, interactions=interactions, items=items, progress=progress)
         if (sizing := self.size_to(dataset)) is not None and sizing.changes:
             progress.line(str(sizing))
@@ -234,9 +244,9 @@ class Recommender:
         *,
         ks: tuple[int, ...] = (5, 10),
         filter_history: bool = False,
-        progress: Progress = silent,
+        progress: Progress | None = None,
     ) -> Evaluation:
-        """Metrics on a split; each metric also has one value per user."""
+        """Metrics on a split; each metric also has one value per user. Progress is shown as by `fit`."""
         retriever, catalogue = self.retriever, self.catalogue_
         return evaluate(
             retriever,
@@ -246,18 +256,20 @@ class Recommender:
             ks=ks,
             filter_history=filter_history,
             batch=BATCH,
-            progress=progress,
+            progress=automatic() if progress is None else progress,
         )
 
-    def add_items(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> list[str]:
+    def add_items(
+        self, items: pl.DataFrame | Mapping[str, Sequence[Any]], *, vectors: str | Path | None = None
+    ) -> list[str]:
         """Add new items without retraining and return their ids. Existing ids and scores do not change.
 
-        `items` has a column `item_id` and the attributes that item vectors are made from. If any step fails, the
-        recommender stays unchanged.
+        `items` has a column `item_id` and the attributes that item vectors are made from; `vectors` is a file with
+        their vectors, if the recommender was fitted on such a file. If any step fails, it stays unchanged.
         """
         frame = to_polars(items)
         fitted, old = self.fitted, len(self.catalogue_.items)
-        tokenizer = fitted.tokenizer.with_items(frame)
+        tokenizer = fitted.tokenizer.with_items(frame, vectors=vectors)
         items_now = tokenizer.ids.items
         grown = fitted.with_items(tokenizer, None if self.recipe.dense is None else self.recipe.dense.block)
         self.catalogue_ = self.catalogue_.with_items(items_now, frame.drop("item_id"))

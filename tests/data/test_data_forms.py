@@ -69,6 +69,11 @@ DATES = {
     "2024-05-31 18:00:00": 1717178400,
     "31.05.2024 18:00": 1717178400,
     "2024-05-31T18:00:00Z": 1717178400,
+    "31 May 2024": 1717113600,
+    "31-May-2024 18:00": 1717178400,
+    '"May 31, 2024"': 1717113600,
+    '"June 1, 2024 06:00 PM"': 1717264800,
+    "05/31/2024 06:00:00 PM": 1717178400,
 }
 
 
@@ -92,5 +97,24 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the rating 'good' is not a number"):
         load_dataset(tmp_path, min_rating=3)
     (tmp_path / "interactions.csv").write_bytes("user,item,timestamp\nu,Amélie,1\nu,b,2\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"not valid UTF-8 text: b'Am\\xe9lie'"):
+    with pytest.raises(DataError, match=r"not valid UTF-8 text: b'Am\\xe9lie', in Windows-1252 'Amélie'"):
         load_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_encodings_that_are_recognised(encoding: str, tmp_path: Path) -> None:
+    text = "user;item;timestamp\n" + "".join(f"u;Amélie {n};{n}\n" for n in range(5))
+    (tmp_path / "interactions.csv").write_bytes(text.encode(encoding))
+    data = load_dataset(tmp_path)
+    assert list(data.items) == [f"Amélie {n}" for n in range(5)]
+
+
+def test_json_lines_in_another_encoding_are_named(tmp_path: Path) -> None:
+    line = '{"user": "u", "item": "Amélie", "timestamp": 1}\n'
+    (tmp_path / "interactions.jsonl").write_bytes(line.encode("cp1252"))
+    with pytest.raises(DataError, match=r"interactions\.jsonl:1: .* in Windows-1252 .*Amélie"):
+        load_dataset(tmp_path)
+    (tmp_path / "interactions.jsonl").write_bytes(line.encode("utf-16"))
+    with pytest.raises(DataError, match="is UTF-16 text") as caught:
+        load_dataset(tmp_path)
+    assert caught.value.hint == "save the file as UTF-8"

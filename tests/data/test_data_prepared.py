@@ -146,14 +146,14 @@ def test_changed_byte_and_half_written_folder_are_noticed(shop: Path, tmp_path: 
         load_dataset(copy)
 
 
-def test_writing_refuses_strangers_folder_and_ids_with_space(shop: Path, tmp_path: Path) -> None:
+def test_writing_refuses_strangers_folder_and_ids_with_tabs(shop: Path, tmp_path: Path) -> None:
     data = load_dataset(shop)
     before = {p.name: p.read_bytes() for p in shop.iterdir()}
     with pytest.raises(ArtifactError):
         write_prepared(data, shop)
     assert {p.name: p.read_bytes() for p in shop.iterdir()} == before
-    bad = Dataset("d", Vocabulary(["u 1"]), data.items, Ragged.from_rows([[0]]), data.attributes)
-    with pytest.raises(DataError, match="'u 1'"):
+    bad = Dataset("d", Vocabulary(["u\t1"]), data.items, Ragged.from_rows([[0]]), data.attributes)
+    with pytest.raises(DataError, match=r"'u\\t1'"):
         write_prepared(bad, tmp_path / "bad")
     assert not (tmp_path / "bad").exists()
 

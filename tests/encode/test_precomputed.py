@@ -151,7 +151,7 @@ def test_no_file_and_wrong_ending(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no file"):
         fit(tmp_path / "v.npy")
     with pytest.raises(DataError, match="not a file of vectors"):
-        fit(tmp_path / "v.csv")
+        fit(tmp_path / "v.txt")
     with pytest.raises(DataError, match="there is no file"):
         PrecomputedEncoder(path=str(tmp_path / "v.npy")).cache_key(make_table())
 

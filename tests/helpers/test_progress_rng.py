@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import io
+import sys
+import types
+
 import numpy as np
 import pytest
 
 from capsid.errors import ConfigError, nearest
-from capsid.progress import Console, duration, silent
+from capsid.progress import Console, automatic, duration, silent
 from capsid.rng import child_seed, numpy_rng
 
 
@@ -40,6 +44,42 @@ def test_console_writes_plain_lines_to_a_log(capsys: pytest.CaptureFixture[str])
     captured = capsys.readouterr()
     assert captured.err == "at 1\ndone\n"
     assert captured.out == ""
+
+
+class Notebook(io.StringIO):
+    """Like the standard error of a Jupyter kernel, which says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_where_somebody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert automatic() is silent
+    monkeypatch.setattr(sys, "stderr", None)
+    assert automatic() is silent
+    monkeypatch.setattr(sys, "stderr", Notebook())
+    assert isinstance(automatic(), Console)
+
+
+def test_a_notebook_gets_updating_text_without_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = types.ModuleType("ipykernel.iostream")
+    kernel.OutStream = Notebook  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ipykernel.iostream", kernel)
+    shown = Notebook()
+    monkeypatch.setattr(sys, "stderr", shown)
+    console = automatic()
+    assert isinstance(console, Console)
+    for text in ("step 1 of 2, a long line", "step 2"):
+        console._last = 0.0
+        console.update(text)
+    console.line("done")
+    assert "\x1b" not in shown.getvalue()
+    assert [part.rstrip() for part in shown.getvalue().split("\r") if part.strip()] == [
+        "step 1 of 2, a long line",
+        "step 2",
+        "done",
+    ]
 
 
 def test_an_error_says_its_hint() -> None:

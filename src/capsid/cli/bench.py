@@ -143,7 +143,7 @@ class BenchConsole(Console):
 
     def __init__(self, *, every_seconds: float = 30.0) -> None:
         super().__init__()
-        self._between = 0.5 if self._terminal else every_seconds
+        self._between = 0.5 if self._updates else every_seconds
         self._told = time.monotonic()
         self._drawn = 0
 
@@ -157,7 +157,7 @@ class BenchConsole(Console):
             return
         self._told = time.monotonic()
         self._wipe()
-        if self._terminal:
+        if self._updates:
             import shutil
 
             # A wrapped line cannot be redrawn in place.

@@ -23,6 +23,7 @@ Where = Annotated[
     str, typer.Argument(metavar="D", help="A built-in or benchmark name (`capsid data list`), or a folder.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+MinRating = Annotated[float | None, typer.Option("--min-rating", help="Keep ratings of at least this value.")]
 
 
 @app.command("list")
@@ -70,19 +71,19 @@ def describe(where: Where, as_json: AsJson = False) -> None:
 
 
 @app.command("check")
-def check(where: Where, as_json: AsJson = False) -> None:
+def check(where: Where, min_rating: MinRating = None, as_json: AsJson = False) -> None:
     """Find and explain every problem in a dataset. Exit code 1 if there are errors.
 
     Examples:
 
       capsid data check ./my-shop
 
-      capsid data check ./my-shop --json
+      capsid data check ./my-shop --min-rating 4 --json
     """
     from capsid.data.check import check_path
     from capsid.progress import Console
 
-    report = check_path(where, progress=Console())
+    report = check_path(where, min_rating=min_rating, progress=Console())
     if as_json:
         print_json(dataclasses.asdict(report) | {"ok": report.ok})
     else:
@@ -100,9 +101,7 @@ def import_data(
     core: Annotated[
         int | None, typer.Option("--k-core", help="Keep users and items with K or more interactions.")
     ] = None,
-    min_rating: Annotated[
-        float | None, typer.Option("--min-rating", help="Keep ratings of at least this value.")
-    ] = None,
+    min_rating: MinRating = None,
     force: Force = False,
 ) -> None:
     """Turn any readable data into a prepared folder (sequences.txt.gz and items.jsonl.gz).

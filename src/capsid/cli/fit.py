@@ -14,6 +14,7 @@ from capsid.cli.options import (
     ConfigFile,
     Data,
     Exact,
+    OwnVectors,
     RecipeName,
     Seed,
     Settings,
@@ -35,6 +36,7 @@ def fit(
     data: Data,
     out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The folder to write.")],
     seed: Seed = 0,
+    vectors: OwnVectors = None,
     settings: Settings = None,
     config: ConfigFile = None,
     exact: Exact = False,
@@ -55,6 +57,8 @@ def fit(
       capsid fit sasrec --data amazon-beauty --out runs/beauty-sasrec
 
       capsid fit capsid --data ./my-shop --out runs/shop --config shop.toml
+
+      capsid fit capsid --data ./my-shop --out runs/shop --vectors my-embeddings.npz
     """
     from capsid.artifacts import reserved
     from capsid.data.sources import load_dataset
@@ -63,7 +67,8 @@ def fit(
     from capsid.stored import KIND
 
     progress, run = Console(), run_options(checkpoint_every)
-    recommender = Recommender.from_recipe(recipe, seed=seed, settings=all_settings(config, settings), exact=exact)
+    changes = all_settings(config, settings)
+    recommender = Recommender.from_recipe(recipe, seed=seed, settings=changes, vectors=vectors, exact=exact)
     with reserved(out, kind=KIND, replace=True):
         dataset = load_dataset(data, progress=progress)
         summary = fit_or_reuse(recommender, dataset, out, force=force, progress=progress, run=run)

@@ -12,7 +12,7 @@ from capsid.data.prepared import read_items
 from capsid.errors import DataError
 from capsid.vocabulary import Vocabulary
 
-FORMS = (".jsonl", ".jsonl.gz", ".parquet", ".csv")
+FORMS = (".jsonl", ".jsonl.gz", ".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
 def read_items_file(path: Path) -> tuple[Vocabulary, pl.DataFrame]:

@@ -40,6 +40,14 @@ ConfigFile = Annotated[
     ),
 ]
 Exact = Annotated[bool, typer.Option("--exact", help="Use the recipe's sizes as they are, however small the data is.")]
+OwnVectors = Annotated[
+    Path | None,
+    typer.Option(
+        "--vectors",
+        metavar="FILE",
+        help="Your own item vectors: .npy, .npz, .parquet, .csv or .safetensors, with ids.",
+    ),
+]
 CheckpointEvery = Annotated[
     float,
     typer.Option(

@@ -16,6 +16,7 @@ from capsid.cli.options import (
     Data,
     Exact,
     Force,
+    OwnVectors,
     RecipeName,
     Seed,
     Settings,
@@ -38,6 +39,7 @@ def fit(
     data: Data,
     out: Annotated[Path, typer.Option("--out", metavar="TOK", help="The folder to write.")],
     seed: Seed = 0,
+    vectors: OwnVectors = None,
     settings: Settings = None,
     config: ConfigFile = None,
     exact: Exact = False,
@@ -64,7 +66,8 @@ def fit(
     from capsid.tokenize.item_tokenizer import KIND
 
     progress, run = Console(), run_options(checkpoint_every)
-    wanted = Recommender.from_recipe(recipe, settings=all_settings(config, settings), exact=exact)
+    changes = all_settings(config, settings)
+    wanted = Recommender.from_recipe(recipe, settings=changes, vectors=vectors, exact=exact)
     with reserved(out, kind=KIND, replace=force):
         dataset = load_dataset(data, progress=progress)
         wanted.size_to(dataset)
@@ -128,15 +131,19 @@ def add(
         Path, typer.Option("--items", metavar="FILE", help="New items with item_id: .jsonl(.gz), .parquet or .csv.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="NEW", help="The folder to write; TOK|RUN is not changed.")],
+    vectors: OwnVectors = None,
     force: Force = False,
 ) -> None:
     """Give ids to new items without retraining; a run can then recommend them. Old ids do not change.
 
     If the tokenizer routes, new items are compared with those it was fitted on; large drift means it is time to refit.
+    If it was fitted with --vectors, new items need vectors too: in the file of the fit, or in another one.
 
     Examples:
 
       capsid tokenizer add runs/films --items new-films.jsonl --out runs/films-today
+
+      capsid tokenizer add runs/shop --items new.csv --vectors new-embeddings.npz --out runs/shop-today
     """
     import polars as pl
 
@@ -146,7 +153,7 @@ def add(
 
     names, attributes = read_items_file(items)
     frame = attributes.with_columns(pl.Series("item_id", list(names), dtype=pl.String))
-    drift = add_items(path, frame, out, replace=force)
+    drift = add_items(path, frame, out, vectors=vectors, replace=force)
     if drift is not None:
         Console().line(drift_text(drift))
     say(f"{len(names):,} items added: {out}")

@@ -9,6 +9,7 @@ import codecs
 import csv
 import gzip
 import io
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import polars as pl
 
 from capsid.data.attributes import FIXED, price_number
 from capsid.data.findings import Findings
-from capsid.data.lines import numbered_lines
+from capsid.data.lines import not_utf8, numbered_lines
 from capsid.errors import DataError
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -31,14 +32,17 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 LIST_SEPARATOR = "|"
 # Comma first: it wins ties.
 SEPARATORS = (",", ";", "\t", "|")
-CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S%.f")
+# Ids are written in lines that are separated by tabs.
+NOT_IN_IDS = "\t\n\r\x0b\x0c"
+DAYS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y")
+CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S %p")
 
 
 def read_table(path: Path, findings: Findings) -> pl.DataFrame:
     """Read a Parquet, CSV or JSON-lines file, plain or gzipped.
 
     CSV columns are read as text, so that an id such as 007 is kept. The separator and the encoding (UTF-8 or UTF-16)
-    are detected from the beginning of the file.
+    are detected from the beginning of the file. Text in another encoding is reported, with what it probably says.
     """
     name = path.name.removesuffix(".gz")
     try:
@@ -75,7 +79,7 @@ def csv_form(path: Path) -> CsvForm:
     """The encoding, and the separator that gives the first line the most known names, then the most columns."""
     with _opened(path) as file:
         start = file.read(1 << 16)
-    encoding = "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8"
+    encoding = utf16(start) or "utf-8"
     lines = start.decode(encoding, errors="replace").removeprefix("\ufeff").splitlines()
     known = {name for names in ALIASES.values() for name in names}
 
@@ -84,6 +88,16 @@ def csv_form(path: Path) -> CsvForm:
         return sum(name.strip().lower() in known for name in names), len(names)
 
     return CsvForm(max(SEPARATORS, key=fits), encoding)
+
+
+def utf16(start: bytes) -> str | None:
+    """The form of UTF-16 that a file begins with, by its byte order mark or by zero bytes; None for other text."""
+    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    head = start[:200]
+    if head[1::2].count(0) > len(head) // 4 > 0 == head[::2].count(0):
+        return "utf-16-le"
+    return "utf-16-be" if head[::2].count(0) > len(head) // 4 > 0 == head[1::2].count(0) else None
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -95,7 +109,10 @@ def _read_json_lines(path: Path, findings: Findings) -> pl.DataFrame:
     records: list[dict[str, Any]] = []
     for number, line in numbered_lines(path, findings):
         try:
-            record = json.loads(line)
+            record = json.loads(line.decode("utf-8"))
+        except UnicodeDecodeError:
+            findings.error("not-utf8", f"{path.name}:{number}", *not_utf8(line))
+            continue
         except (ValueError, RecursionError) as error:
             findings.error("broken-line", f"{path.name}:{number}", f"broken JSON: {error}", "a line is one object")
             continue
@@ -122,9 +139,7 @@ def _read_csv_by_line(path: Path, findings: Findings, form: CsvForm) -> pl.DataF
                 where = f"{path.name}:{reader.line_num}"
                 if any("\udc80" <= c <= "\udcff" for field in row for c in field):
                     value = next(f for f in row if any("\udc80" <= c <= "\udcff" for c in f))
-                    shown = value.encode("utf-8", "surrogateescape")[:60]
-                    message = f"the line is not valid UTF-8 text: {shown!r}"
-                    findings.error("not-utf8", where, message, "save the file as UTF-8 (Latin-1 is not guessed)")
+                    findings.error("not-utf8", where, *not_utf8(value.encode("utf-8", "surrogateescape")))
                 elif len(row) > len(header):
                     message = f"the line has {len(row)} fields, the header {len(header)}"
                     findings.error("broken-line", where, message, 'put text with commas in "quotation marks"')
@@ -167,8 +182,13 @@ def find_column(frame: pl.DataFrame, what: str, file: str, columns: Mapping[str,
     raise DataError(f"{file} has no column for the {what}; it has: {', '.join(frame.columns) or 'none'}", hint=hint)
 
 
+def can_be_id(text: str) -> bool:
+    """Whether a text can be an id: not empty, no white space at its ends, no tab or line break inside."""
+    return bool(text) and text == text.strip() and not any(c in text for c in NOT_IN_IDS)
+
+
 def as_text_ids(series: pl.Series, file: str) -> pl.Series:
-    """Ids as text: 7 and 7.0 both become "7"; empty text becomes null."""
+    """Ids as text: 7 and 7.0 both become "7"; empty text becomes null. A tab or line break in an id is an error."""
     if series.dtype.is_float():
         whole = series.cast(pl.Int64, strict=False)
         if bool((whole.cast(series.dtype) != series).any()):
@@ -179,6 +199,12 @@ def as_text_ids(series: pl.Series, file: str) -> pl.Series:
     elif not (series.dtype.is_integer() or series.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
         raise DataError(f"{file}: column {series.name!r} of type {series.dtype} cannot hold ids")
     text = series.cast(pl.String).str.strip_chars()
+    broken = text.str.contains(f"[{NOT_IN_IDS}]").fill_null(False).arg_true()
+    if len(broken):
+        raise DataError(
+            f"{file} row {broken[0] + 1}: the id {text[int(broken[0])]!r:.80} contains a tab or line break",
+            hint="ids may contain spaces, but no tabs or line breaks",
+        )
     return text.set(text == "", None) if text.len() else text
 
 
@@ -191,7 +217,8 @@ def sortable_times(series: pl.Series, file: str) -> pl.Series:
     if series.dtype.is_integer():
         return series.cast(pl.Int64)
     if series.dtype.is_float():
-        return series.cast(pl.Float64).fill_nan(None)
+        numbers = series.cast(pl.Float64)
+        return numbers.set(~numbers.is_finite(), None) if numbers.len() else numbers
     if series.dtype == pl.Null:
         return series.cast(pl.Float64)
     raise DataError(
@@ -216,9 +243,13 @@ def _times_from_text(series: pl.Series) -> pl.Series:
     plain = [
         text.str.to_datetime(f, strict=False, time_unit="us") for f in ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f")
     ]
-    days = ["%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", *_slashed(text)]
-    others = [_moment(text, day, clock) for day in days for clock in CLOCKS]
-    return pl.select(pl.coalesce(zoned, *plain, *others)).to_series().rename(series.name)
+    days = [*DAYS, *_slashed(text)]
+    found = pl.select(pl.coalesce(zoned, *plain)).to_series()
+    for day, clock in itertools.product(days, CLOCKS):
+        if int(found.is_not_null().sum()) == filled:
+            break
+        found = found.zip_with(found.is_not_null(), _moment(text, day, clock))
+    return found.rename(series.name)
 
 
 def _moment(text: pl.Series, day: str, clock: str) -> pl.Series:

@@ -107,7 +107,7 @@ def _events(
 
 def _note_gap(row: Mapping[str, Any], given: Mapping[str, pl.Series], file: str, findings: Findings) -> None:
     """Report which values of a row are missing or cannot be read."""
-    told, hint = [], None
+    told, hint = [], "every row needs a user, an item and a timestamp"
     for what, column in given.items():
         value = column[row["row"] - 1]
         if row[what] is not None:

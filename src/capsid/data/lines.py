@@ -5,6 +5,7 @@ Does not know what a line means.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Iterator
@@ -52,9 +53,29 @@ def numbered_lines(path: Path, findings: Findings) -> Iterator[tuple[int, bytes]
         yield number + 1, rest
 
 
+def not_utf8(line: bytes) -> tuple[str, str]:
+    """Message and hint for text that is not UTF-8: its bytes, and what they say in the most common other encoding."""
+    shown = line[max(0, _first_bad(line) - 20) :][:40]
+    return (
+        f"the line is not valid UTF-8 text: {shown!r}, in Windows-1252 {shown.decode('cp1252', 'replace')!r}",
+        "save the file as UTF-8; if the second form looks right: iconv -f WINDOWS-1252 -t UTF-8 FILE",
+    )
+
+
+def _first_bad(line: bytes) -> int:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start
+    return 0
+
+
 def _blocks(path: Path) -> Iterator[bytes]:
     with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
         first = True
+        start = file.peek(2)[:2]
+        if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise DataError(f"{path.name} is UTF-16 text", hint="save the file as UTF-8")
         # read1 returns what could be decoded before it raises on a missing end; read would lose it.
         while block := file.read1(BLOCK):
             yield block.removeprefix(BYTE_ORDER_MARK) if first else block

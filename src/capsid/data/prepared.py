@@ -1,6 +1,7 @@
 """The prepared folder: `sequences.txt(.gz)`, one line per user, and `items.jsonl(.gz)`, one line per item.
 
-Optional files: `dataset.json` (name, text_fields, provenance) and `times.txt(.gz)` (user time time ...).
+Optional files: `dataset.json` (name, text_fields, provenance, separator) and `times.txt(.gz)` (user time time ...).
+Ids are separated by white space, or by tabs if `dataset.json` has `"separator": "\\t"`: then ids may contain spaces.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import polars as pl
 
 from capsid.artifacts import MANIFEST, new_folder, open_folder
 from capsid.data.attributes import attribute_frame
+from capsid.data.columns import can_be_id
 from capsid.data.dataset import Dataset
 from capsid.data.findings import Findings
-from capsid.data.lines import find_file, numbered_lines
+from capsid.data.lines import find_file, not_utf8, numbered_lines
 from capsid.data.sequences import read_sequences, read_times
 from capsid.errors import ArtifactError, DataError, nearest
 from capsid.ragged import Ragged
@@ -27,6 +29,7 @@ KIND = "dataset"
 SEQUENCES = ("sequences.txt.gz", "sequences.txt")
 ITEMS = ("items.jsonl.gz", "items.jsonl")
 TIMES = ("times.txt.gz", "times.txt")
+TAB = "\t"
 
 
 def is_prepared(folder: Path) -> bool:
@@ -41,10 +44,12 @@ def read_prepared(folder: Path, findings: Findings) -> Dataset:
     """Everything that can be read; problems go to `findings`."""
     _check_manifest(folder, findings)
     about = _read_about(folder, findings)
-    items, attributes = read_items(_need(folder, ITEMS), findings)
-    users, sequences = read_sequences(_need(folder, SEQUENCES), items, findings)
+    spaces = about.get("separator") == TAB
+    items, attributes = read_items(_need(folder, ITEMS), findings, spaces=spaces)
+    separator = TAB.encode() if spaces else None
+    users, sequences = read_sequences(_need(folder, SEQUENCES), items, findings, separator=separator)
     times_file = find_file(folder, *TIMES)
-    times = read_times(times_file, users, sequences, findings) if times_file else None
+    times = read_times(times_file, users, sequences, findings, separator=separator) if times_file else None
     return Dataset(
         name=about.get("name", folder.resolve().name),
         users=Vocabulary(users),
@@ -62,19 +67,22 @@ def write_prepared(dataset: Dataset, folder: Path) -> Path:
     folder = Path(folder)
     for vocabulary, what in ((dataset.users, "user"), (dataset.items, "item")):
         _check_ids(vocabulary, what)
+    spaces = any(" " in id_ for ids in (dataset.users, dataset.items) for id_ in ids)
+    separator = TAB if spaces else " "
     with new_folder(folder, kind=KIND) as new:
         rows = (dataset.items.ids(row) for row in dataset.sequences)
-        _write_lines(new / SEQUENCES[0], (" ".join([user, *ids]) for user, ids in zip(dataset.users, rows)))
+        _write_lines(new / SEQUENCES[0], (separator.join([user, *ids]) for user, ids in zip(dataset.users, rows)))
         _write_lines(new / ITEMS[0], _item_lines(dataset))
         if dataset.times is not None:
             stamps = Ragged(dataset.times, dataset.sequences.offsets)
             _write_lines(
-                new / TIMES[0], (" ".join([u, *map(str, row.tolist())]) for u, row in zip(dataset.users, stamps))
+                new / TIMES[0], (separator.join([u, *map(str, row.tolist())]) for u, row in zip(dataset.users, stamps))
             )
         about = {
             "name": dataset.name,
             "text_fields": list(dataset.text_fields),
             "provenance": dict(dataset.provenance),
+            **({"separator": TAB} if spaces else {}),
         }
         (new / "dataset.json").write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return folder
@@ -110,13 +118,17 @@ def _read_about(folder: Path, findings: Findings) -> dict[str, Any]:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         findings.error("broken-line", "dataset.json", f"not valid JSON: {error}", hint)
         return {}
-    wanted = {"name": str, "text_fields": list, "provenance": dict}
+    wanted = {"name": str, "text_fields": list, "provenance": dict, "separator": str}
     bad = isinstance(about, dict) and next(
         (k for k in wanted if not isinstance(about.get(k, wanted[k]()), wanted[k])), None
     )
     if not isinstance(about, dict) or bad:
         findings.error("mixed-types", "dataset.json", f"{bad or 'the file'!r} has the wrong type", hint)
         return {}
+    separator = about.get("separator", TAB)
+    if separator not in (" ", TAB):
+        message = f"the separator must be a space or a tab, got {separator!r:.40}"
+        findings.error("bad-separator", "dataset.json", message, 'write "separator": "\\t" if ids contain spaces')
     return about
 
 
@@ -129,8 +141,8 @@ def _text_fields(about: Mapping[str, Any], attributes: pl.DataFrame, findings: F
     return tuple(name for name in wanted if name in attributes.columns)
 
 
-def read_items(path: Path, findings: Findings) -> tuple[Vocabulary, pl.DataFrame]:
-    """Ids and attributes of an items file; problems go to `findings`."""
+def read_items(path: Path, findings: Findings, *, spaces: bool = False) -> tuple[Vocabulary, pl.DataFrame]:
+    """Ids and attributes of an items file; problems go to `findings`. `spaces`: ids may contain them."""
     first_line: dict[str, int] = {}
     records: list[Mapping[str, Any]] = []
     for number, line in numbered_lines(path, findings):
@@ -141,9 +153,10 @@ def read_items(path: Path, findings: Findings) -> tuple[Vocabulary, pl.DataFrame
         id_ = record.pop("item_id", None)
         if isinstance(id_, int) and not isinstance(id_, bool):
             id_ = str(id_)
-        if not isinstance(id_, str) or len(id_.encode("utf-8", "replace").split()) != 1:
-            hint = 'every line needs "item_id": a text or whole number without spaces'
-            findings.error("bad-id", where, f"the item's id is {id_!r}", hint)
+        if not isinstance(id_, str) or not (can_be_id(id_) and (spaces or " " not in id_)):
+            hint = 'every line needs "item_id": a text or whole number without '
+            hint += "tabs and line breaks" if spaces else 'spaces ("separator": "\\t" in dataset.json allows them)'
+            findings.error("bad-id", where, f"the item's id is {id_!r:.80}", hint)
         elif id_ in first_line:
             hint = "keep one line per item"
             findings.error("duplicate-id", where, f"item {id_!r} already occurs on line {first_line[id_]}", hint)
@@ -161,7 +174,7 @@ def _json_object(line: bytes, where: str, findings: Findings) -> dict[str, Any] 
         record = json.loads(line.decode("utf-8"))
         json.dumps(record, ensure_ascii=False).encode("utf-8")
     except UnicodeError:
-        findings.error("not-utf8", where, "the line is not valid UTF-8 text", "save the file as UTF-8")
+        findings.error("not-utf8", where, *not_utf8(line))
     except (json.JSONDecodeError, RecursionError) as error:
         findings.error("broken-line", where, f"broken JSON: {error}", 'a line is one object: {"item_id": ..., ...}')
     else:
@@ -173,9 +186,9 @@ def _json_object(line: bytes, where: str, findings: Findings) -> dict[str, Any] 
 
 def _check_ids(ids: Vocabulary, what: str) -> None:
     for id_ in ids:
-        if len(id_.encode().split()) != 1:
+        if not can_be_id(id_):
             raise DataError(
-                f"{what} id {id_!r} is empty or contains white space, which a sequences file cannot hold",
+                f"{what} id {id_!r:.80} is empty, has spaces at its ends, or contains a tab or line break",
                 hint="replace the white space in the ids, for example by '_'",
             )
 

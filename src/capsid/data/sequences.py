@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from pathlib import Path
 
 import numpy as np
 
 from capsid.data.findings import Findings
-from capsid.data.lines import numbered_lines
+from capsid.data.lines import not_utf8, numbered_lines
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
 
 
-def read_sequences(path: Path, items: Vocabulary, findings: Findings) -> tuple[list[str], Ragged]:
-    """Users in file order and their item numbers; unknown items and broken lines are reported and left out."""
+def read_sequences(
+    path: Path, items: Vocabulary, findings: Findings, *, separator: bytes | None = None
+) -> tuple[list[str], Ragged]:
+    """Users in file order and their item numbers; unknown items and broken lines are reported and left out.
+
+    Ids are separated by `separator`; None is any white space.
+    """
     numbers = {id_.encode(): i for i, id_ in enumerate(items)}
     users: dict[bytes, int] = {}
     values: list[int] = []
     ends = [0]
     for number, line in numbered_lines(path, findings):
-        user, *ids = line.split()
+        user, *ids = line.strip().split(separator)
         where = f"{path.name}:{number}"
         if not _is_text(line):
-            findings.error("not-utf8", where, "the line is not valid UTF-8 text", "save the file as UTF-8")
+            findings.error("not-utf8", where, *not_utf8(line))
             continue
         if user in users:
             message = f"user {user.decode()!r} already occurs on line {users[user]}"
@@ -53,24 +60,31 @@ def _is_text(line: bytes) -> bool:
     return True
 
 
-def read_times(path: Path, users: list[str], sequences: Ragged, findings: Findings) -> np.ndarray | None:
+def read_times(
+    path: Path, users: list[str], sequences: Ragged, findings: Findings, *, separator: bytes | None = None
+) -> np.ndarray | None:
     """One time per interaction, or None (with a finding) if the file does not match the sequences."""
     if findings.errors:  # Times would not line up with sequences from which something was left out.
         return None
     lengths, rows = sequences.lengths, 0
     stamps: list[float] = []
     for number, line in numbered_lines(path, findings):
-        user, *texts = line.split()
+        user, *texts = line.strip().split(separator)
         where = f"{path.name}:{number}"
         if rows >= len(users) or user != users[rows].encode() or len(texts) != lengths[rows]:
             hint = "its lines must match the sequences file: the same users in order, one time per item"
             findings.error("times-differ", where, "the line does not match the sequences file", hint)
             return None
         try:
-            stamps.extend(map(_stamp, texts))
-        except ValueError as error:
-            findings.error("broken-line", where, str(error), "times are numbers, such as seconds since 1970")
+            row = list(map(_stamp, texts))
+        except (ValueError, OverflowError):
+            message = f"a time cannot be read: {b' '.join(texts)[:60].decode(errors='replace')!r}"
+            findings.error("broken-line", where, message, "times are numbers, such as seconds since 1970")
             return None
+        if any(later < earlier for earlier, later in itertools.pairwise(row)):
+            message = f"user {users[rows]!r} has items that are not in time order"
+            findings.error("time-order", where, message, "sort the items of every user, the oldest first")
+        stamps += row
         rows += 1
     if rows != len(users):
         findings.error("times-differ", path.name, f"{rows} lines for {len(users)} users")
@@ -82,4 +96,7 @@ def _stamp(text: bytes) -> float:
     try:
         return int(text)
     except ValueError:
-        return float(text)
+        number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number

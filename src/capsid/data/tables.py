@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+
 from capsid.data.columns import read_table
 from capsid.data.dataset import Dataset
 from capsid.data.findings import Findings
@@ -21,6 +23,14 @@ def is_tables(folder: Path) -> bool:
     return find_file(folder, *INTERACTIONS) is not None
 
 
+def _read(path: Path, findings: Findings) -> pl.DataFrame:
+    frame = read_table(path, findings)
+    if not frame.width:
+        # Not a line could be read: why is more useful than which columns are missing.
+        findings.raise_first(str(path.parent))
+    return frame
+
+
 def read_tables(folder: Path, findings: Findings, *, min_rating: float | None = None) -> Dataset:
     """Everything that can be read; problems go to `findings`."""
     path = find_file(folder, *INTERACTIONS)
@@ -28,8 +38,8 @@ def read_tables(folder: Path, findings: Findings, *, min_rating: float | None = 
         raise DataError(f"{folder} has no {INTERACTIONS[0]} or {INTERACTIONS[1]}")
     items_path = find_file(folder, *ITEMS)
     histories = join_tables(
-        read_table(path, findings),
-        read_table(items_path, findings) if items_path else None,
+        _read(path, findings),
+        _read(items_path, findings) if items_path else None,
         findings=findings,
         files=(path.name, items_path.name if items_path else "items"),
         min_rating=min_rating,

@@ -9,12 +9,13 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 
 from capsid.data.item_table import ItemTable
-from capsid.errors import ArtifactError, DataError, NotFittedError
+from capsid.errors import ArtifactError, ConfigError, DataError, NotFittedError
 from capsid.progress import Progress, silent
 from capsid.running import CheckpointFile
 from capsid.settings import check_settings
@@ -87,11 +88,17 @@ def check_vectors(
 ) -> None:
     """Require a matrix of `dim` columns with one finite row per item, and no zero rows unless they are allowed."""
     if vectors_ND.ndim != 2 or not np.issubdtype(vectors_ND.dtype, np.number):
-        raise DataError(f"vectors must be a matrix of numbers, got {vectors_ND.dtype} of shape {vectors_ND.shape}")
+        raise DataError(
+            f"vectors must be a matrix of numbers, got {vectors_ND.dtype} of shape {vectors_ND.shape}",
+            hint="one row of numbers per item",
+        )
     if len(vectors_ND) != len(items):
         raise DataError(f"{len(vectors_ND)} vectors for {len(items)} items", hint="one row per item, in item order")
     if vectors_ND.shape[1] == 0 or (dim is not None and vectors_ND.shape[1] != dim):
-        raise DataError(f"vectors are {vectors_ND.shape[1]} wide, expected {'at least 1' if dim is None else dim}")
+        raise DataError(
+            f"vectors are {vectors_ND.shape[1]} wide, expected {'at least 1' if dim is None else dim}",
+            hint="every vector needs the same number of columns",
+        )
     broken_N, zero_N = np.empty(len(vectors_ND), dtype=bool), np.empty(len(vectors_ND), dtype=bool)
     # In blocks of 16 MB: the matrix may be a mapped file larger than memory.
     step = max(1, (1 << 22) // vectors_ND.shape[1])
@@ -134,6 +141,24 @@ def take(state: Mapping[str, np.ndarray], name: str) -> np.ndarray:
 def below(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     """The arrays whose names begin with `prefix`, with the prefix removed: the state of one part."""
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+
+
+@runtime_checkable
+class TakesVectors(Protocol):
+    """An encoder that can be given the vectors of new items in a file."""
+
+    def with_vectors(self, path: str | Path) -> Self:
+        """A fitted copy that also knows the vectors of this file."""
+
+
+def with_vectors(encoder: Any, path: str | Path) -> Any:
+    """A copy of a fitted encoder that also knows the vectors of a file; an error if it makes its vectors itself."""
+    if not isinstance(encoder, TakesVectors):
+        raise ConfigError(
+            "the vectors of new items can only be given if the fit read its vectors from a file",
+            hint="leave --vectors out: new items get theirs from their attributes",
+        )
+    return encoder.with_vectors(path)
 
 
 class RemembersVectors:

@@ -1,4 +1,4 @@
-"""Files that hold a matrix and optionally the id of each row: .npy, .npz, .parquet, .safetensors. Never unpickles."""
+"""Files that hold a matrix and optionally the id of each row: see `ENDINGS`. Never unpickles."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from capsid.errors import DataError
 
 ID_NAMES = ("item_id", "id", "ids", "item", "items", "asin")
 VECTOR_NAMES = ("vectors", "vector", "embeddings", "embedding")
+ENDINGS = (".npy", ".npz", ".parquet", ".csv", ".safetensors")
 
 
 def ids_file(path: Path) -> Path:
@@ -22,9 +23,9 @@ def ids_file(path: Path) -> Path:
 
 def read_matrix(path: Path) -> tuple[np.ndarray, list[str] | None]:
     """The matrix and the ids of its rows, None if there are no ids. Shape: (rows, d)."""
-    readers = {".npy": _npy, ".npz": _npz, ".parquet": _parquet, ".safetensors": _safetensors}
+    readers = dict(zip(ENDINGS, (_npy, _npz, _parquet, _csv, _safetensors), strict=True))
     if path.suffix not in readers:
-        raise DataError(f"{path} is not a file of vectors", hint=f"allowed endings: {', '.join(readers)}")
+        raise DataError(f"{path} is not a file of vectors", hint=f"allowed endings: {', '.join(ENDINGS)}")
     if not path.is_file():
         raise DataError(f"there is no file {path}", hint="paths are relative to the current folder")
     try:
@@ -60,10 +61,31 @@ def _safetensors(path: Path) -> tuple[np.ndarray, list[str] | None]:
     return _pick_matrix(path, load_file(path)), None if ids is None else [str(i) for i in ids]
 
 
+def _csv(path: Path) -> tuple[np.ndarray, list[str] | None]:
+    """One column per number; the column of ids has one of the names above. Ids are text: 007 is not 7."""
+    frame = pl.read_csv(path, infer_schema=False)
+    name, ids = _ids_of(frame)
+    texts = frame.drop(name) if name else frame
+    numbers = texts.select(pl.all().str.strip_chars().cast(pl.Float64, strict=False))
+    for column in texts.columns:
+        bad = (numbers[column].is_null() & texts[column].is_not_null()).arg_true()
+        if len(bad):
+            value = texts[column][int(bad[0])]
+            raise DataError(
+                f"{path} row {bad[0] + 1}: {value!r:.60} in column {column!r} is not a number",
+                hint=f"one column per number, and a column of ids called {', '.join(ID_NAMES[:3])}",
+            )
+    return numbers.fill_null(float("nan")).to_numpy(), ids
+
+
+def _ids_of(frame: pl.DataFrame) -> tuple[str | None, list[str] | None]:
+    name = next((n for n in ID_NAMES if n in frame.columns), None)
+    return name, None if name is None else [str(i) for i in frame[name].to_list()]
+
+
 def _parquet(path: Path) -> tuple[np.ndarray, list[str] | None]:
     frame = pl.read_parquet(path)
-    name = next((n for n in ID_NAMES if n in frame.columns), None)
-    ids = None if name is None else [str(i) for i in frame[name].to_list()]
+    name, ids = _ids_of(frame)
     rest = frame.drop(name) if name else frame
     lists = [c for c in rest.columns if isinstance(rest[c].dtype, pl.List | pl.Array)]
     if not lists:
@@ -74,7 +96,10 @@ def _parquet(path: Path) -> tuple[np.ndarray, list[str] | None]:
     odd = next((i for i, w in enumerate(widths) if w != widths[0]), None)
     if odd is not None:
         who = repr(ids[odd]) if ids else f"row {odd}"
-        raise DataError(f"{path}: the vector of {who} has {widths[odd]} numbers, the first has {widths[0]}")
+        raise DataError(
+            f"{path}: the vector of {who} has {widths[odd]} numbers, the first has {widths[0]}",
+            hint="all vectors must be of the same width",
+        )
     return np.array(rest[column].to_list(), dtype=np.float64), ids
 
 

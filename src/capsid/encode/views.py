@@ -6,16 +6,18 @@ terms that read more than one. Knows no concrete encoder.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from capsid.config import fingerprint
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import ItemEncoder, below, fitted, fresh, require_items
+from capsid.encode.base import ItemEncoder, below, fitted, fresh, require_items, with_vectors
 from capsid.errors import ConfigError
 from capsid.progress import Progress, silent
 from capsid.running import CheckpointFile
@@ -55,6 +57,13 @@ class Views:
     def parts(self) -> dict[str, ItemEncoder]:
         """All encoders by the name of their block, the main one first."""
         return {MAIN: self.item, **dict(self.others)}
+
+    def with_vectors(self, path: str | Path) -> Self:
+        """A fitted copy whose main view also knows the vectors of this file."""
+        parts = fitted(self.parts_, self)
+        grown = copy.copy(self)
+        grown.parts_ = {**parts, MAIN: with_vectors(parts[MAIN], path)}
+        return grown
 
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None

@@ -133,12 +133,14 @@ def add_items(
     attributes: pl.DataFrame,
     out: str | Path,
     *,
+    vectors: str | Path | None = None,
     replace: bool = False,
     kinds: Kinds | None = None,
 ) -> Drift | None:
     """Copy the tokenizer or run at `path` to `out` and add items to it; returns their drift from the old items.
 
-    `attributes` has a column `item_id`. Nothing is retrained, old ids do not change, and `path` is not changed.
+    `attributes` has a column `item_id`; `vectors` is a file with the items' vectors, if the fit read such a file.
+    Nothing is retrained, old ids do not change, and `path` is not changed.
     Existing output at `out` is an error unless it may be replaced. `kinds` adds parts from outside the library.
     """
     path = Path(path)
@@ -147,22 +149,23 @@ def add_items(
     with reserved(Path(out), kind=kind, replace=replace) as place:
         if kind == KIND:
             old = open_tokenizer(path, kinds=kinds)
-            return _add_to_tokenizer(path, old, names, attributes, place).drift(names)
+            grown = old.tokenizer.with_items(attributes, vectors=vectors)
+            return _save_grown(path, old, grown, item_titles(names, attributes), place).drift(names)
         # Imported here because a recommender loads torch.
         from capsid.recommender import Recommender
 
         recommender = Recommender.from_pretrained(path, kinds=kinds)
-        recommender.add_items(attributes)
+        recommender.add_items(attributes, vectors=vectors)
         recommender.save_pretrained(place)
         return open_tokenizer(place, kinds=kinds).drift(names)
 
 
-def _add_to_tokenizer(
-    path: Path, old: OpenTokenizer, names: Vocabulary, attributes: pl.DataFrame, out: Path
+def _save_grown(
+    path: Path, old: OpenTokenizer, tokenizer: ItemTokenizer, new_titles: list[str], out: Path
 ) -> OpenTokenizer:
     known = len(old.items)
-    titles = [old.title(n) for n in range(known)] + item_titles(names, attributes)
-    grown = OpenTokenizer(old.tokenizer.with_items(attributes), titles)
+    titles = [old.title(n) for n in range(known)] + new_titles
+    grown = OpenTokenizer(tokenizer, titles)
     with new_folder(out, kind=KIND) as folder:
         grown.tokenizer.save(folder)
         write_json(folder / TITLES, titles)

@@ -24,7 +24,7 @@ from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import as_dataset
 from capsid.data.split import leave_one_out
-from capsid.encode.base import ItemEncoder, fresh
+from capsid.encode.base import ItemEncoder, fresh, with_vectors
 from capsid.encode.cache import encode_blocks
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.views import MAIN, Views, blocks_of
@@ -34,7 +34,7 @@ from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.progress import Progress, silent
+from capsid.progress import Progress, automatic
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.settings import check_together
@@ -92,15 +92,17 @@ class ItemTokenizer:
         data: Dataset | ItemTable | str | Path | Any,
         *,
         seed: int = 0,
-        progress: Progress = silent,
+        progress: Progress | None = None,
         checkpoint: CheckpointFile | None = None,
     ) -> ItemTokenizer:
         """Learn from a dataset's training part (leave-one-out), or from an item table made of any other split.
 
-        A dataset may also be given by its name, its folder or a frame of interactions.
+        A dataset may also be given by its name, its folder or a frame of interactions. Progress is shown on a terminal
+        and in notebooks unless one is given.
 
         With a checkpoint file, interrupted training resumes from it.
         """
+        progress = automatic() if progress is None else progress
         self._check_parts()
         if isinstance(data, ItemTable):
             table = data
@@ -227,10 +229,17 @@ class ItemTokenizer:
         codes = (known[row] if row >= 0 else next(found) for row in rows)
         return {name: tuple(int(c) for c in own) for name, own in zip(names, codes)}
 
-    def with_items(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> ItemTokenizer:
-        """A copy that also knows new items. Nothing is retrained; old ids and this tokenizer do not change."""
-        table = self._table(self._frame(items)[0])
+    def with_items(
+        self, items: pl.DataFrame | Mapping[str, Sequence[Any]], *, vectors: str | Path | None = None
+    ) -> ItemTokenizer:
+        """A copy that also knows new items. Nothing is retrained; old ids and this tokenizer do not change.
+
+        `vectors` is a file with the vectors of new items, if the tokenizer was fitted on vectors from a file.
+        """
         grown = copy.copy(self)
+        if vectors is not None:
+            grown.encoder_ = with_vectors(self.encoder_, vectors)
+        table = grown._table(self._frame(items)[0])
         codes = self.tokenizer_.encode(table)
         old = self.ids.mixtures
         soft = None if old is None else self._mixtures(table, old.strongest, old.sharpness)
