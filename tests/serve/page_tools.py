@@ -16,19 +16,28 @@ AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(enc
 DESK, PHONE = (1280, 800), (390, 844)
 VIEWS = ("catalogue", "item", "recommend", "compare", "health")
 
-# Rectangles of visible texts that cover each other by more than a pixel or two; texts that are cut off count as cut.
+# Pairs of visible texts that cover each other by more than a pixel or two; what a box hides does not count.
 OVERLAPS = """() => {
   const shown = (element) => element.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true })
-    && !element.closest(".sr, .skip, .announce, .rail, .top, [hidden]");
+    && !element.closest(".sr, .skip, .announce, .rail, .top, [hidden], title, option");
+  const clipped = (element, { left, right, top, bottom }) => {
+    for (let box = element; box && box !== document.body; box = box.parentElement) {
+      const { overflowX, overflowY } = getComputedStyle(box), b = box.getBoundingClientRect();
+      if (overflowX !== "visible") [left, right] = [Math.max(left, b.left), Math.min(right, b.right)];
+      if (overflowY !== "visible") [top, bottom] = [Math.max(top, b.top), Math.min(bottom, b.bottom)];
+    }
+    return { left, right, top, bottom };
+  };
   const texts = [];
   const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
-    const node = walker.currentNode, element = node.parentElement;
-    if (!node.textContent.trim() || !shown(element) || element.closest("title, option")) continue;
+    const node = walker.currentNode;
+    if (!node.textContent.trim() || !shown(node.parentElement)) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
-    for (const r of range.getClientRects()) {
-      if (r.width > 1 && r.height > 1) texts.push([node.textContent.trim(), r]);
+    for (const rect of range.getClientRects()) {
+      const r = clipped(node.parentElement, rect);
+      if (r.right - r.left > 1 && r.bottom - r.top > 1) texts.push([node.textContent.trim(), r]);
     }
   }
   const found = [];

@@ -10,7 +10,7 @@ from served import Served
 from small_recipes import small, world
 from test_http import refused
 
-from capsid.evaluate.kept import keep_evaluation
+from capsid.evaluate.kept import compare_runs, keep_evaluation
 from capsid.recommender import Recommender
 
 ITEMS = list(world().items)
@@ -32,7 +32,11 @@ def test_runs_side_by_side(run: Path, recommender: Recommender, tmp_path: Path) 
         assert listed[1]["metrics"]["plain"]["recall@10"] == pytest.approx(
             {"mean": result.metrics["recall@10"], "error": float(np.std(values) / len(values) ** 0.5)}
         )
-        body = {"history": ITEMS[:3], "k": 5}
+        assert listed[1]["differences"] == {"plain": None, "filtered": None}, "the served run has no values"
+        body = {"history": [*ITEMS[:3], "nothing"], "k": 5}
+        titles = [(i["title"], i["known"]) for i in served.client.post("/v1/compare", json=body).json()["history"]]
+        assert titles == [*((recommender.catalogue_.title(n), True) for n in range(3)), ("nothing", False)]
+        body["history"] = ITEMS[:3]
         found = served.client.post("/v1/compare", json=body).json()["runs"]
         for answer, wanted in zip(found, (recommender, other)):
             assert [i["item"] for i in answer["items"]] == list(wanted.recommend(ITEMS[:3], 5).items)
@@ -43,3 +47,14 @@ def test_runs_side_by_side(run: Path, recommender: Recommender, tmp_path: Path) 
         told = served.client.post("/v1/compare", json=nothing).json()["runs"]
         assert all("leave no item" in answer["problem"] for answer in told)
         refused(served.client.post("/v1/compare", json={"history": 1}), 422, "invalid_request")
+
+
+def test_differences_are_paired_by_user(explored: Served) -> None:
+    listed = explored.client.get("/v1/runs").json()["runs"]
+    folder = Path(explored.options.run).parent
+    wanted = compare_runs([folder / "rq-kmeans"], [folder / "capsid-bpe"], metric="ndcg@10")
+    found = listed[1]["differences"]["plain"]["ndcg@10"]
+    assert found["difference"] == pytest.approx(wanted.difference)
+    assert (found["low"], found["high"]) == pytest.approx((wanted.low, wanted.high), abs=0.01)
+    assert listed[0]["differences"] == {"plain": None, "filtered": None}
+    assert listed[1]["differences"]["filtered"] is None

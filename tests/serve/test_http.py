@@ -193,7 +193,8 @@ def test_events_come_once_a_second(served: Served) -> None:
     assert first["ready"]
     assert second["version"] == first["version"]
     assert second["requests"] >= first["requests"] > 0
-    assert set(first) == {"ready", "version", "queue", "requests", "searched", "batches", "refused"}
+    assert set(first) == {"ready", "version", "queue", "requests", "searched", "batches", "refused", "p50", "p99"}
+    assert 0 < second["p50"] <= second["p99"]
 
 
 def test_the_tree_is_the_ids(served: Served, recommender: Recommender) -> None:

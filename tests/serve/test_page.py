@@ -6,17 +6,19 @@ import csv
 import gzip
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 from xml.etree import ElementTree
 
 import pytest
 from conftest import HOSTILE, HOSTILE_ID
 from page_tools import DESK, PHONE, watched
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 from served import Served
+from small_recipes import world
 
 from capsid.serve.app import PAGE
 
@@ -53,9 +55,115 @@ def test_zoom_in_and_out_by_mouse_and_keyboard(browser: Browser, explored: Serve
 def test_every_view_is_legible_and_accessible(browser: Browser, explored: Served, size: Any, scheme: str) -> None:
     item = quote(HOSTILE_ID, safe="")
     with watched(browser, explored.url, size=size, scheme=scheme) as seen:
-        for address in ("catalogue", "catalogue?of=tokens&colour=similarity", "item", f"item?id={item}"):
+        for address in (
+            "catalogue",
+            "catalogue?of=tokens&colour=similarity",
+            f"item?id={item}",
+            f"recommend?h=i1&h={item}&h=i3&h=i9",
+            "compare?h=i1&h=i2",
+            "health",
+        ):
             seen.open(f"#/{address}")
             seen.check()
+
+
+def titles(page: Page, label: str) -> list[str]:
+    return page.locator(f"ol[aria-label='{label}'] .ranked-body a").all_text_contents()
+
+
+def test_recommend_edit_force_and_compare_with_before(browser: Browser, explored: Served) -> None:
+    def wanted(history: list[str], **more: Any) -> list[str]:
+        return [item["title"] for item in explored.recommend(history, **more)["items"]]
+
+    with watched(browser, explored.url) as seen:
+        page = seen.open("#/recommend")
+        expect(page.get_by_text("these are popular items")).to_be_visible()
+        page.get_by_label("Add an item to the history").fill("i5")
+        expect(page.locator(".over [role=option]")).to_have_count(1)
+        page.keyboard.press("Enter")
+        expect(page.locator(".history li")).to_have_count(1)
+        page.goto(f"{explored.url}/#/recommend?h=i5&h=i8&h=i20")
+        expect(page.locator(".history li")).to_have_count(3)
+        assert titles(page, "Recommended items") == wanted(["i5", "i8", "i20"])
+        expect(page.locator(".influence")).to_have_count(3)
+
+        page.locator("button.rank").nth(1).click()
+        assert page.locator("li.chosen").inner_text().startswith("2")
+        assert "r=2" in page.url
+        assert page.evaluate("document.activeElement.textContent") == "2"
+
+        page.get_by_role("button", name="What if").click()
+        expect(page.get_by_role("button", name="Unpin")).to_be_visible()
+        page.get_by_role("button", name="Remove amber 0 birch 1 cedar 0 item 2").click()
+        expect(page.locator(".history li")).to_have_count(2)
+        assert titles(page, "Recommended items") == wanted(["i5", "i20"])
+        assert titles(page, "Items to compare with") == wanted(["i5", "i8", "i20"])
+        assert page.locator(".moved").count() == 10
+        page.get_by_role("button", name="Back to it").click()
+        expect(page.locator(".history li")).to_have_count(3)
+
+        node = page.locator("g.node").first
+        node.focus()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("button", name="Search everywhere")).to_be_visible()
+        prefix = [int(token) for token in parse_qs(page.url.partition("?")[2])["prefix"][0].split(",")]
+        body = {"history": ["i5", "i8", "i20"], "prefix": prefix}
+        forced = explored.client.post("/v1/explain", json=body).json()
+        assert titles(page, "Recommended items") == [item["title"] for item in forced["items"]]
+        seen.check()
+
+
+def test_a_test_user_and_the_next_item(browser: Browser, explored: Served) -> None:
+    with watched(browser, explored.url) as seen:
+        page = seen.open("#/recommend?k=50")
+        page.get_by_role("button", name="A test user").click()
+        expect(page.locator(".history li").first).to_be_visible()
+        asked = parse_qs(page.url.partition("?")[2])
+        assert len(asked["h"]) == page.locator(".history li").count()
+        assert asked["t"][0] in set(world().items)
+        page.get_by_role("link", name="Compare").click()
+        seen.settled()
+        assert parse_qs(page.url.partition("?")[2]) == asked
+
+
+def test_runs_side_by_side(browser: Browser, explored: Served) -> None:
+    with watched(browser, explored.url) as seen:
+        page = seen.open("#/compare?h=i5&h=i8")
+        answer = explored.client.post("/v1/compare", json={"history": ["i5", "i8"]}).json()["runs"]
+        for run in answer:
+            shown = page.locator(f"section[aria-label='{run['run']}'] ol a").all_text_contents()
+            assert shown == [item["title"] for item in run["items"]]
+        listed = explored.client.get("/v1/runs").json()["runs"]
+        for run in listed:
+            mean = run["metrics"]["plain"]["recall@10"]["mean"]
+            expect(page.locator("svg.picture text", has_text=f"{mean:.4f}").first).to_be_visible()
+        gap = listed[1]["differences"]["plain"]["recall@10"]["difference"]
+        expect(page.locator("tbody td").nth(1)).to_contain_text(f"{abs(gap):.4f}")
+        page.get_by_text("ndcg@5").click()
+        expect(page.locator("main")).to_have_attribute("data-view", "compare")
+        page.wait_for_url(re.compile("metric=ndcg"))
+
+
+def test_health_is_live(browser: Browser, explored: Served) -> None:
+    with watched(browser, explored.url) as seen:
+        page = seen.open("#/health")
+        expect(page.locator(".tile strong").first).to_have_text("ready")
+        first = page.locator(".tile .sub", has_text="since the start").inner_text()
+        explored.recommend(["i1"])
+        expect(page.locator(".tile .sub", has_text="since the start")).not_to_have_text(first)
+        expect(page.locator(".spark polyline")).to_be_attached()
+
+
+def test_a_service_that_is_gone(browser: Browser, explored: Served) -> None:
+    with watched(browser, explored.url) as seen:
+        page = seen.open()
+        page.context.set_offline(True)
+        page.locator("g.cell[aria-level='2']").first.click()
+        expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
+        page.context.set_offline(False)
+        page.get_by_role("button", name="Try again").click()
+        page.wait_for_selector(".crumbs")
+        seen.problems = [p for p in seen.problems if "ERR_INTERNET_DISCONNECTED" not in p]
 
 
 def test_titles_are_text(browser: Browser, explored: Served) -> None:

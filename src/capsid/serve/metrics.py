@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 import capsid
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
+# How many of the latest requests the live page describes.
+RECENT = 1_000
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -32,6 +35,7 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()
         self.registry = CollectorRegistry()
+        self._recent: deque[float] = deque(maxlen=RECENT)
         counter = partial(Counter, registry=self.registry)
         seconds = partial(Histogram, buckets=_SECONDS, registry=self.registry)
         gauge = partial(Gauge, registry=self.registry)
@@ -53,6 +57,7 @@ class Metrics:
 
     def request(self, route: str, code: int, seconds: float) -> None:
         """An answer was sent."""
+        self._recent.append(seconds)
         self._requests.labels(route, str(code)).inc()
         self._seconds.labels(route).observe(seconds)
 
@@ -88,6 +93,12 @@ class Metrics:
                 if sample.name in names:
                     found[names[sample.name]] += sample.value
         return found
+
+    def latencies(self) -> dict[str, float | None]:
+        """Median and 99th percentile of the latest requests of this process, in seconds; None before the first."""
+        seconds = sorted(self._recent.copy())
+        last = len(seconds) - 1
+        return {f"p{share}": seconds[round(last * share / 100)] if seconds else None for share in (50, 99)}
 
     def waiting(self, depth: int) -> None:
         """This many queries wait now."""

@@ -6,6 +6,7 @@ Plain functions of a snapshot that return plain values; the routes only pass the
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,15 @@ def about_item(snapshot: Snapshot, item: str) -> dict[str, Any]:
 def _says_something(value: Any) -> bool:
     """Replace numbers that JSON cannot express (not finite)."""
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))
+
+
+def titled(snapshot: Snapshot, history: Sequence[str]) -> list[dict[str, Any]]:
+    """The items of a history with their titles; an unknown one has its id instead."""
+    catalogue = snapshot.recommender.catalogue_
+    return [
+        {"item": item, "title": catalogue.title(catalogue.items.number(item)) if known else item, "known": known}
+        for item, known in ((item, item in catalogue.items) for item in history)
+    ]
 
 
 def search_items(snapshot: Snapshot, text: str, limit: int, offset: int) -> dict[str, Any]:
@@ -109,6 +119,7 @@ def explained(snapshot: Snapshot, query: Query, prefix: list[int], influence: bo
     out = told.to_dict()
     del out["recommendation"], out["paths"]
     return {
+        "history": titled(snapshot, query.history),
         "items": [{"item": i, "title": t, "score": s, "tokens": list(path)} for i, t, s, path in ranked],
         "personal": found.personal,
         "version": snapshot.version,

@@ -61,7 +61,8 @@ class Reports:
     def _now(self) -> dict[str, Any]:
         service = self._service
         counted = service.metrics.totals()
-        return {"ready": service.ready, "version": service.version, "queue": service.depth, **counted}
+        now = {"ready": service.ready, "version": service.version, "queue": service.depth}
+        return {**now, **counted, **service.metrics.latencies()}
 
 
 def _plain(answer: Any) -> dict[str, Any]:

@@ -132,9 +132,18 @@ class HistoryInfluence(BaseModel):
     steps: list[list[float]]
 
 
+class HistoryItem(BaseModel):
+    """An item of a history; one that the catalogue does not have has its id as title."""
+
+    item: str
+    title: str
+    known: bool
+
+
 class ExplainAnswer(BaseModel):
     """An answer and the search behind it."""
 
+    history: list[HistoryItem]
     items: list[ExplainedItem]
     personal: bool
     version: int
@@ -156,6 +165,7 @@ class RunAnswer(BaseModel):
 class CompareAnswer(BaseModel):
     """What every run recommends after one history, the served one first."""
 
+    history: list[HistoryItem]
     runs: list[RunAnswer]
 
 
@@ -166,8 +176,17 @@ class Metric(BaseModel):
     error: float
 
 
+class Difference(BaseModel):
+    """A run minus the served one over the same test users: paired bootstrap with a 95 % interval."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+
+
 class ListedRun(BaseModel):
-    """A run; metrics are null where it was not evaluated."""
+    """A run. Metrics are null where it was not evaluated, differences where the users are others."""
 
     run: str
     served: bool
@@ -176,6 +195,7 @@ class ListedRun(BaseModel):
     seed: int
     items: int
     metrics: dict[str, dict[str, Metric] | None]
+    differences: dict[str, dict[str, Difference] | None]
 
 
 class RunsAnswer(BaseModel):

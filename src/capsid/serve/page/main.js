@@ -12,8 +12,11 @@ import { search } from "./parts/search.js";
 const VIEWS = {
   catalogue: { name: "Catalogue", load: () => import("./views/catalogue.js") },
   item: { name: "Item", load: () => import("./views/item.js") },
+  recommend: { name: "Recommend", load: () => import("./views/recommend.js") },
+  compare: { name: "Compare", load: () => import("./views/compare.js") },
+  health: { name: "Health", load: () => import("./views/health.js") },
 };
-const KEYS = [["/", "search all items"], ["1, 2", "go to a view"], ["arrows, Enter, Backspace", "move in the tree, zoom in, zoom out"],
+const KEYS = [["/", "search all items"], ["1 to 5", "go to a view"], ["arrows, Enter, Backspace", "move in the tree, zoom in, zoom out"],
   ["t", "light, dark, or as the system"], ["?", "this list"], ["Esc", "close"]];
 
 const main = h("main", { id: "main", tabindex: -1 });

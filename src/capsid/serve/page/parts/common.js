@@ -18,7 +18,7 @@ export function iconButton(name, label, click, more = {}) {
 /** "Copy as curl", "CSV" and "SVG" of what a card shows; each only where it is given. */
 export function exports_({ name, request, rows, picture }) {
   const out = [];
-  if (request) out.push(button("Copy as curl", () => copy(curl(...request()), "curl line"), { quiet: true }));
+  if (request) out.push(button([h("span", { class: "long" }, "Copy as "), "curl"], () => copy(curl(...request()), "curl line"), { quiet: true, "aria-label": "Copy as curl" }));
   if (rows) out.push(button("CSV", () => saveCsv(name, rows()), { quiet: true, "aria-label": `Save ${name} as CSV` }));
   if (picture) out.push(button("SVG", () => saveSvg(name, picture()), { quiet: true, "aria-label": `Save ${name} as SVG` }));
   return h("div", { class: "actions" }, out);
@@ -50,7 +50,7 @@ const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.
 
 /** A link to an item by its title. */
 export function itemLink({ item, title, retired }) {
-  return h("a", { href: href("item", { id: item }), class: retired ? "item retired" : "item" },
+  return h("a", { href: href("item", { id: item }), class: retired ? "item retired" : "item", title: title || item },
     title || item, retired ? h("span", { class: "tag" }, "retired") : null);
 }
 

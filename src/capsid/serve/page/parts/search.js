@@ -9,7 +9,7 @@ const WAIT = 120;
 /** `choose({ item, title })` is called with the chosen item. */
 export function search({ label, placeholder, choose, focus = "" }) {
   const id = unique("search");
-  const list = h("ul", { id: `${id}-list`, role: "listbox", class: "found", hidden: true, "aria-label": label });
+  const list = h("ul", { id: `${id}-list`, role: "listbox", class: "found", hidden: true, "aria-label": "Found items" });
   const more = h("p", { class: "found-note", hidden: true });
   const input = h("input", { id, type: "text", role: "combobox", autocomplete: "off", spellcheck: "false", placeholder,
     "aria-label": label, "aria-expanded": "false", "aria-controls": `${id}-list`, "aria-autocomplete": "list", "data-focus": focus });
