@@ -26,7 +26,7 @@ from capsid.encode.base import fresh
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import evaluate
 from capsid.generate.fit import fit_generator
-from capsid.generate.generator import ReadsSoftly, Trainable
+from capsid.generate.generator import ReadsSoftly, Remembers, Trainable
 from capsid.generate.terms import Objective, TermContext
 from capsid.ids.semantic_ids import SemanticIds, churn
 from capsid.ids.trie import Trie
@@ -66,6 +66,8 @@ def fit_recipe(
     generator = fresh(recipe.generator)
     if isinstance(generator, ReadsSoftly) and generator.soft_input:
         tokenizer = tokenizer.softened(table, generator.soft_input, generator.soft_sharpness)
+    if isinstance(generator, Remembers) and generator.memory:
+        tokenizer = tokenizer.remembering(table, generator.memory)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
     trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(table))
     log, dense, before = [], None, None

@@ -65,7 +65,7 @@ def test_value_and_gradients_are_those_of_a_masked_softmax(seed: int, smoothing:
     plus = np.flatnonzero(rng.random(len(row)) < 0.3)
     edges = ChildEdges(*(torch.from_numpy(a) for a in (row, token, own, plus)))
     source = torch.Generator().manual_seed(seed)
-    shapes = ((rows, width), (vocabulary, width), ())
+    shapes = ((rows, width), (vocabulary, width), (len(plus),))
     leaves = [torch.randn(shape, generator=source, requires_grad=True) for shape in shapes]
     fast = children_cross_entropy(leaves[0], leaves[1], edges, leaves[2], label_smoothing=smoothing)
     found = torch.autograd.grad(fast, leaves)

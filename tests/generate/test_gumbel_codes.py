@@ -110,7 +110,7 @@ def test_the_path_through_labels_is_cross_entropy_with_soft_labels() -> None:
     soft, _ = twin._soft(prepared.unique_U)
     logits_NV = network.logits(predictions.hidden_ND, predictions.vectors).detach()
     if predictions.added is not None:
-        logits_NV[predictions.added.rows_E, predictions.added.tokens_E] += predictions.added.value.detach()
+        logits_NV[predictions.added.rows_E, predictions.added.tokens_E] += predictions.added.values_E.detach()
     log_NV = logits_NV.log_softmax(1)
     ids, total, row = tokenizer().ids, torch.zeros(()), 0
     for m, item in enumerate(given.item_M):

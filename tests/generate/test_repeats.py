@@ -61,4 +61,4 @@ def test_without_it_a_history_adds_nothing() -> None:
     assert generator.network.repeats is None
     lesson = IDS.lesson(Ragged.from_rows([[0, 1, 2]]), last=6)
     assert generator.network.predict(lesson).added is None
-    assert generator.start(lesson.batch)[0].history_items is None
+    assert generator.start(lesson.batch)[0].open == ()

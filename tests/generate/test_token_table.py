@@ -186,7 +186,7 @@ def test_a_bias_is_added_to_the_scores_of_its_token(kind: type[TransformerGenera
     found = plain.network.predict(lesson)
     scores = plain.network.logits(found.hidden_ND, found.vectors) + token.bias
     if found.added is not None:
-        scores = scores.index_put((found.added.rows_E, found.added.tokens_E), found.added.value, accumulate=True)
+        scores = scores.index_put((found.added.rows_E, found.added.tokens_E), found.added.values_E, accumulate=True)
     expected = F.cross_entropy(scores, found.targets_N)
     torch.testing.assert_close(loss_of(NextToken(), IDS, biased, lesson), expected, rtol=1e-4, atol=1e-4)
 

@@ -70,6 +70,13 @@ class ReadsSoftly(Protocol):
     soft_sharpness: float
 
 
+@runtime_checkable
+class Remembers(Protocol):
+    """A generator that may add learnt bonuses to followers of the last `memory` items of a history (0: none)."""
+
+    memory: int
+
+
 @dataclass(kw_only=True)
 class TransformerGenerator:
     """The causal Transformer of CapsID, appendix A.3 (4 layers, 4 heads, 128, feed-forward 512, 50 items of history).
@@ -107,6 +114,13 @@ class TransformerGenerator:
     )
     positions_from: str = setting(
         "start", "From which end of a history its positions are counted.", choices=("start", "end")
+    )
+
+    memory: int = setting(
+        0,
+        "Items that followed one of this many last items of a history in training get learnt bonuses; 0: none do.",
+        least=0,
+        most=50,
     )
 
     def __post_init__(self) -> None:
@@ -194,6 +208,7 @@ class TransformerGenerator:
             input_scale=self.input_scale,
             positions_from=self.positions_from,
             initial=self.initial,
+            memory=self.memory,
         )
 
 
@@ -243,7 +258,7 @@ class TimelineGenerator(TransformerGenerator):
 
     def _network(self, layout: TokenLayout) -> TimelineTransformer:
         return TimelineTransformer(
-            self._shape(layout), self.depth_layers, self.reads, self.repeats, self._members(layout)
+            replace(self._shape(layout), repeats=self.repeats), self.depth_layers, self.reads, self._members(layout)
         )
 
 
@@ -259,6 +274,7 @@ class MaskedGenerator(TransformerGenerator):
     layers: int = setting(2, "Transformer layers.", least=1, most=1_000)
     mask: float = setting(0.2, "Share of a sequence's items that is masked.", least=0, most=1)
     only_last: float = setting(0.1, "Share of the sequences in which only the last item is masked.", least=0, most=1)
+    memory: int = setting(0, "This generator has no memory of transitions.", least=0, most=0)
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Fresh weights; ids must have one token per item, because a mask replaces one token."""

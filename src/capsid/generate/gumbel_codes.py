@@ -191,7 +191,7 @@ def _scores(network: GeneratorNetwork, found: Predictions, rows_M: Tensor, base:
         added = found.added
         place_E = torch.searchsorted(rows_M, added.rows_E).clamp_max(len(rows_M) - 1)
         inside_E = (rows_M[place_E] == added.rows_E) & (added.tokens_E >= base) & (added.tokens_E < base + size)
-        scores_MK[place_E[inside_E], added.tokens_E[inside_E] - base] += added.value
+        scores_MK[place_E[inside_E], added.tokens_E[inside_E] - base] += added.values_E[inside_E]
     return scores_MK
 
 

@@ -20,7 +20,9 @@ from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, BlockShape, Cache, Layer, SasRecBlock, after_empty, reset
 from capsid.blocks.pairs import pair_products
 from capsid.errors import ConfigError
-from capsid.generate.repeats import HistoryItems
+from capsid.generate.memory import Memory, bonuses, open_followers
+from capsid.generate.open_items import OpenItems
+from capsid.generate.repeats import Repeats, completions, history_items
 from capsid.generate.token_table import LastNorm, TokenTable, TokenVectors
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
@@ -46,19 +48,21 @@ class NetworkShape(BlockShape):
     empty_positions: bool = False
     initial: str = "small"
     block: str = "pre-norm"
+    repeats: bool = False
+    memory: int = 0
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything a step needs. `padding_UL` is True where a history has padding; `history_items` is set where repeats
-    of them have a bias."""
+    """Everything a step needs. `padding_UL` is True where a history has padding; `open` are items whose tokens get
+    numbers added to their scores."""
 
     caches: tuple[Cache, ...]
     padding_UL: Tensor
     positions_U: Tensor
     vectors: TokenVectors
     depth: int = 0
-    history_items: HistoryItems | None = None
+    open: tuple[OpenItems, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,19 +131,22 @@ class GeneratorNetwork(nn.Module):
     def scores(self, state: State, rows_UWD: Tensor) -> Tensor:
         """See `capsid.decode.protocol`."""
         scores_UWV = self.logits(rows_UWD, state.vectors)
-        known = state.history_items
-        return scores_UWV if known is None else known.added_to(scores_UWV, state.depth)
+        for items in state.open:
+            scores_UWV = items.added_to(scores_UWV, state.depth)
+        return scores_UWV
 
     def scores_of(self, state: State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
         """See `capsid.decode.protocol`."""
         rows_RD = self.norm(rows_UWD).flatten(0, 1)
         scores_E = pair_products(rows_RD, state.vectors.score_VS, row_E, token_E)
-        known = state.history_items
-        return scores_E if known is None else scores_E + known.added_of(row_E, token_E, state.depth)
+        for items in state.open:
+            scores_E = scores_E + items.added_of(row_E, token_E, state.depth)
+        return scores_E
 
 
 class TokenNetwork(GeneratorNetwork):
-    """Common base of networks over tokens: token and depth embeddings, a last LayerNorm, tied scores."""
+    """Common base of networks over tokens: token and depth embeddings, a last LayerNorm, tied scores, and what is added
+    to the scores of items of the history (`repeats`) and of their followers (`memory`)."""
 
     def __init__(self, shape: NetworkShape, members: Ragged | None = None) -> None:
         super().__init__()
@@ -147,25 +154,46 @@ class TokenNetwork(GeneratorNetwork):
         self.token = token_table(shape, members)
         self.depth = nn.Embedding(shape.depths + 1, shape.width)
         self.norm = LastNorm(shape.width, ones=shape.token_bias)
+        self.repeats = Repeats() if shape.repeats else None
+        self.memory = Memory(shape.memory) if shape.memory else None
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
         layers = sum(isinstance(module, Layer) for module in self.modules())
         reset(self, layers, generator, self.shape.initial)
         self.token.start()
+        for module in (self.repeats, self.memory):
+            if module is not None:
+                module.start()
+
+    def _added(self, lesson: Lesson) -> Added | None:
+        """What is added to scores in training."""
+        added = None if self.repeats is None else completions(lesson, self.repeats.value())
+        if self.memory is None:
+            return added
+        remembered = bonuses(lesson, self.memory)
+        return remembered if added is None else added.joined(remembered)
+
+    def _open(self, histories: TokenBatch) -> tuple[OpenItems, ...]:
+        """The same in search, before the first token."""
+        known = () if self.repeats is None else (history_items(histories, self.repeats.value()),)
+        return known if self.memory is None else (*known, open_followers(histories, self.memory))
 
     def _entering(self, x: Tensor) -> Tensor:
         """Token embeddings at the input, before those of positions and depths are added."""
         return x if self.shape.input_scale == 1.0 else x * self.shape.input_scale
 
-    def _stepped(self, blocks: nn.ModuleList, x_UWD: Tensor, state: State, parents_UW: Tensor) -> tuple[State, Tensor]:
+    def _stepped(
+        self, blocks: nn.ModuleList, x_UWD: Tensor, state: State, parents_UW: Tensor, tokens_UW: Tensor
+    ) -> tuple[State, Tensor]:
         """One new position per beam through blocks with caches."""
         caches = []
         for block, old in zip(blocks, state.caches):
             assert isinstance(block, Block)
             x_UWD, cache = block.step(x_UWD, old, parents_UW, state.padding_UL)
             caches.append(cache)
-        return replace(state, caches=tuple(caches), depth=state.depth + 1), x_UWD
+        open_items = tuple(items.on(parents_UW, tokens_UW, state.depth) for items in state.open)
+        return replace(state, caches=tuple(caches), depth=state.depth + 1, open=open_items), x_UWD
 
 
 class CausalTransformer(TokenNetwork):
@@ -197,7 +225,7 @@ class CausalTransformer(TokenNetwork):
         # The first token of item m is predicted from the column before it; the last column is never read.
         first_M = lesson.row_M * hidden_BLD.shape[1] + lesson.column_M - 1
         index_N = torch.from_numpy(np.repeat(first_M, lesson.tokens.lengths) + lesson.tokens.positions)
-        return Predictions(hidden_BLD.flatten(0, 1)[index_N], lesson.tokens, vectors)
+        return Predictions(hidden_BLD.flatten(0, 1)[index_N], lesson.tokens, vectors, self._added(lesson))
 
     def hidden(
         self,
@@ -236,13 +264,14 @@ class CausalTransformer(TokenNetwork):
         seen_UL = torch.arange(tokens_UL.shape[1])[None, :] < lengths_U[:, None]
         seen_UL = seen_UL if empty_U is None else after_empty(seen_UL[:, None], empty_U)[:, 0]
         positions = positions_UL[users, lengths_U - 1] + 1
-        return State(tuple(caches), ~seen_UL, positions, vectors), x[users, lengths_U - 1][:, None]
+        state = State(tuple(caches), ~seen_UL, positions, vectors, open=self._open(histories))
+        return state, x[users, lengths_U - 1][:, None]
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """One more token for every beam: the new state, and the rows that predict what follows."""
         positions = state.positions_U[:, None].expand_as(tokens_UW)
         x = self._embed(state.vectors, tokens_UW, positions, torch.full_like(tokens_UW, state.depth))
-        return self._stepped(self.blocks, x, state, parents_UW)
+        return self._stepped(self.blocks, x, state, parents_UW, tokens_UW)
 
     def _embed(self, vectors: TokenVectors, tokens: Tensor, positions: Tensor, depths: Tensor) -> Tensor:
         x = self._entering(F.embedding(tokens, vectors.enter_VD)) + self.place(positions) + self.depth(depths)

@@ -88,7 +88,7 @@ class OverChildren(BoundTerm):
         if added is not None:
             number_E, inside_E = _renumbered(added, chosen)
             tokens_E = torch.searchsorted(self.root_C, added.tokens_E[inside_E])
-            added = Added(number_E[inside_E], tokens_E, added.value)
+            added = Added(number_E[inside_E], tokens_E, added.values_E[inside_E])
         mean = linear_cross_entropy(
             rows_NS[torch.from_numpy(chosen)],
             found.vectors.score_VS[self.root_C],
@@ -110,17 +110,17 @@ class OverChildren(BoundTerm):
         key_E = torch.from_numpy(children.parent * stride + children.token)
         target_R = found.targets_N[torch.from_numpy(chosen)]
         own_R = torch.searchsorted(key_E, torch.arange(len(chosen)) * stride + target_R)
-        plus_A, value = torch.zeros(0, dtype=torch.int64), torch.zeros(())
+        plus_A, values_A = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
         if added is not None:
             number_A, inside_A = _renumbered(added, chosen)
             plus_A = torch.searchsorted(key_E, number_A[inside_A] * stride + added.tokens_E[inside_A])
-            value = added.value
+            values_A = added.values_E[inside_A]
         edges = ChildEdges(torch.from_numpy(children.parent), torch.from_numpy(children.token), own_R, plus_A)
         return children_cross_entropy(
             rows_NS[torch.from_numpy(chosen)],
             found.vectors.score_VS,
             edges,
-            value,
+            values_A,
             label_smoothing=self.settings.label_smoothing,
         )
 
@@ -141,7 +141,7 @@ def _cooled(step: Step, temperature: float) -> tuple[Tensor, Added | None]:
     rows_NS, added = step.network.norm(found.hidden_ND), found.added
     if temperature != 1.0:
         rows_NS = rows_NS / temperature
-        added = added and replace(added, value=added.value / temperature)
+        added = added and replace(added, values_E=added.values_E / temperature)
     return rows_NS, added
 
 

@@ -8,7 +8,6 @@ Shapes: P positions, R rows, N targets, T tokens of an item, otherwise as in `ca
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +19,6 @@ from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, Layer
 from capsid.blocks.reading import Distances, MixingBlock, NearBlock
 from capsid.generate.network import NetworkShape, Predictions, State, TokenNetwork, counted
-from capsid.generate.repeats import Repeats, completions, history_items
 from capsid.generate.token_table import TokenVectors
 from capsid.ids.layout import PAD
 from capsid.ids.mixtures import Corrections
@@ -33,26 +31,22 @@ READINGS: dict[str, type[Layer]] = {"places": Block, "distances": NearBlock, "mi
 class TimelineTransformer(TokenNetwork):
     """`blocks` read the history, `depth_blocks` generate the next item; embeddings and logits are shared and tied.
 
-    `reads` is one of READINGS: attention with position embeddings or with distances, or distances alone. With
-    `repeats` it learns how likely users are to return to an item.
+    `reads` is one of READINGS: attention with position embeddings or with distances, or distances alone.
     """
 
     closes: ClassVar[bool] = True
 
-    def __init__(
-        self, shape: NetworkShape, depth_layers: int, reads: str, repeats: bool, members: Ragged | None = None
-    ) -> None:
+    def __init__(self, shape: NetworkShape, depth_layers: int, reads: str, members: Ragged | None = None) -> None:
         super().__init__(shape, members)
         self.place = nn.Embedding(shape.history + 1, shape.width) if reads == "places" else None
         self.blocks = nn.ModuleList(READINGS[reads](shape) for _ in range(shape.layers))
         self.depth_blocks = nn.ModuleList(Block(shape) for _ in range(depth_layers))
-        self.repeats = Repeats() if repeats else None
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
         super().reset(generator)
         for module in self.modules():
-            if isinstance(module, Distances | Repeats):
+            if isinstance(module, Distances):
                 module.start()
 
     def predict(
@@ -87,7 +81,7 @@ class TimelineTransformer(TokenNetwork):
         for block in self.depth_blocks:
             assert isinstance(block, Block)
             rows_RD = block.ragged(rows_RD, slots_R, width)
-        added = None if self.repeats is None else completions(lesson, self.repeats.value())
+        added = self._added(lesson)
         if not closing:
             return Predictions(rows_RD, lesson.tokens, vectors, added)
         last_R = torch.from_numpy(depth_R == np.repeat(lengths_M, rows.lengths))
@@ -103,18 +97,13 @@ class TimelineTransformer(TokenNetwork):
             x, cache = block(x)
             caches.append(cache)
         padding_U1 = torch.zeros(len(histories), 1, dtype=torch.bool)
-        known = None if self.repeats is None else history_items(histories, self.repeats.value())
         positions_U = torch.from_numpy(histories.positions_B)
-        return State(tuple(caches), padding_U1, positions_U, vectors, history_items=known), x
+        return State(tuple(caches), padding_U1, positions_U, vectors, open=self._open(histories)), x
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
         """One more token for every beam: the new state, and the rows that predict what follows."""
         x = self._generated(state.vectors, tokens_UW, torch.full_like(tokens_UW, state.depth))
-        stepped, rows_UWD = self._stepped(self.depth_blocks, x, state, parents_UW)
-        known = state.history_items
-        if known is None:
-            return stepped, rows_UWD
-        return replace(stepped, history_items=known.on(parents_UW, tokens_UW, state.depth)), rows_UWD
+        return self._stepped(self.depth_blocks, x, state, parents_UW, tokens_UW)
 
     def _read(
         self, vectors: TokenVectors, batch: TokenBatch, read_B: np.ndarray, inputs_RD: Tensor | None = None

@@ -14,6 +14,7 @@ import numpy as np
 
 from capsid.ids.layout import PAD
 from capsid.ids.mixtures import Corrections
+from capsid.ids.transitions import Followers
 from capsid.ragged import Ragged
 
 
@@ -23,7 +24,8 @@ class TokenBatch:
 
     A token has a position in its row (item by item: the item's index in the history) and a depth at that position.
     `positions_B` counts the positions of a row. `items` are the numbers of the history's items and `own` their tokens,
-    one row per item, however the history was segmented. `soft` holds what soft input adds to the tokens' vectors.
+    one row per item, however the history was segmented. `soft` holds what soft input adds to the tokens' vectors,
+    `followers` the items that followed a history's last items in training.
     """
 
     tokens_BL: np.ndarray
@@ -34,6 +36,7 @@ class TokenBatch:
     items: Ragged
     own: Ragged
     soft: Corrections | None = None
+    followers: Followers | None = None
 
     def __len__(self) -> int:
         return len(self.lengths_B)
@@ -45,6 +48,7 @@ class Lesson:
 
     Item m of row `row_M` comes after `before_M` items of the history, which fill `position_M` positions. Its tokens
     are in the batch from column `column_M` on, so that a network can read each of them before it predicts the next.
+    `followers` are the items that followed the items before it, without the item itself.
     """
 
     batch: TokenBatch
@@ -54,6 +58,7 @@ class Lesson:
     position_M: np.ndarray
     column_M: np.ndarray
     tokens: Ragged
+    followers: Followers | None = None
 
 
 class Reading(Protocol):

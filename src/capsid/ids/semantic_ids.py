@@ -25,6 +25,7 @@ from capsid.ids.mixtures import Mixtures
 from capsid.ids.order import group_numbers, proper_prefixes
 from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch
 from capsid.ids.reassign import Costs
+from capsid.ids.transitions import Transitions, last_items
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
 
@@ -54,7 +55,8 @@ class SemanticIds:
 
     `reading` says how histories of these items are segmented.
     `unsettled` holds the codes as the tokenizer gave them, where the policy changed any; None: it changed none.
-    With `mixtures` the items of a history are soft input; predicted items keep their codes.
+    With `mixtures` the items of a history are soft input; predicted items keep their codes. With `transitions` batches
+    and lessons name the items that followed the last items of a history in training.
     """
 
     items: Vocabulary
@@ -64,6 +66,7 @@ class SemanticIds:
     reading: Reading = field(default_factory=ItemByItem)
     unsettled: Ragged | None = None
     mixtures: Mixtures | None = None
+    transitions: Transitions | None = None
 
     @classmethod
     def assign(
@@ -127,12 +130,22 @@ class SemanticIds:
 
     def read(self, histories: Ragged, *, last: int, rng: np.random.Generator | None = None) -> TokenBatch:
         """Network input for the last `last` items of every history (rows of item numbers)."""
-        return self._softened(self.reading.read(self.prefix_free, histories, last=last, rng=rng))
+        batch = self._softened(self.reading.read(self.prefix_free, histories, last=last, rng=rng))
+        if self.transitions is None:
+            return batch
+        items = batch.items
+        last_CJ = last_items(items, items.lengths, np.arange(len(items)), self.transitions.distances)
+        return replace(batch, followers=self.transitions.after(last_CJ, self.prefix_free))
 
     def lesson(self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
         """Network input for pieces of training sequences, and the items to predict in them."""
         lesson = self.reading.lesson(self.prefix_free, pieces, last=last, rng=rng)
-        return lesson if self.mixtures is None else replace(lesson, batch=self._softened(lesson.batch))
+        if self.mixtures is not None:
+            lesson = replace(lesson, batch=self._softened(lesson.batch))
+        if self.transitions is None:
+            return lesson
+        last_CJ = last_items(lesson.batch.items, lesson.before_M, lesson.row_M, self.transitions.distances)
+        return replace(lesson, followers=self.transitions.after(last_CJ, self.prefix_free, lesson.item_M))
 
     def _softened(self, batch: TokenBatch) -> TokenBatch:
         if self.mixtures is None:
@@ -174,6 +187,8 @@ class SemanticIds:
         unsettled = _if_other(self.encoded.append(codes), every)
         names = Vocabulary([*self.items, *items])
         grown = replace(self, items=names, codes=every, suffixes=suffixes, unsettled=unsettled, mixtures=None)
+        if self.transitions is not None:
+            grown = grown.with_transitions(self.transitions.grown(len(names)))
         if self.mixtures is not None:
             if mixtures is None:
                 raise DataError("ids with soft input need mixtures for new items", hint="pass mixtures=")
@@ -192,6 +207,12 @@ class SemanticIds:
         if mixtures is not None and len(mixtures) != len(self):
             raise DataError(f"{len(mixtures)} mixtures for {len(self)} items")
         return replace(self, mixtures=mixtures)
+
+    def with_transitions(self, transitions: Transitions | None) -> SemanticIds:
+        """The same ids, with these transitions between their items (None: without)."""
+        if transitions is not None and len(transitions) != len(self):
+            raise DataError(f"transitions between {len(transitions)} items for {len(self)} items")
+        return replace(self, transitions=transitions)
 
     def statistics(self) -> IdStatistics:
         """Collisions, use of the codebooks, lengths."""
@@ -230,6 +251,8 @@ class SemanticIds:
             arrays |= {f"merges/{name}": array for name, array in self.layout.merges.state().items()}
         if self.mixtures is not None:
             arrays |= {f"mixtures/{name}": array for name, array in self.mixtures.state().items()}
+        if self.transitions is not None:
+            arrays |= {f"transitions/{name}": array for name, array in self.transitions.state().items()}
         save_arrays(folder / "ids.npz", arrays)
         write_json(
             folder / "ids.json",
@@ -255,7 +278,8 @@ class SemanticIds:
                 suffixes = untrusted.integers(arrays, "suffixes", file.name, count=len(items), below=layout.suffix)
             ids = cls(items, _checked(codes), layout, suffixes, unsettled=unsettled)
             ids.tokens  # noqa: B018  (raises now if a code is outside the codebook of its depth)
-            return ids.with_mixtures(_mixtures(arrays, layout, len(items)))
+            ids = ids.with_mixtures(_mixtures(arrays, layout, len(items)))
+            return ids.with_transitions(_transitions(arrays, len(items)))
 
 
 def _layout(about: dict[str, Any], arrays: Mapping[str, np.ndarray], items: int) -> TokenLayout:
@@ -282,6 +306,24 @@ def _mixtures(arrays: Mapping[str, np.ndarray], layout: TokenLayout, items: int)
     if not fits or codes.dtype.kind not in "iu" or not ((codes >= 0) & (codes < sizes[:, None])).all():
         raise untrusted.refuse("ids.npz: the mixtures belong to other codebooks")
     return mixtures
+
+
+def _transitions(arrays: Mapping[str, np.ndarray], items: int) -> Transitions | None:
+    """The transitions in a file, if any; their items must be in the catalogue."""
+    distances = sum(name.startswith("transitions/items/") for name in arrays)
+    if not distances:
+        return None
+    followers, counts = [], []
+    for number in range(distances):
+        names = (f"transitions/{name}/{number}" for name in ("items", "offsets", "counts"))
+        values, offsets, count = names
+        followers.append(untrusted.ragged(arrays, values, offsets, "ids.npz", count=items, below=items))
+        counts.append(
+            untrusted.integers(
+                arrays, count, "ids.npz", count=len(followers[-1].values), least=1, below=np.iinfo(np.int32).max
+            )
+        )
+    return Transitions(tuple(followers), tuple(counts))
 
 
 def _checked(codes: Ragged) -> Ragged:

@@ -34,6 +34,7 @@ from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
+from capsid.ids.transitions import Transitions
 from capsid.progress import Progress, automatic
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
@@ -170,8 +171,8 @@ class ItemTokenizer:
         ids = self._settled(table, self._catalogue_codes(self.tokenizer_, table))
         if ids.layout.sizes != layout.sizes:
             raise ConfigError("re-tokenising changed the codebook sizes, so the generator's tokens lost their meaning")
-        old, reading = self.ids_.mixtures, self.ids_.reading
-        self.ids_ = dataclasses.replace(ids, layout=layout, reading=reading)
+        old, kept = self.ids_.mixtures, self.ids_
+        self.ids_ = dataclasses.replace(ids, layout=layout, reading=kept.reading, transitions=kept.transitions)
         if old is not None:
             self.ids_ = self.ids_.with_mixtures(self._mixtures(table, old.strongest, old.sharpness))
         return self
@@ -181,6 +182,12 @@ class ItemTokenizer:
         soft = copy.copy(self)
         soft.ids_ = self.ids.with_mixtures(self._mixtures(self._with_vectors(table), strongest, sharpness))
         return soft
+
+    def remembering(self, table: ItemTable, distances: int) -> ItemTokenizer:
+        """A copy that knows which items followed which in the table's sequences (see `capsid.ids.transitions`)."""
+        new = copy.copy(self)
+        new.ids_ = self.ids.with_transitions(Transitions.count(table.sequences, len(self.ids), distances))
+        return new
 
     def _mixtures(self, table: ItemTable, strongest: int, sharpness: float) -> Mixtures:
         if not isinstance(self.tokenizer_, Tracing):

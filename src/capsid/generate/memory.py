@@ -1,0 +1,98 @@
+"""The memory of transitions: items that followed the last items of a history in training get a learnt bonus.
+
+A token's score gets sum_j a_j log(1 + c_j), where c_j counts how often the items below that token came j positions
+after the j-th last item. The weights a_j are learnt with the next-token loss, in which a predicted pair does not count
+for itself. On a trie the counts of a node are the sums over its items, so that every prefix of a likely item rises.
+Knows tokens and counts only. Shapes: J distances, M predicted items, T tokens of an item, E entries, otherwise as in
+`capsid.generate.open_items`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from capsid.blocks.cross_entropy import Added
+from capsid.errors import ConfigError
+from capsid.generate.open_items import OpenItems, padded_items
+from capsid.ids.layout import PAD
+from capsid.ids.reading import Lesson, TokenBatch
+from capsid.ids.transitions import Followers
+
+# The weights have to grow to about 1 while optimiser steps are small, so they are this many times their parameters.
+REACH = 10.0
+
+
+class Memory(nn.Module):
+    """The learnt weights by distance; they start at 0."""
+
+    def __init__(self, distances: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(distances))
+
+    def start(self) -> None:
+        """Back to 0."""
+        nn.init.zeros_(self.weight)
+
+    def bonus(self, counts_EJ: Tensor) -> Tensor:
+        """What is added to scores. Shape: (E,)."""
+        return counts_EJ.log1p() @ (REACH * self.weight)
+
+
+@dataclass(frozen=True, eq=False)
+class OpenFollowers(OpenItems):
+    """The followers of every user's last items, as far as each beam may still become them."""
+
+    counts_UPJ: Tensor
+    memory: Memory
+
+    def numbers(self, depth: int, stride: int) -> tuple[Tensor, Tensor]:
+        """The bonus of every token that leads to a follower."""
+        key_E, user_E, item_E = self.keys(depth, stride, self.lengths_UP > 0)
+        key_C, entry_E = key_E.unique(return_inverse=True)
+        counts_CJ = torch.zeros(len(key_C), self.counts_UPJ.shape[2])
+        counts_CJ.index_add_(0, entry_E, self.counts_UPJ[user_E, item_E])
+        return key_C, self.memory.bonus(counts_CJ)
+
+
+def open_followers(histories: TokenBatch, memory: Memory) -> OpenFollowers:
+    """The state before the first token."""
+    found = _followers(histories.followers)
+    tokens_UPT, lengths_UP, open_UWP = padded_items(found.items, found.own)
+    counts_UPJ = torch.zeros(*lengths_UP.shape, found.counts_EJ.shape[1])
+    counts_UPJ[found.items.row_numbers, found.items.positions] = torch.from_numpy(found.counts_EJ)
+    return OpenFollowers(tokens_UPT, lengths_UP, open_UWP, counts_UPJ, memory)
+
+
+def bonuses(lesson: Lesson, memory: Memory) -> Added:
+    """For every predicted token: the bonus of each token that leads to a follower and agrees with the tokens before it.
+
+    Rows are numbered as in `predict`: the tokens of the lesson's items, in order.
+    """
+    found = _followers(lesson.followers)
+    case_E, tokens_ET = found.items.row_numbers, found.own.dense(PAD).astype(np.int64)
+    target_MT, lengths_M = lesson.tokens.dense(PAD), lesson.tokens.lengths
+    stride = int(max(tokens_ET.max(initial=0), target_MT.max(initial=0))) + 1
+    open_E = np.arange(len(case_E))
+    keys, counts = [np.zeros(0, np.int64)], [found.counts_EJ[:0]]
+    for depth in range(min(target_MT.shape[1], tokens_ET.shape[1])):
+        open_E = open_E[(found.own.lengths[open_E] > depth) & (lengths_M[case_E[open_E]] > depth)]
+        row_E = lesson.tokens.offsets[case_E[open_E]] + depth
+        keys.append(row_E * stride + tokens_ET[open_E, depth])
+        counts.append(found.counts_EJ[open_E])
+        # A follower stays open below this token only if it has the target's token here.
+        open_E = open_E[tokens_ET[open_E, depth] == target_MT[case_E[open_E], depth]]
+    key_C, entry_E = np.unique(np.concatenate(keys), return_inverse=True)
+    counts_CJ = torch.zeros(len(key_C), found.counts_EJ.shape[1])
+    counts_CJ.index_add_(0, torch.from_numpy(entry_E), torch.from_numpy(np.concatenate(counts)))
+    row_C, token_C = np.divmod(key_C, stride)
+    return Added(torch.from_numpy(row_C), torch.from_numpy(token_C), memory.bonus(counts_CJ))
+
+
+def _followers(found: Followers | None) -> Followers:
+    if found is None:
+        raise ConfigError("the generator has a memory of transitions, but these ids were read without one")
+    return found

@@ -1,0 +1,77 @@
+"""Items that a beam may still become, and numbers added to the scores of their tokens while a search goes on.
+
+Knows tokens only. Shapes: U users, W beams, P items per user, T tokens per item, E pairs of row and token asked about,
+C pairs that get a number; rows are numbered user by user and beam by beam.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from capsid.ids.layout import PAD
+from capsid.ragged import Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class OpenItems:
+    """Items of every user; `open_UWP` marks those whose first tokens each beam has generated."""
+
+    tokens_UPT: Tensor
+    lengths_UP: Tensor
+    open_UWP: Tensor
+
+    def on(self, parents_UW: Tensor, tokens_UW: Tensor, depth: int) -> Self:
+        """The state after every beam appended a token, the `depth`-th of its item."""
+        users_U1 = torch.arange(len(parents_UW))[:, None]
+        open_UWP = self.open_UWP[users_U1, parents_UW]
+        if depth < self.tokens_UPT.shape[2]:
+            open_UWP = open_UWP & (self.tokens_UPT[:, None, :, depth] == tokens_UW[..., None])
+        return replace(self, open_UWP=open_UWP)
+
+    def added_to(self, logits_UWV: Tensor, depth: int) -> Tensor:
+        """Add the numbers of the tokens at `depth`. Works in place: a copy of all scores would cost more than the rest
+        of a step."""
+        key_C, value_C = self.numbers(depth, logits_UWV.shape[-1])
+        if len(key_C):
+            logits_UWV.view(-1).index_add_(0, key_C, value_C)
+        return logits_UWV
+
+    def added_of(self, row_E: Tensor, token_E: Tensor, depth: int) -> Tensor:
+        """The number of each (row, token) pair, 0 for most. Shape: (E,)."""
+        if not len(token_E) or not self.tokens_UPT.numel():
+            return torch.zeros(len(token_E))
+        stride = int(max(self.tokens_UPT.max(), token_E.max())) + 1
+        (key_C, value_C), asked_E = self.numbers(depth, stride), row_E * stride + token_E
+        if not len(key_C):
+            return torch.zeros(len(token_E))
+        found_E = torch.searchsorted(key_C, asked_E).clamp_max(len(key_C) - 1)
+        return torch.where(key_C[found_E] == asked_E, value_C[found_E], torch.zeros(()))
+
+    def numbers(self, depth: int, stride: int) -> tuple[Tensor, Tensor]:
+        """Sorted keys row * stride + token at `depth`, each once, and the number of each."""
+        raise NotImplementedError
+
+    def keys(self, depth: int, stride: int, chosen_UP: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The keys of the chosen open items that have a token at `depth`, with their users and indices; not sorted."""
+        there_UP = chosen_UP & (self.lengths_UP > depth)
+        user_C, beam_C, item_C = (self.open_UWP & there_UP[:, None]).nonzero(as_tuple=True)
+        if not len(user_C):
+            return user_C, user_C, item_C
+        row_C = user_C * self.open_UWP.shape[1] + beam_C
+        return row_C * stride + self.tokens_UPT[user_C, item_C, depth], user_C, item_C
+
+
+def padded_items(items: Ragged, own: Ragged) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, lengths and marks of items before the first step: all are open. `own` has one row for each item."""
+    tokens_MT = own.dense(PAD).astype(np.int64)
+    users, most = len(items), int(items.lengths.max()) if len(items) else 0
+    tokens_UPT = torch.full((users, most, tokens_MT.shape[1]), PAD, dtype=torch.int64)
+    tokens_UPT[items.row_numbers, items.positions] = torch.from_numpy(tokens_MT)
+    lengths_UP = torch.zeros(users, most, dtype=torch.int64)
+    lengths_UP[items.row_numbers, items.positions] = torch.from_numpy(own.lengths)
+    return tokens_UPT, lengths_UP, (lengths_UP > 0)[:, None]

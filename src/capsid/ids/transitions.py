@@ -1,0 +1,118 @@
+"""Which items followed which in the training sequences, and how often: the memory of transitions.
+
+Counts are kept by distance: 1 for the next item, 2 for the one after it. When a network is trained, the pair that is
+predicted does not count for its own prediction (leave one out); otherwise every target would have been seen before.
+Knows item numbers, no tokens and no scores. NumPy only. Shapes: N items, C cases (histories, or items to predict),
+J distances, E entries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capsid.ragged import Ragged
+
+# The most followers that are kept per item and distance, so that a request costs the same in every catalogue.
+MOST_FOLLOWERS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Followers:
+    """For each case, the items that followed its last items in training (one row per case), and `own`, their tokens.
+
+    `counts_EJ[e, j]` says how often item e came j + 1 positions after the item that is j + 1 positions before the case.
+    """
+
+    items: Ragged
+    counts_EJ: np.ndarray
+    own: Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """For each distance: the followers of every item (one row per item, ascending), and how often each followed."""
+
+    followers: tuple[Ragged, ...]
+    counts: tuple[np.ndarray, ...]
+
+    @classmethod
+    def count(cls, sequences: Ragged, items: int, distances: int) -> Transitions:
+        """Counts over whole sequences of item numbers."""
+        found = [_pairs(sequences, items, distance) for distance in range(1, distances + 1)]
+        return cls(tuple(rows for rows, _ in found), tuple(counts for _, counts in found))
+
+    def __len__(self) -> int:
+        return len(self.followers[0])
+
+    @property
+    def distances(self) -> int:
+        """How many distances are counted."""
+        return len(self.followers)
+
+    def grown(self, items: int) -> Transitions:
+        """The same counts for a catalogue of `items` items; the new ones follow nothing and nothing follows them."""
+        more = Ragged.from_lengths(np.zeros(0, np.int32), np.zeros(items - len(self), np.int64))
+        return Transitions(tuple(rows.append(more) for rows in self.followers), self.counts)
+
+    def after(self, last_CJ: np.ndarray, tokens: Ragged, targets_C: np.ndarray | None = None) -> Followers:
+        """The followers of cases whose last items are `last_CJ`, the most recent first (-1: none).
+
+        `tokens` are those of the whole catalogue. With `targets` every case is a transition of the training sequences,
+        which does not count for itself.
+        """
+        parts = [self._at(distance, last_CJ[:, distance]) for distance in range(self.distances)]
+        stride = len(self)
+        # One entry for each pair of case and follower, whatever the distances at which it was found.
+        key_E, entry = np.unique(np.concatenate([case * stride + item for case, item, _ in parts]), return_inverse=True)
+        counts_EJ = np.zeros((len(key_E), self.distances), dtype=np.float32)
+        column = np.repeat(np.arange(self.distances), [len(case) for case, _, _ in parts])
+        counts_EJ[entry, column] = np.concatenate([count for _, _, count in parts])
+        case_E, item_E = np.divmod(key_E, stride)
+        if targets_C is not None:
+            own_E = targets_C[case_E] == item_E
+            counts_EJ[own_E] = np.maximum(counts_EJ[own_E] - 1, 0)
+        seen = counts_EJ.any(1)
+        rows = Ragged.grouped(item_E[seen], case_E[seen], len(last_CJ))
+        return Followers(rows, counts_EJ[seen], tokens.take(item_E[seen]))
+
+    def _at(self, distance: int, last_C: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Cases, followers and counts at one distance."""
+        rows, there = self.followers[distance], np.flatnonzero(last_C >= 0)
+        last = last_C[there]
+        # Numbers of the entries themselves, so that counts can be taken with the items.
+        entry = Ragged.ranges(rows.offsets[last], rows.lengths[last])
+        return there[entry.row_numbers], rows.values[entry.values].astype(np.int64), self.counts[distance][entry.values]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Arrays by name."""
+        return {
+            f"{name}/{number}": array
+            for number, (rows, counts) in enumerate(zip(self.followers, self.counts))
+            for name, array in (("items", rows.values), ("offsets", rows.offsets), ("counts", counts))
+        }
+
+
+def last_items(items: Ragged, ends: np.ndarray, rows: np.ndarray, distances: int) -> np.ndarray:
+    """The items at the last positions before `ends` of rows, the most recent first; -1: none. Shape: (C, J)."""
+    position_CJ = ends[:, None] - 1 - np.arange(distances)
+    out = np.full(position_CJ.shape, -1, dtype=np.int64)
+    there = position_CJ >= 0
+    out[there] = items.values[(items.offsets[rows][:, None] + position_CJ)[there]]
+    return out
+
+
+def _pairs(sequences: Ragged, items: int, distance: int) -> tuple[Ragged, np.ndarray]:
+    """The followers of every item at one distance, and their counts."""
+    row, value = sequences.row_numbers, sequences.values.astype(np.int64)
+    together = np.flatnonzero(row[distance:] == row[:-distance]) if len(row) > distance else np.zeros(0, np.int64)
+    key, count = np.unique(value[together] * items + value[together + distance], return_counts=True)
+    first, later = np.divmod(key, items)
+    # Ranks among the followers of an item, the most frequent first; equal counts by item number.
+    order = np.lexsort((later, -count, first))
+    rank = np.empty(len(key), dtype=np.int64)
+    rank[order] = Ragged.from_lengths(order, np.bincount(first, minlength=items)).positions
+    kept = rank < MOST_FOLLOWERS
+    rows = Ragged.from_lengths(later[kept].astype(np.int32), np.bincount(first[kept], minlength=items))
+    return rows, count[kept].astype(np.int32)
