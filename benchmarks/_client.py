@@ -66,6 +66,43 @@ class Service:
         return await asyncio.to_thread(self.process.wait, PATIENCE)
 
 
+class Control:
+    """A bare server in a process of its own that answers every request with the same bytes.
+
+    What its probes take is what the machine takes; a service cannot be quicker.
+    """
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _CONTROL], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def end(self) -> None:
+        """Stop it."""
+        self.process.kill()
+        self.process.communicate()
+
+
+_CONTROL = """
+import asyncio
+
+class Answer(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport = transport
+    def data_received(self, data):
+        self.transport.write(b"HTTP/1.1 200 OK\\r\\ncontent-length: 2\\r\\n\\r\\nok")
+
+async def main():
+    server = await asyncio.get_running_loop().create_server(Answer, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+
 class Client:
     """One kept connection."""
 
@@ -102,6 +139,13 @@ class Outcome:
     seconds: list[float] = field(default_factory=list)
     lost: int = 0
     elapsed: float = 0.0
+
+    def add(self, other: Outcome) -> None:
+        """Take up another load of the same kind."""
+        self.codes += other.codes
+        self.seconds += other.seconds
+        self.lost += other.lost
+        self.elapsed += other.elapsed
 
     @property
     def rate(self) -> float:
@@ -141,17 +185,23 @@ async def closed_loop(
     return out
 
 
-async def open_loop(port: int, ask: Ask, *, rate: float, seconds: float, connections: int = 256) -> Outcome:
+@contextlib.asynccontextmanager
+async def many_connected(port: int, count: int) -> AsyncIterator[list[Client]]:
+    """Several clients; they are connected before the block begins, so that a load does not measure connecting."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(connected(port)) for _ in range(count)]
+
+
+async def open_loop(clients: list[Client], ask: Ask, *, rate: float, seconds: float) -> Outcome:
     """Requests at a constant rate, whether or not earlier ones were answered; time counts from when each was due."""
     out, start = Outcome(), time.perf_counter()
     due: asyncio.Queue[tuple[int, float] | None] = asyncio.Queue()
 
-    async def run() -> None:
-        async with connected(port) as client:
-            while (job := await due.get()) is not None:
-                await _one(client, ask(job[0]), out, job[1], None)
+    async def run(client: Client) -> None:
+        while (job := await due.get()) is not None:
+            await _one(client, ask(job[0]), out, job[1], None)
 
-    workers = [asyncio.create_task(run()) for _ in range(connections)]
+    workers = [asyncio.create_task(run(client)) for client in clients]
     for number in range(int(rate * seconds)):
         at = start + number / rate
         await asyncio.sleep(max(at - time.perf_counter(), 0.0))

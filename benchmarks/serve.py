@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from _client import Outcome, Service, ask_by_document, closed_loop, connected, open_loop
+from _client import Control, Outcome, Service, ask_by_document, closed_loop, connected, many_connected, open_loop
 from common import machine, side_by_side, write_result
 
 from capsid.answering import Query
@@ -38,6 +38,8 @@ from capsid.ragged import Ragged
 from capsid.recommender import Recommender
 
 BATCH, CLIENTS = 16, 32
+# Seconds of overload between two measurements of the peak.
+SLICE = 15.0
 
 
 @dataclass(frozen=True)
@@ -143,29 +145,56 @@ class Bench:
     async def steady(self) -> dict[str, Any]:
         """60 % of the peak at a constant rate."""
         rate = 0.6 * self.results["peak"]["served_per_second"]
-        async with self.service() as service:
+        async with self.service() as service, many_connected(service.port, 64) as clients:
             await closed_loop(service.port, self.ask, clients=4, seconds=1.0)
-            met = await open_loop(service.port, self.ask, rate=max(rate, 1.0), seconds=self.amounts.seconds)
+            met = await open_loop(clients, self.ask, rate=max(rate, 1.0), seconds=self.amounts.seconds)
         return {**met.summary(), "p99_of_a_batch": 1e3 * met.quantile(0.99) / self.results["raw"]["batch_ms"]}
 
     async def overload(self) -> dict[str, Any]:
-        """Twice the peak: what is served, what is refused, memory, and how fast the live probe answers meanwhile."""
-        rate = 2 * self.results["peak"]["served_per_second"]
-        async with self.service() as service:
+        """Twice the peak: what is served, what is refused, memory, and how fast the live probe answers meanwhile.
+
+        The peak is measured again before each slice, because other programs take a changing share of the machine.
+        """
+        slices = max(round(self.amounts.overload / SLICE), 1)
+        seconds = self.amounts.overload / slices
+        peak, over, probed, control = Outcome(), Outcome(), Outcome(), Outcome()
+        cpu_peak = cpu_over = 0.0
+        async with self.service() as service, many_connected(service.port, 256) as clients:
             await closed_loop(service.port, self.ask, clients=CLIENTS, seconds=min(2.0, self.amounts.seconds))
-            start = service.memory()
-            probe = asyncio.create_task(self._probe(service.port, self.amounts.overload))
-            met = await open_loop(service.port, self.ask, rate=max(rate, 2.0), seconds=self.amounts.overload)
-            grown, probed = service.memory() - start, await probe
+            memory = [service.memory()]
+            for _ in range(slices):
+                at = service.processor_seconds()
+                part = await closed_loop(service.port, self.ask, clients=CLIENTS, seconds=max(seconds / 4, 0.5))
+                cpu_peak += service.processor_seconds() - at
+                peak.add(part)
+                at = service.processor_seconds()
+                probing = asyncio.create_task(self._probe(service.port, seconds))
+                over.add(await open_loop(clients, self.ask, rate=max(2 * part.rate, 2.0), seconds=seconds))
+                cpu_over += service.processor_seconds() - at
+                for sum_, one in zip((probed, control), await probing):
+                    sum_.add(one)
+                memory.append(service.memory())
         return {
-            **met.summary(),
-            "goodput_of_peak": met.rate / self.results["peak"]["served_per_second"],
-            "memory_growth_mb": grown / 1e6,
-            "probe_p99_ms": 1e3 * probed.quantile(0.99),
+            **over.summary(),
+            "slices": slices,
+            "peak_per_second": peak.rate,
+            "goodput_of_peak": over.rate / peak.rate,
+            "goodput_of_peak_per_processor_second": (over.codes[200] / cpu_over) / (peak.codes[200] / cpu_peak),
+            "service_processor_share": {"peak": cpu_peak / peak.elapsed, "overload": cpu_over / over.elapsed},
+            "memory_mb": [round(m / 1e6, 1) for m in memory],
+            "probe": probed.summary(),
+            "bare_server_probe": control.summary(),
         }
 
-    async def _probe(self, port: int, seconds: float) -> Outcome:
-        return await open_loop(port, lambda _: ("GET", "/health/live", None), rate=20, seconds=seconds, connections=4)
+    async def _probe(self, port: int, seconds: float) -> list[Outcome]:
+        """20 probes per second of the service, and as many of a bare server that has nothing else to do."""
+        ask, control = ("GET", "/health/live", None), Control()
+        try:
+            async with many_connected(port, 4) as own, many_connected(control.port, 4) as bare:
+                loops = (open_loop(clients, lambda _: ask, rate=20, seconds=seconds) for clients in (own, bare))
+                return await asyncio.gather(*loops)
+        finally:
+            control.end()
 
     async def edits(self) -> dict[str, Any]:
         """Edits while 8 clients ask: every answer must be one that its version allows."""
@@ -211,10 +240,7 @@ class Bench:
     async def _until(self, port: int, stop: asyncio.Event, check: Any) -> Outcome:
         out = Outcome()
         while not stop.is_set():
-            part = await closed_loop(port, self.ask, clients=8, seconds=0.5, check=check)
-            out.codes += part.codes
-            out.seconds += part.seconds
-            out.elapsed += part.elapsed
+            out.add(await closed_loop(port, self.ask, clients=8, seconds=0.5, check=check))
         return out
 
     async def adding(self) -> dict[str, Any]:
@@ -399,7 +425,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--seconds", type=float, help="of each load")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--long", action="store_true", help="the counts of the goals; takes hours")
-    parser.add_argument("--only", default=",".join(PARTS), help="steady and overload need peak")
+    parser.add_argument("--only", default=",".join(PARTS), help="steady needs peak")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(arguments)
     amounts = QUICK if args.quick else LONG if args.long else USUAL

@@ -53,7 +53,7 @@ class Served:
 
     @property
     def service(self) -> Any:
-        return self.app.state.service
+        return self.app.service
 
     def __enter__(self) -> Served:
         self.thread.start()

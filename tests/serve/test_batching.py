@@ -178,7 +178,7 @@ def test_who_would_only_wait_past_the_deadline_is_refused_at_once() -> None:
         with pytest.raises(Refused) as refusal:
             b.submit([query(99)], 0.5)
         assert refusal.value.status == 429
-        b.submit([query(98)], 30)
+        b.submit([query(98)], 120)
         model.free.set()
         await asyncio.gather(*(t.answer for t in waiting))
         await asyncio.to_thread(b.close)

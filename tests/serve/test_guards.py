@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from pathlib import Path
@@ -160,6 +161,45 @@ def test_full_queue_deadline_and_who_has_gone(run: Path, tmp_path: Path) -> None
         text = served.client.get("/metrics").text
         assert "capsid_cancelled_total 2.0" in text, "neither who had gone nor who was told 504 was searched"
         assert 'capsid_rejected_total{reason="queue_full"} 1.0' in text
+
+
+def test_a_full_queue_refuses_before_the_body_is_read(run: Path, tmp_path: Path) -> None:
+    """The body of the request never ends, so whoever reads it first never answers."""
+    with Served(run, tmp_path / "state", queue=1, deadline=30.0) as served:
+        free = hold(served)
+        waiting = threading.Thread(target=served.client.post, args=("/v1/recommend",), kwargs={"json": ASK})
+        waiting.start()
+        while served.service.depth == 0:
+            time.sleep(0.01)
+        head = b"POST /v1/recommend HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"
+        with socket.create_connection(("127.0.0.1", served.options.port), timeout=20) as raw:
+            raw.sendall(head)
+            answer = raw.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 429")
+        assert b"1 requests are already waiting" in answer
+        free.set()
+        waiting.join()
+        text = served.client.get("/metrics").text
+        assert 'capsid_requests_total{code="429",route="/v1/recommend"} 1.0' in text
+        assert 'capsid_rejected_total{reason="queue_full"} 1.0' in text
+
+
+def test_nobody_is_queued_behind_one_who_has_waited_long(run: Path, tmp_path: Path) -> None:
+    with Served(run, tmp_path / "state", deadline=1.0) as served:
+        free = hold(served)
+        first = threading.Thread(target=served.client.post, args=("/v1/recommend",), kwargs={"json": ASK})
+        first.start()
+        time.sleep(0.7)
+        refused(served.client.post("/v1/recommend", json=ASK), 429, "queue_full")
+        free.set()
+        first.join()
+
+
+def test_a_failure_inside_a_route_is_one_answer(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capsid.serve.routes.search_items", lambda *_: 1 / 0)
+    monkeypatch.setattr("capsid.serve.routes.schema.RecommendRequest.model_validate_json", lambda *_: 1 / 0)
+    for answer in (served.client.get("/v1/items"), served.client.post("/v1/recommend", json=ASK)):
+        refused(answer, 500, "internal", "see the log")
 
 
 def test_draining_refuses_and_ends(run: Path, tmp_path: Path) -> None:

@@ -18,12 +18,25 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 import capsid
 from capsid.errors import CapsidError
-from capsid.serve.edge import BodyLimit, Edge, Gate, Keys, RateLimit, answer_refusal, read_key
+from capsid.serve.edge import (
+    App,
+    BodyLimit,
+    Edge,
+    Gate,
+    Keys,
+    Quick,
+    RateLimit,
+    Receive,
+    Scope,
+    Send,
+    answer_refusal,
+    internal,
+    read_key,
+)
 from capsid.serve.errors import Refused, invalid, refused
 from capsid.serve.metrics import Metrics
 from capsid.serve.options import ServeOptions
@@ -32,7 +45,7 @@ from capsid.serve.service import Service
 
 logger = logging.getLogger("capsid.serve")
 PAGE = Path(__file__).parent / "page"
-_CODES = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+_CODES = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed"}
 _HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "x-content-type-options": "nosniff",
@@ -52,7 +65,18 @@ class Page(StaticFiles):
         return response
 
 
-def create_app(options: ServeOptions | None = None) -> FastAPI:
+class Application:
+    """The service as ASGI. Our own layers are outside the framework: what they answer does not pay for its layers."""
+
+    def __init__(self, layers: App, api: FastAPI, service: Service) -> None:
+        self._layers, self.api, self.service = layers, api, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        await self._layers(scope, receive, send)
+
+
+def create_app(options: ServeOptions | None = None) -> Application:
     """The application; worker processes take the options from their environment."""
     options = options or ServeOptions.from_environment()
     metrics = Metrics()
@@ -65,34 +89,33 @@ def create_app(options: ServeOptions | None = None) -> FastAPI:
     def draining() -> bool:
         return service.draining
 
-    limit = RateLimit(options.rate_limit)
-    middleware = [
-        Middleware(Edge, metrics=metrics, version=lambda: service.version, draining=draining),
-        Middleware(Gate, keys=keys, limit=limit, metrics=metrics, draining=draining),
-        Middleware(BodyLimit, most=options.body_limit),
-    ]
+    limit, routes = RateLimit(options.rate_limit), Routes(service)
+    api = _api(service, routes)
+    inside = BodyLimit(Quick(api, answers=routes.quick()), most=options.body_limit)
+    layers: App = Gate(inside, keys=keys, limit=limit, metrics=metrics, draining=draining, admit=service.admit)
     if options.cors:
-        cors = Middleware(CORSMiddleware, allow_origins=options.cors, allow_methods=["*"], allow_headers=["*"])
-        middleware.insert(1, cors)
-    app = FastAPI(
+        layers = CORSMiddleware(layers, allow_origins=options.cors, allow_methods=["*"], allow_headers=["*"])
+    layers = Edge(layers, metrics=metrics, version=lambda: service.version, draining=draining)
+    return Application(layers, api, service)
+
+
+def _api(service: Service, routes: Routes) -> FastAPI:
+    """The routes and the page."""
+    api = FastAPI(
         title="capsid",
         version=capsid.__version__,
         summary="Recommendations from Semantic IDs, over a catalogue that can be edited while it serves.",
         docs_url=None,
         redoc_url=None,
-        middleware=middleware,
         lifespan=lambda app: _life(service),
     )
-    app.state.service = service
     for kind, handler in _HANDLERS.items():
-        app.add_exception_handler(kind, handler)
-    routes = Routes(service)
-    app.router.routes.append(routes.quick())
-    app.include_router(routes.router())
+        api.add_exception_handler(kind, handler)
+    api.include_router(routes.router())
     # Not mounted at the root: it would catch every request whose method does not match a route.
-    app.mount("/page", Page(directory=PAGE), name="page")
-    app.add_api_route("/", _front, include_in_schema=False)
-    return app
+    api.mount("/page", Page(directory=PAGE), name="page")
+    api.add_api_route("/", _front, include_in_schema=False)
+    return api
 
 
 async def _front() -> Response:
@@ -152,6 +175,10 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     return _Refusal(Refused(error.status_code, code, str(error.detail), headers=headers))
 
 
+async def _on_failure(request: Request, error: Exception) -> Response:
+    return _Refusal(internal())
+
+
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     # The framework prefixes each location with its source (body, query, path).
@@ -175,4 +202,5 @@ _HANDLERS: dict[Any, Any] = {
     CapsidError: _on_library_error,
     HTTPException: _on_http_error,
     RequestValidationError: _on_invalid,
+    Exception: _on_failure,
 }

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from capsid.answering import Query, Recommendation
+from capsid.serve.backlog import Backlog
 from capsid.serve.errors import Refused, too_many
 from capsid.serve.snapshot import Snapshot
 
@@ -23,9 +24,11 @@ from capsid.serve.snapshot import Snapshot
 LINGER = 0.003
 # A search that takes longer than this means that the model thread hangs.
 SILENCE = 30.0
-_SMOOTHING = 0.1
-# A request is queued if its search is expected to start within this share of its deadline.
-_HOPE = 0.5
+# A request is queued if its search should start within this share of its deadline. A longer queue would serve no more
+# requests, only later, and searches that suddenly take four times as long would miss deadlines.
+_HOPE = 0.25
+# Whatever the estimate: nothing is queued behind a request that has waited for this share of its deadline.
+_OLD = 0.5
 
 Work = Query | Callable[[Snapshot], Any]
 
@@ -51,9 +54,15 @@ class Ticket:
     answer: asyncio.Future[tuple[Any, int]]
     deadline: float
     group: tuple[Any, ...]
+    kind: int
     since: float = field(default_factory=time.monotonic)
     taken: bool = False
     gone: bool = False
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error, unless it is answered; for the event loop only."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
 
 class Batcher:
@@ -71,10 +80,10 @@ class Batcher:
         self._snapshot, self._group_of, self._gauges = snapshot, group, gauges
         self._most, self._limit = most, queue
         self._queue: deque[Ticket] = deque()
+        self._backlog = Backlog(most)
         self._ready = threading.Condition()
         self._closing = False
         self._busy_since = 0.0
-        self._per_user = 0.005
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="capsid-model", daemon=True)
         self._thread.start()
@@ -90,19 +99,32 @@ class Batcher:
         busy = self._busy_since
         return not self._thread.is_alive() or (busy > 0 and time.monotonic() - busy > SILENCE)
 
-    def submit(self, works: list[Work], seconds: float) -> list[Ticket]:
-        """Queue all of these or none; a full queue is a 429 with a Retry-After."""
+    def admit(self, count: int, seconds: float) -> None:
+        """Refuse now what `submit` would refuse; cheap enough to ask before a body is read."""
         with self._ready:
             if self._closing:
                 raise Refused(503, "draining", "the service is stopping", headers={"retry-after": "1"})
-            wait = len(self._queue) * self._per_user
-            # A request that would miss its deadline is refused now, not after the wait.
-            if len(self._queue) + len(works) > self._limit or wait > _HOPE * seconds:
-                self._gauges.dropped("queue_full")
-                raise too_many("queue_full", f"{len(self._queue)} requests are already waiting", wait)
+            while self._queue and self._queue[0].gone:
+                self._leave(self._queue.popleft(), "cancelled")
+            now, waiting = time.monotonic(), len(self._queue)
+            wait = self._backlog.wait(now)
+            slow = waiting > 0 and (wait > _HOPE * seconds or now - self._queue[0].since > _OLD * seconds)
+            if waiting + count > self._limit or slow:
+                raise too_many("queue_full", f"{waiting} requests are already waiting", wait)
+
+    def submit(self, works: list[Work], seconds: float) -> list[Ticket]:
+        """Queue all of these or none; a full queue is a 429 with a Retry-After."""
+        with self._ready:
+            try:
+                self.admit(len(works), seconds)
+            except Refused as refusal:
+                self._gauges.dropped(refusal.code)
+                raise
             deadline = time.monotonic() + seconds
-            tickets = [Ticket(w, self._loop.create_future(), deadline, self._group(w)) for w in works]
+            tickets = [self._ticket(work, deadline) for work in works]
             self._queue.extend(tickets)
+            for ticket in tickets:
+                self._backlog.enter(ticket.kind)
             self._gauges.waiting(len(self._queue))
             self._ready.notify()
         return tickets
@@ -118,11 +140,13 @@ class Batcher:
             self._ready.notify()
         self._thread.join()
 
-    def _group(self, work: Work) -> tuple[Any, ...]:
+    def _ticket(self, work: Work, deadline: float) -> Ticket:
         """Only queries of one group are searched together: similar history length, same allow list, similar k."""
+        answer = self._loop.create_future()
         if not isinstance(work, Query):
-            return ("call", id(work))
-        return length_class(len(work.history)), *self._group_of(work)
+            return Ticket(work, answer, deadline, ("call", id(work)), 0)
+        kind = length_class(len(work.history))
+        return Ticket(work, answer, deadline, (kind, *self._group_of(work)), kind)
 
     def _run(self) -> None:
         last = 0
@@ -155,18 +179,27 @@ class Batcher:
         while self._queue and len(batch) < self._most:
             ticket = self._queue.popleft()
             if ticket.gone:
-                self._gauges.dropped("cancelled")
+                self._leave(ticket, "cancelled")
             elif now > ticket.deadline:
-                self._gauges.dropped("deadline")
+                self._leave(ticket, "deadline")
                 self._tell([(ticket, late())])
             elif batch and ticket.group != batch[0].group:
                 kept.append(ticket)
             else:
+                self._leave(ticket)
                 ticket.taken = True
                 batch.append(ticket)
         self._queue.extendleft(reversed(kept))
+        if batch:
+            self._backlog.begin(batch[0].kind, len(batch), now)
         self._gauges.waiting(len(self._queue))
         return batch
+
+    def _leave(self, ticket: Ticket, reason: str = "") -> None:
+        """A ticket has left the queue; with a reason, it is not searched."""
+        self._backlog.leave(ticket.kind)
+        if reason:
+            self._gauges.dropped(reason)
 
     def _search(self, batch: list[Ticket]) -> None:
         self._busy_since = start = time.monotonic()
@@ -182,7 +215,8 @@ class Batcher:
             told = [(ticket, error) for ticket in batch]
         self._busy_since = 0.0
         seconds = time.monotonic() - start
-        self._per_user += _SMOOTHING * (seconds / len(batch) - self._per_user)
+        with self._ready:
+            self._backlog.end(batch[0].kind, len(batch), seconds)
         self._gauges.batch(len(batch), waited, seconds)
         self._tell(told)
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
 from capsid.errors import ArtifactError, CapsidError, ConfigError, DataError, UnknownIdError
 
 
-class Refused(Exception):
-    """An answer that is not 2xx. `headers` go with it."""
+class Refused(HTTPException):
+    """An answer that is not 2xx. `headers` go with it.
+
+    An HTTPException, because the framework wraps all other exceptions that occur while it reads a body.
+    """
 
     def __init__(
         self, status: int, code: str, message: str, *, hint: str | None = None, headers: dict[str, str] | None = None
     ) -> None:
-        super().__init__(message)
+        super().__init__(status, message, headers or {})
         self.status, self.code, self.message, self.hint = status, code, message, hint
-        self.headers = headers or {}
 
 
 def refused(error: CapsidError) -> Refused:

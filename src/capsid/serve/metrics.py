@@ -41,6 +41,8 @@ class Metrics:
         gauge = partial(Gauge, registry=self.registry)
         self._requests = counter("capsid_requests", "Answers, by route and status.", ["route", "code"])
         self._seconds = seconds("capsid_request_seconds", "Time from the first byte to the last.", ["route"])
+        # Looking up labels takes longer than counting; routes and codes are few.
+        self._children: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._queue = seconds("capsid_queue_seconds", "Time that queries waited for a search.")
         self._search = seconds("capsid_search_seconds", "Time to search a batch.")
         self._batch = Histogram(
@@ -58,8 +60,14 @@ class Metrics:
     def request(self, route: str, code: int, seconds: float) -> None:
         """An answer was sent."""
         self._recent.append(seconds)
-        self._requests.labels(route, str(code)).inc()
-        self._seconds.labels(route).observe(seconds)
+        found = self._children.get((route, code))
+        if found is None:
+            found = self._children[route, code] = (
+                self._requests.labels(route, str(code)),
+                self._seconds.labels(route),
+            )
+        found[0].inc()
+        found[1].observe(seconds)
 
     def batch(self, size: int, waited: list[float], seconds: float) -> None:
         """A batch was searched."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -106,39 +106,32 @@ class Service:
             live.current.answerer.answer([Query(known)] * count)
         return live
 
-    async def ask(self, works: list[Work], gone: asyncio.Future[Any] | None = None) -> list[tuple[Any, int]]:
-        """The answers with their versions. `gone` is done when the client has disconnected."""
+    def admit(self) -> None:
+        """Refuse a query that could not be queued now, before anything of it is read."""
+        if self._batcher is None:
+            raise _not_ready()
+        self._batcher.admit(1, self.options.deadline)
+
+    async def ask(self, works: list[Work], gone: Callable[[], Awaitable[None]] | None = None) -> list[tuple[Any, int]]:
+        """The answers with their versions. `gone` returns when the client has disconnected."""
         if self._batcher is None:
             raise _not_ready()
         tickets = self._batcher.submit(works, self.options.deadline)
+        expiry = asyncio.get_running_loop().call_later(self.options.deadline, _expire, tickets)
+        listener = None if gone is None else asyncio.ensure_future(_listen(gone, tickets))
         try:
-            return await self._wait(tickets, gone)
+            return [await ticket.answer for ticket in tickets]
         except CapsidError as error:
             raise refused(error) from error
         finally:
+            expiry.cancel()
+            if listener is not None:
+                listener.cancel()
             for ticket in tickets:
                 if not ticket.answer.done():
                     self._batcher.withdraw(ticket)
                 elif not ticket.answer.cancelled():
                     ticket.answer.exception()  # retrieved, so that asyncio does not warn about an unhandled exception
-
-    async def _wait(self, tickets: list[Ticket], gone: asyncio.Future[Any] | None) -> list[tuple[Any, int]]:
-        waiting: set[asyncio.Future[Any]] = {ticket.answer for ticket in tickets}
-        loop = asyncio.get_running_loop()
-        end: float | None = loop.time() + self.options.deadline
-        while waiting:
-            others = set() if gone is None else {gone}
-            timeout = None if end is None else max(end - loop.time(), 0.0)
-            done, _ = await asyncio.wait(waiting | others, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if gone is not None and gone in done:
-                raise Refused(499, "client_gone", "the client has gone")
-            waiting -= done
-            if not done:
-                # Wait for searches that have begun; queries still in the queue have timed out.
-                if not all(ticket.taken for ticket in tickets):
-                    raise late()
-                end = None
-        return [ticket.answer.result() for ticket in tickets]
 
     async def edit(self, make: Callable[[Snapshot], Edit]) -> tuple[Edit, Snapshot]:
         """Make an edit; returns when it is on disk and served. `make` gets the catalogue that the edit applies to."""
@@ -173,3 +166,18 @@ class Service:
 
 def _not_ready() -> Refused:
     return Refused(503, "not_ready", "the run is still being loaded", headers={"retry-after": "1"})
+
+
+def _expire(tickets: list[Ticket]) -> None:
+    """Refuse a request at its deadline. Searches that have begun are waited for, unless a part was not begun."""
+    if not all(ticket.taken for ticket in tickets):
+        for ticket in tickets:
+            ticket.gone = True
+            ticket.fail(late())
+
+
+async def _listen(gone: Callable[[], Awaitable[None]], tickets: list[Ticket]) -> None:
+    await gone()
+    for ticket in tickets:
+        ticket.gone = True
+        ticket.fail(Refused(499, "client_gone", "the client has gone"))
