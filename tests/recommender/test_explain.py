@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from functools import cache
 
@@ -141,10 +142,26 @@ def test_plain_values_and_a_picture(number: int) -> None:
 def test_titles_cannot_break_the_picture() -> None:
     recommender = Recommender(fitted().recipe)
     recommender.fitted_, recommender.catalogue_ = fitted().fitted, fitted().catalogue_
-    recommender.add_items({"item_id": ["x"], "title": ['<script>"&'], "categories": [["amber 0"]]})
-    svg = recommender.explain(["x", ITEMS[0]], 80, filter_history=False).to_svg()
+    names = ["x", "y", "z"]
+    titles = ['<script>"&\x00\x1b', "W" * 300, "漢字" * 100]
+    recommender.add_items({"item_id": names, "title": titles, "categories": [["amber 0"]] * 3})
+    svg = recommender.explain([*names, ITEMS[0]], 80, filter_history=False).to_svg()
     assert "<script" not in svg
-    ElementTree.fromstring(svg)
+    texts = [t.text or "" for t in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    assert max(len(text) for text in texts if "漢" in text) <= 22
+    assert max(len(text) for text in texts if "WWW" in text) <= 26
+
+
+def test_the_picture_says_which_prefixes_were_cut_and_ranks_results() -> None:
+    told = narrow(4).explain(ITEMS[:4], 3)
+    svg = told.to_svg()
+    for why in ("width", "filter"):
+        assert any(step.counts[why] for step in told.steps)
+        assert f"by {why}" in svg
+    for rank, title in enumerate(told.recommendation.titles, 1):
+        assert f">{rank}. {title}" in svg
+    drawn = [float(y) for y in re.findall(r'<svg x="16" y="(\d+)"', svg)]
+    assert drawn == sorted(set(drawn))
 
 
 def test_what_cannot_be_explained() -> None:

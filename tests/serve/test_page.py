@@ -253,3 +253,15 @@ def test_saved_pictures_stand_alone(browser: Browser, explored: Served) -> None:
         rows = list(csv.reader(saved.value.path().read_text().splitlines()))
         assert rows[0] == ["prefix", "codes", "items", "interactions", "similarity", "words", "example"]
         assert len(rows) > 10
+
+
+def test_the_picture_for_notebooks_keeps_texts_inside_their_boxes(browser: Browser, explored: Served) -> None:
+    told = explored.service.snapshot.recommender.explain(["i1", HOSTILE_ID, "i30"], 10, filter_history=False)
+    page = browser.new_page()
+    page.set_content(told.to_svg())
+    outside = page.evaluate("""() => [...document.querySelectorAll("svg svg text")].filter((text) =>
+      text.getBoundingClientRect().right > text.ownerSVGElement.querySelector("rect").getBoundingClientRect().left
+        + 251).map((text) => text.textContent)""")
+    assert page.locator("svg svg").count() > 10
+    assert not outside, outside
+    page.close()

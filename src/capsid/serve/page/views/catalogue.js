@@ -56,7 +56,7 @@ export async function view(params, { signal, info, width }) {
   const legend = h("p", { class: "legend" }, ENDS[state.colour]?.[0], h("i", {}), ENDS[state.colour]?.[1]);
   return h("div", {},
     h("div", { class: "head" }, h("div", {}, h("h1", {}, title),
-      h("p", { class: "sub" }, "Items whose ids begin alike stand together. Click a box to zoom in.")),
+      h("p", { class: "sub" }, "Items whose ids share a prefix are grouped together. Click a box to zoom in.")),
     h("div", { class: "head-tools" }, merged, choice("Shade", COLOURS, state.colour, (colour) => go(address({ colour }))))),
     h("div", { class: "split" },
       card("Tree of ids", { sub: range(tree, state), exports }, crumbs(tree, address), picture ?? bucket(tree), legend),

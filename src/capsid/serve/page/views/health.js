@@ -89,7 +89,7 @@ function quality(report) {
 function picture(title, name, rows, draw, sub) {
   const drawn = rows.length ? draw(rows) : null;
   return card(title, { sub, exports: drawn ? { name, request: () => ["v1/report"], picture: () => drawn, rows: () => [[name, "value"], ...rows.map((r) => [r.label, r.value])] } : undefined },
-    drawn ?? empty("This tokenizer does not tell."));
+    drawn ?? empty("This tokenizer has no such figures."));
 }
 
 function lengths(report, width) {

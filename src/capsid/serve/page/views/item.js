@@ -8,7 +8,7 @@ import { card, chips, empty, facts, itemList } from "../parts/common.js";
 import { bars } from "../parts/charts.js";
 import { search } from "../parts/search.js";
 
-const CAUSES = { confidence: "The routing was sure enough", residual: "Little was left to say", cap: "It reached the longest length", prefix: "Its prefix became unique" };
+const CAUSES = { confidence: "The routing was sure enough", residual: "The residual is small", cap: "It reached the longest length", prefix: "Its prefix became unique" };
 
 /** The view. */
 export async function view(params, { signal, info, width }) {
@@ -77,14 +77,14 @@ function routing(depth, width) {
   return card(`Routing at depth ${depth.depth}`, { exports: { name: `routing-${depth.depth}`, picture: () => picture, rows: () => [["capsule", "weight", "items", "words", "nearest"],
     ...depth.capsules.map((c) => [c.code, c.weight, c.items, c.words, c.nearest.map((n) => n.title).join("; ")])] } },
   picture,
-  facts([["Confidence", fixed(depth.confidence, 2)], ["Left to say", `${fixed(depth.residual.soft, 2)} soft, ${fixed(depth.residual.hard, 2)} hard`]]),
+  facts([["Confidence", fixed(depth.confidence, 2)], ["Residual", `${fixed(depth.residual.soft, 2)} soft, ${fixed(depth.residual.hard, 2)} hard`]]),
   winner?.nearest.length ? h("div", { class: "below" }, h("h3", {}, "Most typical of the winner"), itemList(winner.nearest)) : null);
 }
 
 function neighbours(item) {
   const levels = item.prefixes.map((prefix, n) => h("li", {},
     h("h3", {}, `Same first ${counted(n + 1, "code")}`, h("span", { class: "muted" }, ` · ${counted(prefix.items - 1, "other item")}`)),
-    prefix.examples.length ? itemList(prefix.examples) : h("p", { class: "sub" }, "Nobody: the id is its own from here.")));
+    prefix.examples.length ? itemList(prefix.examples) : h("p", { class: "sub" }, "No other item: the prefix is unique.")));
   return card("Neighbours", { sub: "Items whose ids begin like this one", exports: { name: `neighbours-${item.item}`, rows: () => [["codes", "items", "item", "title"],
     ...item.prefixes.flatMap((p) => p.examples.map((e) => [p.codes, p.items, e.item, e.title]))] } },
   h("ol", { class: "levels" }, levels));
