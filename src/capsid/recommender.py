@@ -6,7 +6,6 @@ A thin facade: other packages do the work. A fitted recommender does not need th
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +19,7 @@ from capsid.data.columns import to_polars
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import as_dataset
-from capsid.data.split import Split, leave_one_out
+from capsid.data.split import Cases, Split, leave_one_out
 from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.errors import DataError, NotFittedError
@@ -137,9 +136,7 @@ class Recommender:
 
     def fingerprint(self, dataset: Dataset, split: Split) -> str:
         """Changes with recipe, seed, data or split. The split counts: stages of another one may have seen its cases."""
-        arrays = (split.train.values, split.train.offsets, split.valid.targets, split.test.targets)
-        hashes = [hashlib.sha256(np.asarray(a, dtype=np.int64).tobytes()).hexdigest() for a in arrays]
-        return fingerprint(self.recipe, self.seed, dataset.fingerprint, split.kind, hashes)
+        return fingerprint(self.recipe, self.seed, dataset.fingerprint, split.fingerprint)
 
     @property
     def retriever(self) -> Retriever:
@@ -228,7 +225,7 @@ class Recommender:
         """User, ranked items and scores for every case of a split."""
         check_k(k)
         retriever, catalogue = self.retriever, self.catalogue_
-        cases = catalogue.split.cases(split)
+        cases = self._held_out(split)
         for start in range(0, len(cases), BATCH):
             rows = np.arange(start, min(start + BATCH, len(cases)))
             ranked = retriever.rank(cases.histories.take(rows), k, filter_history=filter_history)
@@ -250,7 +247,7 @@ class Recommender:
         retriever, catalogue = self.retriever, self.catalogue_
         return evaluate(
             retriever,
-            catalogue.split.cases(split),
+            self._held_out(split),
             catalogue.counts,
             split=split,
             ks=ks,
@@ -258,6 +255,15 @@ class Recommender:
             batch=BATCH,
             progress=automatic() if progress is None else progress,
         )
+
+    def _held_out(self, split: str) -> Cases:
+        cases = self.catalogue_.split.cases(split)
+        if not len(cases):
+            raise DataError(
+                f"this run held out no items for {split}, so it cannot be measured",
+                hint="fit with --holdout last, time or cold to measure; none is for production",
+            )
+        return cases
 
     def add_items(
         self, items: pl.DataFrame | Mapping[str, Sequence[Any]], *, vectors: str | Path | None = None

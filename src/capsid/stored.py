@@ -30,6 +30,7 @@ from capsid.encode.base import fresh
 from capsid.errors import DataError
 from capsid.generate.dense_items import DenseItems
 from capsid.ids.trie import Trie
+from capsid.ragged import Ragged
 from capsid.recipe import Recipe
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.vocabulary import Vocabulary
@@ -84,6 +85,15 @@ class Catalogue:
         grown.__dict__["titles"] = self.titles + item_titles(Vocabulary(items[old:]), every[old:])
         return grown
 
+    def histories(self) -> Ragged:
+        """Everything that the run knows each user took, oldest first: training items, and held-out ones after them."""
+        longest = {u: self.split.train[u] for u in range(len(self.users))}
+        for cases in (self.split.valid, self.split.test):
+            for user, history, target in zip(cases.users.tolist(), cases.histories, cases.targets):
+                if len(history) + 1 > len(longest[user]):
+                    longest[user] = np.append(history, target)
+        return Ragged.from_rows(list(longest.values()), np.int64)
+
     @cached_property
     def titles(self) -> list[str]:
         """The display title of every item."""
@@ -116,6 +126,7 @@ def save_run(path: Path, run: Stored) -> None:
             "dataset": catalogue.name,
             "dataset_fingerprint": catalogue.fingerprint,
             "split": catalogue.split.kind,
+            "split_fingerprint": catalogue.split.fingerprint,
             "retired": sorted(catalogue.retired),
             "versions": _versions(),
         }

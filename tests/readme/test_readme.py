@@ -22,7 +22,7 @@ from capsid.vocabulary import Vocabulary
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-GUIDES = [README, *(ROOT / "docs" / f"{name}.md" for name in ("cli", "quickstart", "adding-a-method"))]
+GUIDES = [README, *(ROOT / "docs" / f"{name}.md" for name in ("cli", "quickstart", "production", "adding-a-method"))]
 RESULTS = ROOT / "docs" / "results" / "demo" / "results.json"
 TINY = (
     "tokenizer.codebooks=8,8",

@@ -14,10 +14,13 @@ from capsid.cli.options import (
     ConfigFile,
     Data,
     Exact,
+    HoldoutKind,
+    HoldoutShare,
     OwnVectors,
     RecipeName,
     Seed,
     Settings,
+    check_share,
     run_options,
     single_verb,
 )
@@ -40,11 +43,20 @@ def fit(
     settings: Settings = None,
     config: ConfigFile = None,
     exact: Exact = False,
+    holdout: HoldoutKind = "last",
+    holdout_share: HoldoutShare = 0.1,
+    steps_from: Annotated[
+        Path | None,
+        typer.Option("--steps-from", metavar="RUN", help="Train as many steps as RUN did until it validated best."),
+    ] = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     force: Annotated[bool, typer.Option("--force", help="Refit and replace the existing RUN.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Fit a recipe on a dataset. Each user's last item is held out for the test, the one before for validation.
+
+    --holdout time holds out what comes after a date, cold a sample of items, none nothing: for production, with the
+    number of steps from an earlier run.
 
     Codebooks, batches, steps and validations follow the size of the data, unless --set or --config names them.
 
@@ -59,19 +71,26 @@ def fit(
       capsid fit capsid --data ./my-shop --out runs/shop --config shop.toml
 
       capsid fit capsid --data ./my-shop --out runs/shop --vectors my-embeddings.npz
+
+      capsid fit capsid --data ./my-shop --out runs/live --holdout none --steps-from runs/shop
     """
     from capsid.artifacts import reserved
     from capsid.data.sources import load_dataset
+    from capsid.data.split import Holdout
     from capsid.recommender import Recommender
-    from capsid.runs.fit import fit_or_reuse
+    from capsid.runs.fit import fit_or_reuse, steps_until_best
     from capsid.stored import KIND
 
     progress, run = Console(), run_options(checkpoint_every)
-    changes = all_settings(config, settings)
-    recommender = Recommender.from_recipe(recipe, seed=seed, settings=changes, vectors=vectors, exact=exact)
+    held = Holdout(holdout, check_share(holdout_share))
+    # What the user names comes last and wins.
+    given = (*(() if steps_from is None else steps_until_best(steps_from)), *all_settings(config, settings))
+    recommender = Recommender.from_recipe(recipe, seed=seed, settings=given, vectors=vectors, exact=exact)
+    if holdout == "none" and steps_from is None:
+        progress.line("nothing is held out, so all steps are trained; --steps-from RUN takes their number from a run")
     with reserved(out, kind=KIND, replace=True):
         dataset = load_dataset(data, progress=progress)
-        summary = fit_or_reuse(recommender, dataset, out, force=force, progress=progress, run=run)
+        summary = fit_or_reuse(recommender, dataset, out, holdout=held, force=force, progress=progress, run=run)
     if summary.reused:
         progress.line(f"{out} is already finished with the same recipe, seed and data; --force refits it")
     if as_json:
@@ -87,6 +106,7 @@ def _tell(summary: RunSummary) -> None:
         say(f"validation {summary.selected_by} {summary.validation:.4f} at step {summary.best_step:,}")
     say(f"run: {summary.run}")
     say("next:")
-    say(f"  capsid evaluate {summary.run}")
+    if summary.holdout != "none":
+        say(f"  capsid evaluate {summary.run}")
     say(f"  capsid recommend {summary.run} --history ID,ID,...")
     say(f"  capsid tokenizer report {summary.run}")

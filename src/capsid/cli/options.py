@@ -48,6 +48,17 @@ OwnVectors = Annotated[
         help="Your own item vectors: .npy, .npz, .parquet, .csv or .safetensors, with ids.",
     ),
 ]
+HoldoutKind = Annotated[
+    str, typer.Option("--holdout", metavar="KIND", help="What is held out: last, time, cold or none.")
+]
+HoldoutShare = Annotated[
+    float,
+    typer.Option(
+        "--holdout-share",
+        metavar="SHARE",
+        help="time: share of the interactions for validation, and for test; cold: share of the items.",
+    ),
+]
 CheckpointEvery = Annotated[
     float,
     typer.Option(
@@ -66,6 +77,13 @@ def run_options(checkpoint_every: float) -> RunOptions:
     except SettingError as error:
         message = f"--checkpoint-every must be {error.allowed}, got {checkpoint_every:g}"
         raise ConfigError(message, hint=error.hint) from None
+
+
+def check_share(share: float) -> float:
+    """Check the share of `--holdout-share`."""
+    if not 0 < share < 0.5:
+        raise ConfigError(f"--holdout-share must be above 0 and below 0.5, got {share:g}", hint="such as 0.1")
+    return share
 
 
 Force = Annotated[bool, typer.Option("--force", help="Replace existing output.")]

@@ -20,7 +20,7 @@ STANDARD_OUTPUT = ("-", "/dev/stdout")
 
 @dataclass(frozen=True)
 class OutputFile:
-    """Where text is written. `stream`: a pipe or a device such as /dev/null."""
+    """Where text or bytes are written. `stream`: a pipe or a device such as /dev/null."""
 
     name: str
     printed: bool = False
@@ -51,17 +51,18 @@ class OutputFile:
             raise ArtifactError(f"{out} exists already", hint="choose another --out, or replace it with --force")
         return cls(out)
 
-    def write(self, text: str) -> None:
-        """Write the text; a regular file is written whole or not at all."""
+    def write(self, content: str | bytes) -> None:
+        """Write text or bytes; a regular file is written whole or not at all."""
+        data = content.encode() if isinstance(content, str) else content
         if self.printed:
-            sys.stdout.write(text)
+            sys.stdout.write(data.decode())
         elif self.stream:
             try:
                 with open(self.name, "wb") as file:
-                    file.write(text.encode())
+                    file.write(data)
             except BrokenPipeError:
                 raise
             except OSError as error:
                 raise ArtifactError(f"could not write {self.name}: {error.strerror}") from None
         else:
-            write_bytes(Path(self.name), text.encode())
+            write_bytes(Path(self.name), data)

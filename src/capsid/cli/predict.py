@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from capsid.cli.options import Force, single_verb
-from capsid.cli.output import json_line, parse_k
-from capsid.cli.output_file import OutputFile
+from capsid.cli.output import parse_k
+from capsid.cli.ranked_file import RankedFile, RankedList
 from capsid.progress import Console
 
 app = single_verb()
@@ -18,7 +18,7 @@ app = single_verb()
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `capsid fit` wrote.")],
-    out: Annotated[str, typer.Option("--out", metavar="FILE.jsonl", help="The file to write; - is standard output.")],
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="A .jsonl, .csv or .parquet; - prints JSON lines.")],
     split: Annotated[str, typer.Option("--split", help="test or valid.")] = "test",
     k: Annotated[int, typer.Option("-k", help="Items per user.")] = 50,
     filter_history: Annotated[
@@ -29,7 +29,8 @@ def predict(
 ) -> None:
     """Write one line per user: {"user": ..., "items": [best first], "scores": [log-probabilities]}.
 
-    FILE is written whole or not at all; pipes and devices such as /dev/null are written directly.
+    A .csv or .parquet has a row for each item: user, rank, item, score. FILE is written whole or not at all; pipes and
+    devices such as /dev/null are written directly.
 
     Examples:
 
@@ -38,16 +39,13 @@ def predict(
       capsid predict runs/films --split valid -k 10 --filter-history --out - | head
     """
     parse_k(k)
-    file = OutputFile.check(out, force=force)
+    target = RankedFile.check(out, force=force)
     from capsid.recommender import Recommender
 
     progress = Console()
     recommender = Recommender.from_pretrained(run)
-    lines = [
-        json_line({"user": user, "items": items, "scores": scores})
-        for user, items, scores in recommender.predict(split, k, filter_history=filter_history, progress=progress)
-    ]
-    file.write("".join(lines))
-    if file.printed:
-        return
-    progress.line(f"{len(lines):,} users, the best {k} items each: {out}")
+    ranked = recommender.predict(split, k, filter_history=filter_history, progress=progress)
+    lists = [RankedList(user, tuple(items), tuple(scores)) for user, items, scores in ranked]
+    target.write(lists)
+    if not target.file.printed:
+        progress.line(f"{len(lists):,} users, the best {k} items each: {out}")

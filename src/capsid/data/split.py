@@ -5,12 +5,15 @@ A split is made before anything is fitted. A user's items keep the dataset's ord
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from capsid.data.dataset import Dataset
-from capsid.errors import ConfigError, DataError
+from capsid.errors import ConfigError, DataError, nearest
 from capsid.ragged import Ragged
 from capsid.rng import numpy_rng
 
@@ -47,6 +50,16 @@ class Split:
             raise DataError(f"there is no split {name!r}", hint="allowed: valid, test")
         return self.valid if name == "valid" else self.test
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with the training part, the cases or the kind of split."""
+        digest = hashlib.sha256(self.kind.encode())
+        for cases in (self.valid, self.test):
+            digest.update(np.asarray(cases.targets, dtype=np.int64).tobytes())
+        for array in (self.train.values, self.train.offsets):
+            digest.update(np.asarray(array, dtype=np.int64).tobytes())
+        return digest.hexdigest()[:16]
+
 
 def leave_one_out(dataset: Dataset) -> Split:
     """The last item is for test, the one before for validation, the rest for training.
@@ -66,6 +79,13 @@ def leave_one_out(dataset: Dataset) -> Split:
         Cases(held, sequences.slices(0, lengths[held] - 2, held), sequences.values[last - 1].astype(np.int64)),
         Cases(held, sequences.slices(0, lengths[held] - 1, held), sequences.values[last].astype(np.int64)),
     )
+
+
+def no_holdout(dataset: Dataset) -> Split:
+    """Everything is for training: for a model that goes into production. There are no cases."""
+    nobody = np.zeros(0, dtype=np.int64)
+    cases = Cases(nobody, Ragged.from_rows([], np.int64), nobody)
+    return Split("none", dataset.sequences, cases, cases)
 
 
 def temporal_split(dataset: Dataset, valid_fraction: float = 0.1, test_fraction: float = 0.1) -> Split:
@@ -140,3 +160,28 @@ def _cold_cases(cases: Cases, is_cold_I: np.ndarray) -> Cases:
 
 def _drop(sequences: Ragged, dropped_I: np.ndarray) -> Ragged:
     return sequences.keep(~dropped_I[sequences.values])
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """Which interactions are held out, as `capsid fit --holdout` names it.
+
+    `share`: of the interactions after each time cut, or of the items that are cold. Other kinds do not use it.
+    """
+
+    kind: str = "last"
+    share: float = 0.1
+
+    def split(self, dataset: Dataset) -> Split:
+        """Split a dataset. Cold items do not depend on the seed of a run, so that its seeds can be compared."""
+        if self.kind not in HOLDOUTS:
+            raise ConfigError(f"there is no holdout {self.kind!r}", hint=nearest(self.kind, HOLDOUTS))
+        return HOLDOUTS[self.kind](dataset, self.share)
+
+
+HOLDOUTS: Mapping[str, Callable[[Dataset, float], Split]] = {
+    "last": lambda dataset, share: leave_one_out(dataset),
+    "time": lambda dataset, share: temporal_split(dataset, share, share),
+    "cold": cold_item_split,
+    "none": lambda dataset, share: no_holdout(dataset),
+}

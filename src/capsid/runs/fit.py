@@ -13,13 +13,15 @@ from typing import Any
 from capsid.artifacts import MANIFEST, open_folder, read_json, reserved
 from capsid.config import canonical_json, kinds_of
 from capsid.data.dataset import Dataset
-from capsid.data.split import leave_one_out
+from capsid.data.split import Holdout, Split
 from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Progress, silent
 from capsid.recipe import Recipe
 from capsid.recommender import Recommender
 from capsid.running import RunOptions
 from capsid.stored import KIND
+
+LAST = Holdout()
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class RunSummary:
     recipe: str
     data: str
     seed: int
+    holdout: str
     steps: int
     best_step: int | None
     selected_by: str
@@ -53,12 +56,13 @@ def fit_or_reuse(
     dataset: Dataset,
     out: str | Path,
     *,
+    holdout: Holdout = LAST,
     force: bool = False,
     replace: bool = False,
     progress: Progress = silent,
     run: RunOptions | None = None,
 ) -> RunSummary:
-    """Fit and save, unless `out` holds a finished run of the same recipe, seed and data: that run is reused unchanged.
+    """Fit and save, unless `out` holds a finished run of the same recipe, seed, data and holdout, which is reused.
 
     Unfinished work is kept beside the run and resumed; it is removed when the run is finished. Work of other seeds,
     recipes or data stays. A different or damaged run at `out` is replaced only with `force` (which always refits) or
@@ -66,15 +70,16 @@ def fit_or_reuse(
     """
     began = time.monotonic()
     recommender.size_to(dataset)
+    split = holdout.split(dataset)
     with reserved(Path(out), kind=KIND, replace=True) as place:
-        if not force and _is_done(place, recommender, dataset, replace, progress):
+        if not force and _is_done(place, recommender, dataset, split, replace, progress):
             return summarise(out)
         work = place.parent / f".{place.name}.work"
-        own = work / recommender.fingerprint(dataset, leave_one_out(dataset))
+        own = work / recommender.fingerprint(dataset, split)
         if force:
             shutil.rmtree(own, ignore_errors=True)
-        progress.line(outlook(recommender.recipe, dataset))
-        recommender.fit(dataset, work=work, progress=progress, run=run)
+        progress.line(outlook(recommender.recipe, dataset, split))
+        recommender.fit(dataset, split=split, work=work, progress=progress, run=run)
         recommender.save_pretrained(place)
         shutil.rmtree(own, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -94,6 +99,7 @@ def summarise(run: str | Path, *, seconds: float = 0.0, reused: bool = True) -> 
         recipe=recipe["name"],
         data=about["dataset"],
         seed=about["seed"],
+        holdout=about["split"],
         steps=sum(phase["steps"] for phase in log),
         best_step=last["best_step"] if last else None,
         selected_by=metric,
@@ -104,12 +110,33 @@ def summarise(run: str | Path, *, seconds: float = 0.0, reused: bool = True) -> 
     )
 
 
-def outlook(recipe: Recipe, dataset: Dataset) -> str:
+def steps_until_best(run: str | Path) -> tuple[str, ...]:
+    """Settings that train as many steps, of as many sequences, as `run` did until it validated best.
+
+    For a fit on all data, which has nothing to validate on.
+    """
+    folder = open_folder(Path(run), kind=KIND)
+    recipe, log = Recipe.from_dict(read_json(folder / "recipe.json")), read_json(folder / "log.json")
+    if not log or not log[-1]["curve"]:
+        raise ConfigError(
+            f"{run} was fitted without validation, so it does not know how many steps are best",
+            hint="fit a run with --holdout last first",
+        )
+    settings, entries = [], iter(log)
+    for number, phase in enumerate(recipe.schedule):
+        *whole, last = [next(entries) for _ in phase.stretches()]
+        steps = sum(entry["steps"] for entry in whole) + max(1, last["best_step"])
+        settings += [f"schedule.{number}.training.steps={steps}"]
+        settings += [f"schedule.{number}.training.batch_size={phase.training.batch_size}"]
+    return tuple(settings)
+
+
+def outlook(recipe: Recipe, dataset: Dataset, split: Split) -> str:
     """The planned work in one line."""
     # True for every tokenizer: one token per codebook, plus the suffix; an atomic id is one token.
     depths = len(getattr(recipe.tokenizer, "codebooks", (1,))) + (recipe.collisions.kind == "suffix")
     users = len(dataset.users)
-    taken = max(dataset.interactions - 2 * users, 0)
+    taken = len(split.train.values)
     text = f"{recipe.name} on {dataset.name}: {users:,} users, {len(dataset.items):,} items"
     if not recipe.schedule:
         return f"{text}, {taken:,} training interactions; nothing to train"
@@ -117,7 +144,9 @@ def outlook(recipe: Recipe, dataset: Dataset) -> str:
     return f"{text}, about {taken * depths:,} training tokens per epoch; at most {steps}"
 
 
-def _is_done(out: Path, recommender: Recommender, dataset: Dataset, replace: bool, progress: Progress) -> bool:
+def _is_done(
+    out: Path, recommender: Recommender, dataset: Dataset, split: Split, replace: bool, progress: Progress
+) -> bool:
     """Whether `out` holds the same run, finished. A different run is an error unless it may be replaced."""
     if not (out / MANIFEST).exists():
         return False
@@ -132,6 +161,9 @@ def _is_done(out: Path, recommender: Recommender, dataset: Dataset, replace: boo
     same = (
         about["seed"] == recommender.seed
         and about["dataset_fingerprint"] == dataset.fingerprint
+        and about["split"] == split.kind
+        # Runs of earlier versions held out the last two items and do not have it.
+        and about.get("split_fingerprint", split.fingerprint) == split.fingerprint
         and _read_again(stored, recommender.recipe) == canonical_json(recommender.recipe)
     )
     if not same and not replace:

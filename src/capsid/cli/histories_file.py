@@ -1,0 +1,66 @@
+"""Histories of many users: from a table of interactions, from a dataset, or from what a run has stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from capsid.errors import DataError
+from capsid.progress import Progress
+from capsid.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from capsid.data.dataset import Dataset
+    from capsid.stored import Catalogue
+
+
+@dataclass(frozen=True)
+class UserHistories:
+    """Users and the ids of what they took, oldest first."""
+
+    users: Sequence[str]
+    histories: Sequence[Sequence[str]]
+
+    def only(self, user: str) -> UserHistories:
+        """One of the users; an unknown one is an error that names similar ones."""
+        number = Vocabulary(self.users).number(user)
+        return UserHistories((user,), (self.histories[number],))
+
+    def unknown(self, items: Vocabulary) -> int:
+        """How many of the interactions name items that are not among these."""
+        return sum(item not in items for history in self.histories for item in history)
+
+
+def of_run(catalogue: Catalogue) -> UserHistories:
+    """All users of a run with everything that it has stored of them, held-out items included."""
+    return UserHistories(catalogue.users, [catalogue.items.ids(row) for row in catalogue.histories()])
+
+
+def of_dataset(data: str, progress: Progress) -> UserHistories:
+    """All users of a dataset."""
+    from capsid.data.sources import load_dataset
+
+    return _of(load_dataset(data, progress=progress))
+
+
+def read_histories(path: Path) -> UserHistories:
+    """All users of a table with the columns user, item and timestamp, in any form that `--data` reads."""
+    from capsid.data.columns import read_table
+    from capsid.data.dataset import Dataset
+    from capsid.data.findings import Findings
+    from capsid.data.tables import ENDINGS
+
+    if not path.is_file():
+        raise DataError(f"there is no file {path}", hint=f"--histories takes a table: {', '.join(ENDINGS)}")
+    if not path.name.endswith(ENDINGS):
+        raise DataError(f"--histories must end in {', '.join(ENDINGS)}, got {path.name}", hint="convert the file")
+    findings = Findings()
+    frame = read_table(path, findings)
+    findings.raise_first(str(path))
+    return _of(Dataset.from_frames(frame, name=path.name))
+
+
+def _of(dataset: Dataset) -> UserHistories:
+    return UserHistories(dataset.users, [dataset.items.ids(row) for row in dataset.sequences])
