@@ -54,9 +54,16 @@ def fit_recipe(
     progress: Progress,
     run: RunOptions,
     tokenizer_from: TokenizerFrom | None = None,
+    start: Fitted | None = None,
 ) -> Fitted:
-    """Fit every part of the recipe. `tokenizer_from` supplies a tokenizer fitted elsewhere if `work` has none."""
+    """Fit every part of the recipe. `tokenizer_from` supplies a tokenizer fitted elsewhere if `work` has none.
+
+    `start` is an earlier fit to continue from: its ids are kept, and training begins with its weights.
+    """
     check_together(recipe)
+    if start is not None:
+        known = start.tokenizer
+        tokenizer_from = lambda table, seed, progress: known  # noqa: E731
     stages = _Stages(work, kinds_of(recipe), run)
     first: Callable[[CheckpointFile | None], ItemTokenizer] = _FirstFit(recipe, table, seed, progress)
     if tokenizer_from is not None:
@@ -69,6 +76,8 @@ def fit_recipe(
     if isinstance(generator, Remembers) and generator.memory:
         tokenizer = tokenizer.remembering(table, generator.memory)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
+    if start is not None and isinstance(generator, Trainable):
+        generator.load_state(tokenizer.ids.layout, start.generator.state())
     trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(table))
     log, dense, before = [], None, None
     for number, stretch in enumerate(stretch for phase in recipe.schedule for stretch in phase.stretches()):
@@ -83,6 +92,8 @@ def fit_recipe(
         context = TermContext(tokenizer.ids, trie, recipe.over, tokenizer, width, seed + number)
         objective = Objective(terms if phase.adapt is None else (phase.adapt, *terms), context)
         objective.carry(before)
+        if before is None and start is not None:
+            objective.continue_from(start.dense)
         reader = Reader(generator, tokenizer.ids, trie, generator.history, recipe.over)
         now = _Now(Retriever(reader, recipe.decoder), objective)
         validate = _validation(now, split.valid, table.counts, phase.training, seed)

@@ -99,14 +99,16 @@ class Recommender:
         progress: Progress | None = None,
         run: RunOptions | None = None,
         tokenizer_from: TokenizerFrom | None = None,
+        start: Fitted | None = None,
     ) -> Recommender:
         """Fit on a dataset (default split: leave one out). With `work`, calling fit again resumes a killed fit.
 
         `data` is a dataset, a name or a folder. Alternatively, pass `interactions` (user, item, timestamp) and `items`
         as pandas, polars or Arrow frames, or as mappings of columns.
 
-        `tokenizer_from` supplies a tokenizer already fitted with the same parts, data and seed. Progress is shown on a
-        terminal and in notebooks; `capsid.progress.silent` turns it off.
+        `tokenizer_from` supplies a tokenizer already fitted with the same parts, data and seed. `start` is an earlier
+        fit to continue from, whose ids are kept (`capsid.runs.refit`). Progress is shown on a terminal and in
+        notebooks; `capsid.progress.silent` turns it off.
         """
         # Imported here, so that serving a fitted recommender never loads training code.
         from capsid.fitting import fit_recipe
@@ -128,6 +130,7 @@ class Recommender:
             progress=progress,
             run=run or RunOptions(),
             tokenizer_from=tokenizer_from,
+            start=start,
         )
         self.catalogue_ = Catalogue(
             dataset.name, dataset.fingerprint, dataset.users, dataset.items, dataset.attributes, table.counts, split

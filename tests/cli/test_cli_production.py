@@ -156,3 +156,17 @@ def test_questions_that_make_no_sense(fitted: Path, options: list[str], message:
     assert answer.code in (1, 2)
     assert message in answer.err
     assert "hint:" in answer.err
+
+
+def test_refit_tells_what_changed(fitted: Path, shop: Path, tmp_path: Path) -> None:
+    quick = ("--set", "schedule.0.training.steps=4")
+    answer = capsid("refit", fitted, "--data", shop, "--out", tmp_path / "june", *quick)
+    assert answer.code == 0, answer.err
+    assert "ids: 0 of 64 known items changed, 0 new items, 0 retired" in answer.out
+    assert "of the first 10 items are the same" in answer.out
+    assert capsid("evaluate", tmp_path / "june").code == 0
+    again = capsid("refit", fitted, "--data", shop, "--out", tmp_path / "june", *quick)
+    assert (again.code, "--force" in again.err) == (1, True)
+    about = capsid("refit", fitted, "--data", shop, "--out", tmp_path / "june", *quick, "--force", "--json").json
+    assert about["churn"]["users"] == 120
+    assert 0 <= about["churn"]["overlap"] <= 1

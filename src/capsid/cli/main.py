@@ -32,6 +32,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "data": ("capsid.cli.data", "List, describe, check and import datasets."),
     "recipes": ("capsid.cli.recipes", "List, show and compare the available methods."),
     "fit": ("capsid.cli.fit", "Fit a recipe on a dataset and write a run; a stopped fit resumes."),
+    "refit": ("capsid.cli.refit", "Refit a run on newer data: known items keep their ids, churn is told."),
     "evaluate": ("capsid.cli.evaluate", "Metrics of a run on held-out interactions."),
     "compare": ("capsid.cli.compare", "Is one run, or one method over several seeds, better than another?"),
     "predict": ("capsid.cli.predict", "Ranked lists for every held-out user, as a file."),

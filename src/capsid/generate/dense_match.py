@@ -107,6 +107,10 @@ class BoundMatch(BoundTerm):
         """The vectors of the whole catalogue, as the weights are now."""
         return DenseItems.of(self.network, self._x_NI)
 
+    def continue_from(self, dense: DenseItems) -> None:
+        """Begin with the network of an earlier fit."""
+        self.network.load_state_dict(dense.network.state_dict())
+
 
 def _later(lesson: Lesson, unique_U: np.ndarray, own_M: np.ndarray) -> np.ndarray:
     """For each predicted item, which other items its user takes after it: no wrong answers. Shape: (M, U)."""

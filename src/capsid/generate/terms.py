@@ -97,6 +97,9 @@ class BoundTerm(nn.Module):
         """Item vectors beside the ids, as the weights are now; None: the term has none."""
         return None
 
+    def continue_from(self, dense: DenseItems) -> None:
+        """Begin with the weights of an earlier fit, if the term has such weights."""
+
 
 class Term(Protocol):
     """Adds `weight * loss` to the objective."""
@@ -166,6 +169,11 @@ class Objective(nn.Module):
         for name, term in zip(self.terms, self):
             if before is not None and name in before.terms and term.carries:
                 term.load_state_dict(before.terms[name].state_dict())
+
+    def continue_from(self, dense: DenseItems | None) -> None:
+        """Begin with the weights of an earlier fit."""
+        for term in self if dense is not None else ():
+            term.continue_from(dense)
 
     def dense(self) -> DenseItems | None:
         """Item vectors beside the ids, as the weights are now, if a term has some."""
