@@ -39,6 +39,25 @@ def write_shop(folder: Path, *, items: int, users: int, mean_length: float = 8.0
     return sum(map(len, walks))
 
 
+def write_earlier(now: Path, before: Path, *, items: int, share: float = 0.9) -> int:
+    """The shop `now` as it was when it had the first `items` products and a share of the purchases; returns those."""
+    before.mkdir(parents=True, exist_ok=True)
+    with open(now / "items.csv", newline="", encoding="utf-8") as file:
+        head, *products = list(csv.reader(file))
+    with open(now / "interactions.csv", newline="", encoding="utf-8") as file:
+        names, *purchases = list(csv.reader(file))
+    cut = sorted(int(time) for _, _, time in purchases)[int(share * (len(purchases) - 1))]
+    known = {row[0] for row in products[:items]}
+    kept = [row for row in purchases if int(row[2]) <= cut and row[1] in known]
+    for path, rows in (
+        (before / "items.csv", [head, *products[:items]]),
+        (before / "interactions.csv", [names, *kept]),
+    ):
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(rows)
+    return len(kept)
+
+
 def _write_items(path: Path, items: int, rng: np.random.Generator) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
