@@ -75,10 +75,15 @@ def plan_names() -> list[str]:
     return sorted(path.stem for path in BUILT_IN.glob("*.toml"))
 
 
-def read_plan(name_or_path: str | Path) -> Plan:
-    """A built-in plan by name, or a TOML file by path."""
+def is_built_in(name: str) -> bool:
+    """Whether a plan of that name comes with capsid."""
+    return name in plan_names()
+
+
+def read_plan(name_or_path: str | Path, *, name: str | None = None) -> Plan:
+    """A built-in plan by name, or a TOML file by path. `name` is used if the file gives none, else the file's."""
     path = Path(name_or_path)
-    if str(name_or_path) in plan_names():
+    if is_built_in(str(name_or_path)):
         path = BUILT_IN / f"{name_or_path}.toml"
     if not path.is_file():
         raise ConfigError(
@@ -90,7 +95,7 @@ def read_plan(name_or_path: str | Path) -> Plan:
         raise ConfigError(
             f"{path} is not valid TOML: {error}", hint="put texts in quotation marks and lists in brackets"
         ) from None
-    return make_plan(content, path.stem)
+    return make_plan(content, name or path.stem)
 
 
 def make_plan(content: Mapping[str, Any], stem: str) -> Plan:

@@ -36,9 +36,12 @@ class Prospect:
     error: CapsidError | None = None
 
 
-def data_sources(plan: Plan, given: Sequence[str]) -> dict[str, str]:
-    """Where each dataset of the plan is; `given` are NAME=PATH. An unknown name is an error before anything runs."""
-    sources = {}
+def data_sources(plan: Plan, given: Sequence[str], remembered: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Where each dataset of the plan is; `given` are NAME=PATH, and count more than the `remembered` paths.
+
+    An unknown name is an error before anything runs.
+    """
+    sources = {name: path for name, path in (remembered or {}).items() if Path(path).is_dir()}
     for text in given:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:

@@ -49,11 +49,11 @@ def main_table(source: Source) -> Table:
     """Recall and NDCG of every method on every dataset; methods that were not run show only the paper's numbers."""
     cells = source.plan("main")
     datasets = [d for d in DATASETS if d == "amazon-beauty" or len(cells.select(dataset=d))]
-    columns = tuple(Column(f"{DATASETS[d]} {_short(m)}") for d in datasets for m in METRICS)
+    columns = tuple(Column(f"{DATASETS[d]} {short_name(m)}") for d in datasets for m in METRICS)
     rows = []
     for label in dict.fromkeys((*main_rows(), *(c.label for c in cells))):
         entries = tuple(
-            Entry(_metric(cells, label, d, m, source.evaluation), main_value(label, d, m))
+            Entry(metric_values(cells, label, d, m, source.evaluation), main_value(label, d, m))
             for d in datasets
             for m in METRICS
         )
@@ -73,11 +73,11 @@ def significance_table(source: Source) -> Table:
     cells = source.plan("main")
     rows = []
     for dataset in DATASETS:
-        ours = _by_seed(cells, FULL, dataset)
+        ours = by_seed(cells, FULL, dataset)
         for label in dict.fromkeys(c.label for c in cells.select(dataset=dataset)):
-            other = _by_seed(cells, label, dataset)
+            other = by_seed(cells, label, dataset)
             if label != FULL and ours and other:
-                rows.append(Row(f"{DATASETS[dataset]}: {label}", _compared(cells, ours, other, source.evaluation)))
+                rows.append(Row(f"{DATASETS[dataset]}: {label}", compared(cells, ours, other, source.evaluation)))
     columns = (
         Column("difference", None, 4),
         Column("95 % interval", None),
@@ -95,19 +95,19 @@ def significance_table(source: Source) -> Table:
 def ablation_table(source: Source) -> Table:
     """The full system with one mechanism removed at a time."""
     cells = source.plan("ablation")
-    full = Entry(_metric(cells, "full", "amazon-beauty", "recall@10", source.evaluation)).mean
-    unchanged = _by_seed(cells, "full", "amazon-beauty")
+    full = Entry(metric_values(cells, "full", "amazon-beauty", "recall@10", source.evaluation)).mean
+    unchanged = by_seed(cells, "full", "amazon-beauty")
     whole = number("ablation", "full")
     rows = []
     for label in _plan_labels("ablation"):
         theirs = number("ablation", label)
-        own = Entry(_metric(cells, label, "amazon-beauty", "recall@10", source.evaluation), theirs)
+        own = Entry(metric_values(cells, label, "amazon-beauty", "recall@10", source.evaluation), theirs)
         drop = (own.mean / full - 1,) if own.mean is not None and full and label != "full" else ()
         paper_drop = theirs / whole - 1 if theirs is not None and whole and label != "full" else None
-        lengths = _ids(cells, label, "amazon-beauty", "mean_tokens")
-        changed = _by_seed(cells, label, "amazon-beauty")
-        compared = _compared(cells, changed, unchanged, source.evaluation)[1:3] if drop else (Entry(), Entry())
-        rows.append(Row(label, (own, Entry(drop, paper_drop), *compared, Entry(lengths))))
+        lengths = id_values(cells, label, "amazon-beauty", "mean_tokens")
+        changed = by_seed(cells, label, "amazon-beauty")
+        against = compared(cells, changed, unchanged, source.evaluation)[1:3] if drop else (Entry(), Entry())
+        rows.append(Row(label, (own, Entry(drop, paper_drop), *against, Entry(lengths))))
     columns = (
         Column("Recall@10"),
         Column("drop", None, 1, 100, "%"),
@@ -126,12 +126,12 @@ def sensitivity_table(source: Source) -> Table:
     cells = source.plan("sensitivity")
     rows = []
     for label in dict.fromkeys((*_plan_labels("sensitivity"), *(c.label for c in cells))):
-        recall = _metric(cells, label, "amazon-beauty", "recall@10", source.evaluation)
-        length = _ids(cells, label, "amazon-beauty", "mean_length")
+        recall = metric_values(cells, label, "amazon-beauty", "recall@10", source.evaluation)
+        length = id_values(cells, label, "amazon-beauty", "mean_length")
         entries = (
             Entry(recall, number("sensitivity", label, 0)),
             Entry(length, number("sensitivity", label, 1)),
-            Entry(_ids(cells, label, "amazon-beauty", "collision_rate")),
+            Entry(id_values(cells, label, "amazon-beauty", "collision_rate")),
         )
         rows.append(Row(label, entries))
     columns = (Column("Recall@10"), Column("codes per item", None, 2), Column("collisions", None, 1, 100, "%"))
@@ -143,7 +143,7 @@ def quality_table(source: Source) -> Table:
     cells = source.plan("main")
     rows = []
     for label in in_order((*paper()["tokenizer-quality"], *(m for m in planned() if comparable(m)))):
-        found = _by_seed(cells, label, "amazon-beauty")
+        found = by_seed(cells, label, "amazon-beauty")
         ids = {
             name: tuple(float(c.ids[name]) for c in found if c.ids.get(name) is not None)
             for name in ("collision_rate", "utilization", "gini", "intra_code_similarity", "mean_length", "mean_tokens")
@@ -197,7 +197,7 @@ def tiers_table(source: Source) -> Table:
     cells = source.plan("main")
     rows = []
     for label in dict.fromkeys(c.label for c in cells.select(dataset="amazon-beauty")):
-        found = [c.evaluations.get(source.evaluation, {}) for c in _by_seed(cells, label, "amazon-beauty")]
+        found = [c.evaluations.get(source.evaluation, {}) for c in by_seed(cells, label, "amazon-beauty")]
         tiers = [tuple(float(e["recall@10_by_tier"][t]) for e in found if "recall@10_by_tier" in e) for t in TIERS]
         theirs = (None, None, paper()["tail"].get(label))
         rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(tiers, theirs)), context=not comparable(label)))
@@ -212,7 +212,7 @@ def cold_start_table(source: Source) -> Table:
     rows = []
     for label in dict.fromkeys((*paper()["cold-start"], *(c.label for c in cells))):
         whole, cold = [], []
-        for cell in _by_seed(cells, label, "amazon-beauty"):
+        for cell in by_seed(cells, label, "amazon-beauty"):
             values = cells.values(cell, source.evaluation, "recall@10")
             rare = cells.values(cell, source.evaluation, "target_count") < COLD
             whole.append(float(values.mean()))
@@ -232,7 +232,7 @@ def positions_table(source: Source) -> Table:
     most = 6
     seen = [c.label for c in cells if "positions" in c.evaluations]
     for label in dict.fromkeys((*paper()["per-position"], *seen)):
-        found = [c.evaluations.get("positions") for c in _by_seed(cells, label, "amazon-beauty")]
+        found = [c.evaluations.get("positions") for c in by_seed(cells, label, "amazon-beauty")]
         theirs = paper()["per-position"].get(label, [])
         entries = []
         for place in range(most):
@@ -288,7 +288,7 @@ def patching_table(source: Source) -> Table:
     costs = source.costs()
     rows = []
     for label in paper()["patching"]:
-        found = [_metric(cells, label, "amazon-beauty", m, source.evaluation) for m in ("recall@10", "ndcg@10")]
+        found = [metric_values(cells, label, "amazon-beauty", m, source.evaluation) for m in ("recall@10", "ndcg@10")]
         cost = (costs[label] / costs[BASELINE],) if label in costs and BASELINE in costs else ()
         theirs = [number("patching", label, place) for place in range(3)]
         rows.append(Row(label, tuple(Entry(v, p) for v, p in zip((*found, cost), theirs))))
@@ -312,32 +312,39 @@ TABLES: dict[str, Callable[[Source], Table]] = {
 }
 
 
-def _short(metric: str) -> str:
+def short_name(metric: str) -> str:
+    """`R@10` for recall@10."""
     name, _, k = metric.partition("@")
     return f"{RANKING_METRICS[name].label[0]}@{k}"
 
 
-def _by_seed(cells: Results, label: str, dataset: str) -> list[Result]:
+def by_seed(cells: Results, label: str, dataset: str) -> list[Result]:
+    """The cells of a row on a dataset."""
     return sorted(cells.select(label=label, dataset=dataset), key=lambda c: c.seed)
 
 
-def _metric(cells: Results, label: str, dataset: str, metric: str, evaluation: str) -> tuple[float, ...]:
-    return tuple(c.metric(metric, evaluation) for c in _by_seed(cells, label, dataset) if evaluation in c.evaluations)
+def metric_values(cells: Results, label: str, dataset: str, metric: str, evaluation: str) -> tuple[float, ...]:
+    """A metric of a row on a dataset, by seed."""
+    return tuple(c.metric(metric, evaluation) for c in by_seed(cells, label, dataset) if evaluation in c.evaluations)
 
 
-def _ids(cells: Results, label: str, dataset: str, name: str) -> tuple[float, ...]:
-    return tuple(float(c.ids[name]) for c in _by_seed(cells, label, dataset) if c.ids.get(name) is not None)
+def id_values(cells: Results, label: str, dataset: str, name: str) -> tuple[float, ...]:
+    """A number of the tokenizer's report of a row on a dataset, by seed."""
+    return tuple(float(c.ids[name]) for c in by_seed(cells, label, dataset) if c.ids.get(name) is not None)
 
 
-def _compared(cells: Results, ours: Sequence[Result], other: Sequence[Result], evaluation: str) -> tuple[Entry, ...]:
-    first, second = ([cells.values(c, evaluation, "recall@10") for c in side] for side in (ours, other))
+def compared(
+    cells: Results, ours: Sequence[Result], other: Sequence[Result], evaluation: str, metric: str = "recall@10"
+) -> tuple[Entry, ...]:
+    """Difference, interval and p of a bootstrap over users and seeds, and the p of a t-test over seeds."""
+    first, second = ([cells.values(c, evaluation, metric) for c in side] for side in (ours, other))
     found = paired_bootstrap(first, second)
     shared = sorted({c.seed for c in ours} & {c.seed for c in other})
     t_test: tuple[float, ...] = ()
     if len(shared) > 1:
         from scipy.stats import ttest_rel
 
-        sides = [[c.metric("recall@10", evaluation) for c in side if c.seed in shared] for side in (ours, other)]
+        sides = [[c.metric(metric, evaluation) for c in side if c.seed in shared] for side in (ours, other)]
         t_test = (float(ttest_rel(*sides).pvalue),)
     interval = Entry(text=f"{found.low:+.4f} to {found.high:+.4f}")
     return (Entry((found.difference,)), interval, Entry((found.p,)), Entry(t_test))

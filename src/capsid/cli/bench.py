@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 app = verb_group("Run the benchmark: many methods, datasets, seeds and settings under one protocol.")
 PlanName = Annotated[
     str,
-    typer.Argument(metavar="PLAN", help="main, ablation, sensitivity, stage-two, smoke, or a TOML file of your own."),
+    typer.Argument(
+        metavar="PLAN", help="main, ablation, sensitivity, stage-two, smoke, a TOML file, or its name later."
+    ),
 ]
 DataPaths = Annotated[
     list[str] | None,
@@ -81,6 +83,8 @@ def run_command(
 
       capsid bench run main --only "capsid*" --keep runs/bench
 
+      capsid bench run mine.toml --data my-shop=./my-shop
+
       capsid bench run ablation --only "T=1" --dry-run
     """
     if workers < 1:
@@ -89,24 +93,25 @@ def run_command(
         raise ConfigError(f"--budget must be more than 0, got {budget:g}", hint="give minutes, such as --budget 120")
     run = run_options(checkpoint_every)
     from capsid.bench.estimate import fitting
-    from capsid.bench.plans import read_plan
     from capsid.bench.prepare import data_sources, look
+    from capsid.bench.remembered import find_plan, remember, remembered_sources
     from capsid.bench.runner import Options, run_plan
     from capsid.bench.store import Place
 
-    wanted = read_plan(plan)
-    sources = data_sources(wanted, data or ())
-    wanted = wanted if only is None else wanted.only(only)
+    wanted = find_plan(plan, store)
     place = Place(store.resolve(), wanted.name)
+    sources = data_sources(wanted, data or (), remembered_sources(place))
+    wanted = wanted if only is None else wanted.only(only)
     seconds = None if budget is None else 60 * budget
     if dry_run:
         prospects = look(wanted, place, sources, fresh_code=fresh_code)
         ahead = [p.estimate.seconds if p.estimate else 0.0 for p in prospects]
         _show_prospects(prospects, fitting(ahead, workers, seconds), as_json)
         return
+    remember(place, plan, sources)
     options = Options(workers=workers, budget=seconds, fresh_code=fresh_code, keep=keep, run=run)
     summary = run_plan(wanted, place, sources, options, BenchConsole(), whole=only is None)
-    _show_summary(summary, place.lines, as_json)
+    _show_summary(summary, place.lines, store, as_json)
     if summary.failed:
         raise typer.Exit(1)
 
@@ -123,15 +128,15 @@ def status(
 
       capsid bench status smoke --store bench-results --json
     """
-    from capsid.bench.plans import read_plan
     from capsid.bench.prepare import data_sources, look
+    from capsid.bench.remembered import find_plan, remembered_sources
     from capsid.bench.results import load
     from capsid.bench.store import Place
 
-    wanted = read_plan(plan)
-    sources = data_sources(wanted, data or ())
-    wanted = wanted if only is None else wanted.only(only)
+    wanted = find_plan(plan, store)
     place = Place(store.resolve(), wanted.name)
+    sources = data_sources(wanted, data or (), remembered_sources(place))
+    wanted = wanted if only is None else wanted.only(only)
     for note in load(place.store, wanted.name).notes:
         Console().line(f"{note}; `capsid bench run` repairs it")
     prospects = look(wanted, place, sources)
@@ -255,7 +260,7 @@ def _minutes(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds / 60:.1f}"
 
 
-def _show_summary(summary: Summary, lines: Path, as_json: bool) -> None:
+def _show_summary(summary: Summary, lines: Path, store: Path, as_json: bool) -> None:
     from capsid.bench.prepare import UNAVAILABLE
     from capsid.bench.process import DONE, FAILED, INTERRUPTED, KILLED
     from capsid.bench.runner import NO_TIME
@@ -277,4 +282,7 @@ def _show_summary(summary: Summary, lines: Path, as_json: bool) -> None:
     if summary.count(INTERRUPTED, KILLED, NO_TIME):
         say("run the same command again to resume")
     elif summary.count(DONE):
-        say(f"next: capsid bench status {summary.plan}")
+        option = "" if store == BENCH_STORE else f" --store {store}"
+        say("next:")
+        say(f"  capsid bench status {summary.plan}{option}")
+        say(f"  capsid bench table {summary.plan}{option}")

@@ -14,39 +14,54 @@ from capsid.cli.output import print_json, print_table, say
 from capsid.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
+    from capsid.bench.table import Table
     from capsid.bench.tables import Source
 
 Filtered = Annotated[bool, typer.Option("--filter-history", help="Use the results that exclude each user's history.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE instead of standard output.")]
+PlanOption = Annotated[
+    str | None, typer.Option("--plan", metavar="PLAN", help="The name of any plan in the store, such as your own.")
+]
+DatasetOption = Annotated[
+    str | None, typer.Option("--dataset", metavar="NAME", help="Only this dataset of the plan (default plan: main).")
+]
 FORMS = ("markdown", "latex", "json")
 PICTURES = ("svg", "png")
 
 
 def table_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="main, ablation, tokenizer-quality, ...; see `report`.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="main, ablation, tokenizer-quality, ...; or a plan of your own."),
+    ],
     form: Annotated[str, typer.Option("--format", help="markdown, latex or json.")] = "markdown",
     store: BenchStore = BENCH_STORE,
     filtered: Filtered = False,
+    plan: PlanOption = None,
+    dataset: DatasetOption = None,
     out: Out = None,
 ) -> None:
     """Print a table of the paper with our numbers. Cells not run are empty; the paper's numbers are in brackets.
 
+    With --plan, or the name of a plan of your own, the table shows what that plan has run, on any dataset.
+
     Examples:
 
       capsid bench table main
+
+      capsid bench table mine
+
+      capsid bench table tiers --plan mine --dataset my-shop
 
       capsid bench table ablation --format latex --out ablation.tex
     """
     import json
 
     from capsid.bench.table import latex, markdown, plain
-    from capsid.bench.tables import TABLES
 
-    if name not in TABLES:
-        raise ConfigError(f"there is no table {name!r}", hint=nearest(name, TABLES))
     if form not in FORMS:
         raise ConfigError(f"--format must be one of {', '.join(FORMS)}, got {form!r}", hint="such as --format latex")
-    made = TABLES[name](_source(store, filtered))
+    made = _table(name, store, filtered, plan, dataset)
     text = {"markdown": markdown, "latex": latex, "json": lambda t: json.dumps(plain(t), indent=2) + "\n"}[form](made)
     _put(text.encode(), out)
 
@@ -77,13 +92,22 @@ def report_command(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the tables and figures.")],
     store: BenchStore = BENCH_STORE,
     filtered: Filtered = False,
+    plan: PlanOption = None,
+    dataset: DatasetOption = None,
 ) -> None:
     """Write every table (Markdown and LaTeX) and every figure that can be drawn (SVG and PNG) into a folder.
+
+    With --plan: the tables of a plan of your own, on all its datasets or one.
 
     Examples:
 
       capsid bench report --out results/report
+
+      capsid bench report --plan mine --out results/mine
     """
+    if plan is not None or dataset is not None:
+        _report_of_plan(out, store, filtered, plan, dataset)
+        return
     from capsid.bench.figures import FIGURES, draw
     from capsid.bench.table import latex, markdown
     from capsid.bench.tables import TABLES
@@ -139,10 +163,44 @@ VERBS: dict[str, Callable[..., None]] = {
 }
 
 
+def _table(name: str, store: Path, filtered: bool, plan: str | None, dataset: str | None) -> Table:
+    from capsid.bench.own_tables import OWN_TABLES, PlanCells
+    from capsid.bench.results import plans_in
+    from capsid.bench.tables import TABLES
+
+    if plan is None and dataset is None and name in TABLES:
+        return TABLES[name](_source(store, filtered))
+    if plan is None and name not in TABLES:
+        own = plans_in(store)
+        if name not in own:
+            raise ConfigError(f"there is no table {name!r}", hint=nearest(name, [*TABLES, *own]))
+        name, plan = "main", name
+    if name not in OWN_TABLES:
+        raise ConfigError(f"there is no table {name!r} of a plan of your own", hint=nearest(name, OWN_TABLES))
+    cells = PlanCells.read(store, plan or "main", dataset=dataset, evaluation=_evaluation(filtered))
+    return OWN_TABLES[name](cells)
+
+
+def _report_of_plan(out: Path, store: Path, filtered: bool, plan: str | None, dataset: str | None) -> None:
+    from capsid.bench.own_tables import OWN_TABLES, PlanCells
+    from capsid.bench.table import latex, markdown
+
+    cells = PlanCells.read(store, plan or "main", dataset=dataset, evaluation=_evaluation(filtered))
+    tables = [make(cells) for make in OWN_TABLES.values()]
+    for table in tables:
+        write_bytes(out / f"{table.name}.tex", latex(table).encode())
+    write_bytes(out / "report.md", "\n".join(map(markdown, tables)).encode())
+    say(f"{len(tables)} tables in {out}")
+
+
+def _evaluation(filtered: bool) -> str:
+    return "test-filtered" if filtered else "test"
+
+
 def _source(store: Path, filtered: bool) -> Source:
     from capsid.bench.tables import Source
 
-    return Source(store, "test-filtered" if filtered else "test")
+    return Source(store, _evaluation(filtered))
 
 
 def _put(content: bytes, out: Path | None) -> None:

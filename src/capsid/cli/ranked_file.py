@@ -1,4 +1,4 @@
-"""Ranked lists of many users as a file: CSV, Parquet or JSON lines, by the ending of its name.
+"""Ranked lists of many users as a file: CSV, Parquet or JSON lines, by the ending of its name; without one, JSON lines.
 
 CSV and Parquet have a row for each recommended item (user, rank, item, title, score), JSON lines one line per user.
 """
@@ -47,8 +47,8 @@ class RankedFile:
         """Reject a path that cannot be written or has another ending, before any work is done."""
         file = OutputFile.check(out, force=force)
         ending = PurePath(out).suffix
-        if file.printed or file.stream:
-            return cls(file, ending if ending in ENDINGS else ".jsonl")
+        if file.printed or not ending:
+            return cls(file, ".jsonl")
         if ending not in ENDINGS:
             raise ConfigError(
                 f"--out must end in {', '.join(ENDINGS)}, got {PurePath(out).name!r:.80}",
