@@ -172,8 +172,9 @@ class Objective(nn.Module):
 
     def continue_from(self, dense: DenseItems | None) -> None:
         """Begin with the weights of an earlier fit."""
-        for term in self if dense is not None else ():
-            term.continue_from(dense)
+        if dense is not None:
+            for term in self:
+                term.continue_from(dense)
 
     def dense(self) -> DenseItems | None:
         """Item vectors beside the ids, as the weights are now, if a term has some."""
