@@ -8,8 +8,10 @@ letter means; a module that needs others explains them in its docstring.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+# Nothing is imported here: Ctrl-C would end `capsid` with a traceback until `capsid.__main__` runs.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 
@@ -29,7 +31,9 @@ __all__ = [*_PUBLIC, "__version__"]
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'capsid' has no attribute {name!r}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+    from importlib import import_module
+
+    return getattr(import_module(_PUBLIC[name]), name)
 
 
 def __dir__() -> list[str]:

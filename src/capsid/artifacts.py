@@ -166,10 +166,10 @@ def open_folder(path: Path, *, kind: str, hint: str = WRITE_AGAIN) -> Path:
     if not path.exists():
         _restore(path)
     if not path.is_dir():
-        raise ArtifactError(f"there is no folder {path}")
-    if not (path / MANIFEST).exists():
+        raise ArtifactError(f"there is no folder {path}", hint="give the path of a folder that capsid wrote")
+    if not (path / MANIFEST).is_file():
         raise ArtifactError(
-            f"{path} is not a finished capsid folder: it has no {MANIFEST}",
+            f"{path} is not a finished capsid folder: it has no file {MANIFEST}",
             hint="the run that wrote it may have been stopped; run it again to resume it",
         )
     listed = _listed_files(path, kind, hint)
@@ -262,8 +262,16 @@ def _short(value: Any) -> str:
 
 
 def _followed(path: Path) -> Path:
-    """The target of a symlink, so that the target is written and the link stays."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    """The target of a symlink, so that the target is written and the link stays. A link to itself is an OSError."""
+    return Path(os.path.realpath(path.parent / os.readlink(path), strict=False)) if _links(path) else path
+
+
+def _links(path: Path) -> bool:
+    if not path.is_symlink():
+        return False
+    with contextlib.suppress(FileNotFoundError):  # The target may be yet to be written.
+        os.stat(path)
+    return True
 
 
 @contextlib.contextmanager

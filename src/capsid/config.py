@@ -25,8 +25,8 @@ class UnknownKindError(ConfigError):
     """The kind of a part is not built in, not passed by the caller and not declared by an installed package."""
 
     def __init__(self, kind: str, kinds: Kinds) -> None:
-        hint = f"{nearest(kind, kinds)}; for a part of another package install that package, or pass kinds="
-        super().__init__(f"unknown kind of part {kind!r}", hint=hint)
+        hint = f"{nearest(kind[:60], kinds)}; for a part of another package install that package, or pass kinds="
+        super().__init__(f"unknown kind of part {kind!r:.60}", hint=hint)
 
 
 def to_dict(value: Any) -> Any:
@@ -113,14 +113,18 @@ def _override(part: Any, path: str, text: str, kinds: Kinds, above: tuple[str, .
         new = _override(part[i], rest, text, kinds, (*above, head)) if rest else _parse(text, type(part[i]))
         return (*part[:i], new, *part[i + 1 :])
     if not dataclasses.is_dataclass(part) or isinstance(part, type):
-        raise ConfigError(f"cannot set {path!r}: a {type(part).__name__} has no fields")
+        name = ".".join(above)
+        raise ConfigError(
+            f"cannot set {name}.{path}: {name} is a value without fields", hint=f"write {name}=value to set it"
+        )
     _require_field(type(part), head)
     try:
         if rest:
             value = _override(getattr(part, head), rest, text, kinds, (*above, head))
         else:
             hint = typing.get_type_hints(type(part))[head]
-            value = _named(text, hint, kinds) if _takes_parts(hint) else _parse(text, hint)
+            name = ".".join((*above, head))
+            value = _named(text, hint, kinds, name) if _takes_parts(hint) else _parse(text, hint)
     except _Unreadable:
         rule = next(r for r in rules_of(type(part)) if r.name == head)
         raise SettingError(".".join(above), rule, rule.text, text) from None
@@ -226,15 +230,16 @@ def _is_protocol(hint: Any) -> bool:
     return isinstance(hint, type) and getattr(hint, "_is_protocol", False)
 
 
-def _named(text: str, hint: Any, kinds: Kinds) -> Any:
-    """The part of that kind with its defaults, or None if the field is optional."""
+def _named(text: str, hint: Any, kinds: Kinds, path: str) -> Any:
+    """The part of that kind with its defaults, or None if the field is optional; `path` is for messages."""
     wanted = typing.get_args(hint) or (hint,)
     if text.lower() in ("none", "null") and type(None) in wanted:
         return None
     open_to_all = Any in wanted or any(map(_is_protocol, wanted))
     allowed = {k: c for k, c in kinds.items() if open_to_all or c in wanted}
     if text not in allowed:
-        raise ConfigError(f"there is no part {text!r} for this field", hint=nearest(text, allowed))
+        fixed = f"set its fields, such as {path}.field=value"
+        raise ConfigError(f"{path} cannot be {text!r:.60}", hint=nearest(text[:60], allowed) if allowed else fixed)
     kind = allowed[text]
     required = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]
     if required:

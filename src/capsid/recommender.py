@@ -217,9 +217,9 @@ class Recommender:
         """
         from capsid.explaining.search import explain
 
-        names = tuple(str(i) for i in history)
-        allowed, denied = None if allow is None else tuple(allow), () if deny is None else tuple(deny)
-        query = Query(names, k, filter_history, allowed, denied)
+        names = _item_ids(history, "a history")
+        allowed = None if allow is None else _item_ids(allow, "allow")
+        query = Query(names, k, filter_history, allowed, () if deny is None else _item_ids(deny, "deny"))
         return explain(self.answerer, query, prefix=prefix, influence=influence)
 
     def predict(
@@ -287,12 +287,12 @@ class Recommender:
 
     def retire(self, items: Iterable[str]) -> None:
         """Stop recommending these items until `restore`. Histories may still contain them."""
-        known = {self.catalogue_.items[self.catalogue_.items.number(str(i))] for i in items}
+        known = {i for i in _item_ids(items, "items") if self.catalogue_.items.number(i) >= 0}
         self.catalogue_ = dataclasses.replace(self.catalogue_, retired=self.catalogue_.retired | known)
 
     def restore(self, items: Iterable[str]) -> None:
         """Allow retired items to be recommended again."""
-        known = {self.catalogue_.items[self.catalogue_.items.number(str(i))] for i in items}
+        known = {i for i in _item_ids(items, "items") if self.catalogue_.items.number(i) >= 0}
         self.catalogue_ = dataclasses.replace(self.catalogue_, retired=self.catalogue_.retired - known)
 
     def save_pretrained(self, path: str | Path) -> None:
@@ -312,4 +312,7 @@ def _item_ids(ids: Any, what: str) -> tuple[str, ...]:
     """A user's own ids as texts; numbers become text, as in a file."""
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         raise DataError(f"{what} must be a list of item ids, got {ids!r:.80}", hint="pass [id, id, ...]")
-    return tuple(str(i) for i in ids)
+    try:
+        return tuple(str(i) for i in ids)
+    except ValueError:  # Python refuses to print a whole number of more than 4,300 digits.
+        raise DataError(f"{what} has a number that is too long for an item id", hint="pass ids as text") from None

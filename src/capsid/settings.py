@@ -184,16 +184,19 @@ class SettingError(ConfigError):
         choices = rule.bounds.choices
         hint = nearest(value, choices) if choices and isinstance(value, str) else rule.about
         name = f"{where}.{rule.name}" if where else rule.name
-        super().__init__(f"{name} must be {allowed}, got {_short(value)}", hint=hint or None)
+        super().__init__(f"{name} must be {allowed}, got {short(value)}", hint=hint or None)
 
     def at(self, where: str) -> SettingError:
         """The same error for a part at the dotted path `where`."""
         return SettingError(where, self.rule, self.allowed, self.value)
 
 
-def _short(value: Any) -> str:
+def short(value: Any, longest: int = LONGEST) -> str:
+    """A value for a message, cut if it is long."""
+    if isinstance(value, int) and value.bit_length() > 1000:
+        return f"a number of {value.bit_length():,} bits"  # Python refuses to print it.
     text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
 
 
 def check_settings(part: object) -> None:

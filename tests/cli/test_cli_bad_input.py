@@ -84,7 +84,7 @@ FIT = [
         ["generator.width must be", "got 'wide'"],
     ),
     (["sasrec", "--data", "planted", "--set", "generator.width"], 2, ["is not a setting", "part.field=value"]),
-    (["sasrec", "--data", "planted", "--set", "generator=3"], 2, ["no part '3' for this field", "timeline"]),
+    (["sasrec", "--data", "planted", "--set", "generator=3"], 2, ["generator cannot be '3'", "timeline"]),
     (["sasrec", "--data", "planted", "--set", "schedule.7.name=x"], 2, ["'7' does not select", "count from 0"]),
     (["sasrec", "--data", "planted", "--set", "schedule.0.training.steps=0"], 2, ["must be at least 1"]),
     (

@@ -145,8 +145,8 @@ def test_override_reaches_below() -> None:
         ("wood", "elm", "^wood must be one of oak, ash, got 'elm'", "oak"),
         ("wheels.2.spokes", "1", "'2' does not select one of 2", "count from 0"),
         ("wheels.first", "1", "'first' does not select", ""),
-        ("name.length", "1", "a str has no fields", ""),
-        ("drive", "snail", "no part 'snail' for this field", "sail"),
+        ("name.length", "1", "name is a value without fields", "write name=value"),
+        ("drive", "snail", "drive cannot be .snail.", "sail"),
         ("wheels.0", "x", "cannot be set from text", ""),
     ],
 )

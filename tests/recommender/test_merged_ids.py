@@ -30,7 +30,7 @@ def test_settings() -> None:
     assert off == dataclasses.replace(RECIPES["capsid"], **texts)
     with pytest.raises(ConfigError, match=r"merges\.size must be at least 1, got 0"):
         recipe.with_settings(["merges.size=0"])
-    with pytest.raises(ConfigError, match="no part 'yes' for this field"):
+    with pytest.raises(ConfigError, match="merges cannot be 'yes'"):
         recipe.with_settings(["merges=yes"])
     assert RECIPES["capsid"].with_settings(["merges=semantic-bpe"]).merges == SemanticBPE()
 

@@ -85,8 +85,8 @@ def test_settings_change_a_copy() -> None:
         ("generator.dropout=2", "generator.dropout must be from 0 to 0.99, got 2.0"),
         ("schedule.0.training.steps=0", "schedule.0.training.steps must be at least 1, got 0"),
         ("schedule.1.training.steps=5", "does not select one of 1"),
-        ("tokenizer=bucket", "no part 'bucket' for this field"),
-        ("generator=atomic", "no part 'atomic' for this field"),
+        ("tokenizer=bucket", "tokenizer cannot be 'bucket'"),
+        ("generator=atomic", "generator cannot be 'atomic'"),
     ],
 )
 def test_wrong_settings(setting: str, message: str) -> None:

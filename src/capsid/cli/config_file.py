@@ -28,7 +28,7 @@ def read_settings(path: Path) -> tuple[str, ...]:
             content = tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="--config takes a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # broken TOML or UTF-8, numbers of 5,000 digits, deep nesting
         raise ConfigError(
             f"{path} is not valid TOML: {error}", hint='write [tokenizer] and codebooks = "64,64"'
         ) from None

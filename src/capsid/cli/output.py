@@ -69,7 +69,9 @@ def parse_k(k: int) -> int:
 def parse_ids(text: str) -> list[str]:
     """`ID,ID,...`, on one line or several; an id that contains a comma must be quoted."""
     try:
-        parts = [part.strip() for row in csv.reader(text.splitlines(), skipinitialspace=True) for part in row]
+        parts = [
+            part.strip() for row in csv.reader(text.splitlines(), skipinitialspace=True, strict=True) for part in row
+        ]
     except csv.Error as error:
         raise DataError(f"the list of item ids cannot be read: {error}", hint="write ID,ID,...") from None
     return [part for part in parts if part]

@@ -63,6 +63,8 @@ class OutputFile:
             except BrokenPipeError:
                 raise
             except OSError as error:
-                raise ArtifactError(f"could not write {self.name}: {error.strerror}") from None
+                raise ArtifactError(
+                    f"could not write {self.name}: {error.strerror}", hint="choose another --out, or - to print"
+                ) from None
         else:
             write_bytes(Path(self.name), data)

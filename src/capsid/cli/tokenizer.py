@@ -25,7 +25,6 @@ from capsid.cli.options import (
 )
 from capsid.cli.output import check_items, json_line, parse_k, print_json, print_table, say
 from capsid.cli.output_file import OutputFile
-from capsid.errors import ConfigError
 from capsid.progress import Console
 
 app = verb_group("Fit a tokenizer alone; look at the ids of a tokenizer or a run.")
@@ -253,10 +252,10 @@ def merges(
       capsid tokenizer merges runs/films --top 50 --json
     """
     from capsid.cli.tokenizer_merges import merges_text
+    from capsid.evaluate.metrics import check_k
     from capsid.runs.tokenizers import open_tokenizer
 
-    if top < 1:
-        raise ConfigError(f"--top must be at least 1, got {top}", hint="such as --top 20")
+    check_k(top, "--top")
     found = open_tokenizer(path).merges(top=top)
     print_json(found.to_dict()) if as_json else say(merges_text(found))
 

@@ -11,6 +11,7 @@ import gzip
 import io
 import itertools
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,15 @@ def read_table(path: Path, findings: Findings) -> pl.DataFrame:
     CSV columns are read as text, so that an id such as 007 is kept. The separator and the encoding (UTF-8 or UTF-16)
     are detected from the beginning of the file. Text in another encoding is reported, with what it probably says.
     """
+    try:
+        return _read(path, findings)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(
+            f"{path.name} cannot be unpacked: {error}", hint="the copy or download is not complete: fetch it again"
+        ) from None
+
+
+def _read(path: Path, findings: Findings) -> pl.DataFrame:
     name = path.name.removesuffix(".gz")
     try:
         if name.endswith(".parquet"):
@@ -87,7 +97,12 @@ def csv_form(path: Path) -> CsvForm:
         names = next(csv.reader(lines[:1], delimiter=separator), [])
         return sum(name.strip().lower() in known for name in names), len(names)
 
-    return CsvForm(max(SEPARATORS, key=fits), encoding)
+    separator = max(SEPARATORS, key=fits)
+    header = next(csv.reader(lines[:1], delimiter=separator), [])
+    twice = next((name for name in header if name and header.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{path.name} names the column {twice!r:.60} twice", hint="give every column its own name")
+    return CsvForm(separator, encoding)
 
 
 def utf16(start: bytes) -> str | None:
@@ -132,8 +147,6 @@ def _read_csv_by_line(path: Path, findings: Findings, form: CsvForm) -> pl.DataF
     with io.TextIOWrapper(_opened(path), encoding=encoding, errors="surrogateescape", newline="") as file:
         reader = csv.reader(file, delimiter=form.separator)
         header = next(reader, [])
-        if len(set(header)) != len(header):
-            raise DataError(f"{path.name} names a column twice: {', '.join(header)}")
         try:
             for row in reader:
                 where = f"{path.name}:{reader.line_num}"
@@ -197,7 +210,10 @@ def as_text_ids(series: pl.Series, file: str) -> pl.Series:
             )
         series = whole
     elif not (series.dtype.is_integer() or series.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
-        raise DataError(f"{file}: column {series.name!r} of type {series.dtype} cannot hold ids")
+        raise DataError(
+            f"{file}: column {series.name!r} of type {series.dtype} cannot hold ids",
+            hint="ids are text or whole numbers",
+        )
     text = series.cast(pl.String).str.strip_chars()
     broken = text.str.contains(f"[{NOT_IN_IDS}]").fill_null(False).arg_true()
     if len(broken):

@@ -96,12 +96,15 @@ def _events(
         events = events.filter((rating >= min_rating).fill_null(False))
         if frame.height and not events.height:
             raise DataError(f"{file}: no rating is {min_rating} or more", hint="choose a smaller --min-rating")
+    # A blank line of a CSV is a row without any value.
+    events = events.filter(~pl.all_horizontal(pl.col("user", "item", "timestamp").is_null()))
     gaps = events.select(gap=pl.any_horizontal(pl.all().is_null()))["gap"]
     for row in events.filter(gaps).iter_rows(named=True):
         _note_gap(row, {"user": frame[user], "item": frame[item], "timestamp": frame[time]}, file, findings)
     events = events.filter(~gaps)
     if not events.height and not findings.errors:
-        findings.error("no-interactions", file, "the table holds no interactions")
+        hint = "every row needs a user, an item and a timestamp"
+        findings.error("no-interactions", file, "the table holds no interactions", hint)
     return events
 
 
@@ -130,7 +133,7 @@ def _catalogue(
     for row in (~first).arg_true().to_list():
         where = f"{file} row {row + 1}"
         if ids[row] is None:
-            findings.error("missing-value", where, "the item's id is missing")
+            findings.error("missing-value", where, "the item's id is missing", "give every item an id, or drop the row")
         else:
             findings.error("duplicate-id", where, f"item {ids[row]!r} occurs twice", "keep one row per item")
     rest = frame.drop(column)

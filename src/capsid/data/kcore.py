@@ -15,7 +15,7 @@ from capsid.vocabulary import Vocabulary
 def k_core(dataset: Dataset, k: int = 5) -> Dataset:
     """The largest subset in which every user and every item has at least k interactions; order is kept."""
     if k < 1:
-        raise ConfigError(f"k of the k-core must be at least 1, got {k}")
+        raise ConfigError(f"k of the k-core must be at least 1, got {k}", hint="such as --k-core 5")
     items_E = dataset.sequences.values
     users_E = dataset.sequences.row_numbers
     kept_E = np.ones(len(items_E), dtype=bool)

@@ -164,7 +164,7 @@ def read_items(path: Path, findings: Findings, *, spaces: bool = False) -> tuple
             first_line[id_] = number
             records.append(record)
     if not records and not findings.errors:
-        findings.error("no-items", path.name, "the file holds no items")
+        findings.error("no-items", path.name, "the file holds no items", 'a line is {"item_id": ..., "title": ...}')
     lines = list(first_line.values())
     return Vocabulary(first_line), attribute_frame(records, lambda row: f"{path.name}:{lines[row]}", findings)
 
@@ -175,7 +175,7 @@ def _json_object(line: bytes, where: str, findings: Findings) -> dict[str, Any] 
         json.dumps(record, ensure_ascii=False).encode("utf-8")
     except UnicodeError:
         findings.error("not-utf8", where, *not_utf8(line))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # broken JSON, numbers of 5,000 digits, deep nesting
         findings.error("broken-line", where, f"broken JSON: {error}", 'a line is one object: {"item_id": ..., ...}')
     else:
         if isinstance(record, dict):

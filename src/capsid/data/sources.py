@@ -120,4 +120,6 @@ def existing_folder(name_or_path: str | Path) -> Path:
 
 
 def _no_ratings(what: str) -> Dataset:
-    raise DataError(f"{what} has no ratings, so there is nothing to compare with --min-rating")
+    raise DataError(
+        f"{what} has no ratings, so there is nothing to compare with --min-rating", hint="leave --min-rating out"
+    )

@@ -18,7 +18,7 @@ ENDINGS = (".npy", ".npz", ".parquet", ".csv", ".safetensors")
 
 def ids_file(path: Path) -> Path:
     """The file of ids (one per line) for a format that cannot hold them: `vectors.npy` -> `vectors.ids.txt`."""
-    return path.with_suffix(".ids.txt")
+    return path.with_name(f"{path.stem}.ids.txt")
 
 
 def read_matrix(path: Path) -> tuple[np.ndarray, list[str] | None]:

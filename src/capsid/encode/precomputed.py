@@ -99,10 +99,10 @@ class PrecomputedEncoder(RemembersVectors):
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
         """The bytes of the file and of its ids, and the items; not the file's path."""
-        path, ids = Path(self.path), ids_file(Path(self.path))
+        path = Path(self.path)
         if not path.is_file():
             raise DataError(f"there is no file {path}", hint=f"allowed endings: {', '.join(ENDINGS)}")
-        hashes = [file_hash(p) for p in (path, ids) if p.is_file()]
+        hashes = [file_hash(p) for p in (path, ids_file(path)) if p.is_file()]
         return fingerprint(self.kind, self.version, self.missing, hashes, content_hash(table.items))
 
 

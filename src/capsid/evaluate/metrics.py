@@ -17,6 +17,7 @@ import numpy as np
 
 from capsid.errors import ConfigError
 from capsid.popularity import TIERS, popularity_tiers
+from capsid.settings import short
 
 # A longer list is surely a mistake, and would take memory for every user.
 MOST_K = 100_000
@@ -26,7 +27,7 @@ def check_k(k: Any, what: str = "k") -> int:
     """A checked k."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= MOST_K:
         raise ConfigError(
-            f"{what} must be a whole number from 1 to {MOST_K:,}, got {str(k)[:40]}", hint=f"such as {what} 10"
+            f"{what} must be a whole number from 1 to {MOST_K:,}, got {short(k, 40)}", hint=f"such as {what} 10"
         )
     return int(k)
 
