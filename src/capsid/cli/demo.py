@@ -55,13 +55,14 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "rq-kmeans": ("tokenizer.codebooks=128,128", *GENERATOR),
     # The recipe suits tens of thousands of users; hundreds need shorter training and less dropout.
     "sasrec": (
+        "generator=transformer",
+        "generator.layers=2",
         "generator.heads=2",
+        "generator.width=64",
+        "generator.feedforward=256",
         "generator.dropout=0.5",
         "generator.embedding_dropout=0.5",
-        "generator.attention_dropout=0",
-        "generator.hidden_dropout=0",
-        "generator.input_scale=1",
-        "generator.positions_from=start",
+        "generator.warm_start=false",
         "schedule.0.training=training",
         "schedule.0.training.steps=1500",
         "schedule.0.training.batch_size=16",
