@@ -74,6 +74,11 @@ class Sizing:
     size: DataSize
     changes: tuple[Change, ...]
 
+    @property
+    def of_ids(self) -> Sizing:
+        """The same without the changes that only matter after ids are made."""
+        return dataclasses.replace(self, changes=tuple(c for c in self.changes if not c.path.startswith("schedule.")))
+
     def __str__(self) -> str:
         """One line; empty if nothing was changed."""
         if not self.changes:

@@ -47,6 +47,8 @@ def test_what_fit_would_use_can_be_shown(shop: Path) -> None:
 
 def test_a_tokenizer_alone_is_sized_as_in_a_run(shop: Path, tmp_path: Path) -> None:
     fit = ("tokenizer", "fit", "rq-kmeans", "--data", shop, "--set", "encoder=hashing", "--out")
-    assert capsid(*fit, tmp_path / "ids").code == 0
+    answer = capsid(*fit, tmp_path / "ids")
+    assert answer.code == 0
+    assert "tokenizer.codebooks 256,256,256 -> 16,16,16\n" in answer.err, "training is no matter of a tokenizer alone"
     about = json.loads((tmp_path / "ids" / "tokenizer.json").read_text())
     assert about["tokenizer"]["codebooks"] == [16, 16, 16]

@@ -69,7 +69,8 @@ def fit(
     wanted = Recommender.from_recipe(recipe, settings=changes, vectors=vectors, exact=exact)
     with reserved(out, kind=KIND, replace=force):
         dataset = load_dataset(data, progress=progress)
-        wanted.size_to(dataset)
+        if (sizing := wanted.size_to(dataset)) is not None and (told := str(sizing.of_ids)):
+            progress.line(told)
         fit_tokenizer(wanted.recipe, dataset, out, seed=seed, replace=force, progress=progress, run=run)
     say(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
 
