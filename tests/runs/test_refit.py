@@ -111,7 +111,10 @@ def test_no_phase_of_a_refit_gives_new_ids(name: str) -> None:
     written = RECIPES[name]
     recipe = continued(dataclasses.replace(written, schedule=written.schedule * 2))
     assert all(phase.adapt is None and not phase.retokenize for phase in recipe.schedule)
-    assert recipe.schedule[0].training.steps == written.schedule[0].training.steps / 4
+    ours, theirs = recipe.schedule[0].training, written.schedule[0].training
+    assert (ours.steps, ours.learning_rate) == (theirs.steps / 4, pytest.approx(0.3 * theirs.learning_rate))
+    named = continued(written, ["schedule.0.training.learning_rate=0.5", "schedule.0.training.steps=7"])
+    assert (named.schedule[0].training.steps, named.schedule[0].training.learning_rate) == (7, 0.5)
 
 
 def test_settings_that_would_change_ids_are_refused() -> None:

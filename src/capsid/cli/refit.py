@@ -46,7 +46,8 @@ def refit(
     """Refit a run on newer data: all interactions of the shop as they are now, not only the new ones.
 
     Known items keep their ids, new ones get ids as by `tokenizer add`, and items that the data no longer has are
-    retired. Training starts from the old weights and takes a quarter of the steps. A stopped refit resumes.
+    retired. Training starts from the old weights and takes a quarter of the steps at a lower rate.
+    A stopped refit resumes.
 
     Examples:
 
