@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import axe_playwright_python
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+# A busy machine may take its time: a test that waits longer than this has failed.
+PATIENCE = 60_000
+expect.set_options(timeout=PATIENCE)
 DESK, PHONE = (1280, 800), (390, 844)
 VIEWS = ("catalogue", "item", "recommend", "compare", "health")
 
@@ -114,7 +117,7 @@ def watched(browser: Browser, url: str, *, size: tuple[int, int] = DESK, scheme:
         reduced_motion="reduce",
         accept_downloads=True,
     )
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PATIENCE)
     try:
         page = Watched(context.new_page(), url)
         yield page

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import json
 import os
 import re
 import subprocess
+import threading
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote
 from xml.etree import ElementTree
 
+import httpx
 import pytest
 from conftest import HOSTILE, HOSTILE_ID
 from page_tools import DESK, PHONE, watched
@@ -63,7 +67,8 @@ def test_every_view_is_legible_and_accessible(browser: Browser, explored: Served
             "compare?h=i1&h=i2",
             "health",
         ):
-            seen.open(f"#/{address}")
+            page = seen.open(f"#/{address}")
+            expect(page.get_by_text("is being made")).to_have_count(0)
             seen.check()
 
 
@@ -152,6 +157,7 @@ def test_health_is_live(browser: Browser, explored: Served) -> None:
         explored.recommend(["i1"])
         expect(page.locator(".tile .sub", has_text="since the start")).not_to_have_text(first)
         expect(page.locator(".spark polyline")).to_be_attached()
+        expect(page.get_by_role("heading", name="Lengths")).to_be_visible()
 
 
 def test_a_service_that_is_gone(browser: Browser, explored: Served) -> None:
@@ -228,6 +234,30 @@ def test_a_service_with_a_key_asks_for_it(browser: Browser, run: Path, tmp_path:
         environment = {**os.environ, "CAPSID_API_KEY": "a long secret"}
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, env=environment)
         assert json.loads(done.stdout)["items"] == 72
+
+
+def test_a_run_that_is_still_being_loaded(browser: Browser, run: Path, tmp_path: Path) -> None:
+    server = Served(run, tmp_path / "state")
+    held = threading.Event()
+    load = server.service._open
+    server.service._open = lambda: (held.wait(60), load())[1]
+    server.thread.start()
+    with watched(browser, server.url) as seen:
+        seen.expected = {503}
+        until_live(server)
+        seen.page.goto(server.url)
+        expect(seen.page.get_by_text("The run is still being loaded.")).to_be_visible()
+        held.set()
+        expect(seen.page.locator("h1")).to_have_text("Catalogue")
+    server.__exit__()
+
+
+def until_live(server: Served) -> None:
+    for _ in range(200):
+        with contextlib.suppress(httpx.TransportError):
+            if server.client.get("/health/live").status_code == 200:
+                return
+        time.sleep(0.05)
 
 
 def test_the_page_is_small() -> None:

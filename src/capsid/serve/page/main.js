@@ -16,8 +16,14 @@ const VIEWS = {
   compare: { name: "Compare", load: () => import("./views/compare.js") },
   health: { name: "Health", load: () => import("./views/health.js") },
 };
-const KEYS = [["/", "search all items"], ["1 to 5", "go to a view"], ["arrows, Enter, Backspace", "move in the tree, zoom in, zoom out"],
-  ["t", "light, dark, or as the system"], ["?", "this list"], ["Esc", "close"]];
+const KEYS = [
+  ["/", "search all items"],
+  ["1 to 5", "go to a view"],
+  ["arrows, Enter, Backspace", "move in the tree, zoom in, zoom out"],
+  ["t", "light, dark, or as the system"],
+  ["?", "this list"],
+  ["Esc", "close"],
+];
 
 const main = h("main", { id: "main", tabindex: -1 });
 const where = h("p", { class: "served" });
@@ -26,33 +32,92 @@ let info = null;
 
 function rail() {
   const links = Object.entries(VIEWS).map(([id, view], n) =>
-    h("li", {}, h("a", { href: href(id), "data-view": id, title: `${view.name} (${n + 1})` }, icon(id), h("span", {}, view.name))));
+    h(
+      "li",
+      {},
+      h("a", { href: href(id), "data-view": id, title: `${view.name} (${n + 1})` }, icon(id), h("span", {}, view.name)),
+    ),
+  );
   const turned = () => `Colours: ${theme()}`;
-  const colours = h("button", { type: "button", class: "rail-button", id: "theme", on: { click: () => { turn(); label.textContent = turned(); } } });
+  const colours = h("button", {
+    type: "button",
+    class: "rail-button",
+    id: "theme",
+    on: {
+      click: () => {
+        turn();
+        label.textContent = turned();
+      },
+    },
+  });
   const label = h("span", {}, turned());
   colours.append(icon("theme"), label);
-  return h("header", { class: "rail" },
-    h("a", { class: "brand", href: href("catalogue"), "aria-label": "capsid explorer" },
-      h("img", { src: "page/icon.svg", alt: "", width: 28, height: 28 }), h("span", {}, "capsid")),
+  return h(
+    "header",
+    { class: "rail" },
+    h(
+      "a",
+      { class: "brand", href: href("catalogue"), "aria-label": "capsid explorer" },
+      h("img", { src: "page/icon.svg", alt: "", width: 28, height: 28 }),
+      h("span", {}, "capsid"),
+    ),
     h("nav", { "aria-label": "Views" }, h("ul", {}, links)),
-    h("div", { class: "rail-foot" }, where, colours,
+    h(
+      "div",
+      { class: "rail-foot" },
+      where,
+      colours,
       h("button", { type: "button", class: "rail-button", on: { click: help } }, icon("keys"), h("span", {}, "Keys")),
-      h("a", { class: "rail-button", href: "openapi.json" }, icon("item"), h("span", {}, "API document"))));
+      h("a", { class: "rail-button", href: "openapi.json" }, icon("item"), h("span", {}, "API document")),
+    ),
+  );
 }
 
 function shell() {
-  const find = search({ label: "Search items", placeholder: "Search items by title or id   /", focus: "everywhere",
-    choose: ({ item }) => go(href("item", { id: item })) });
+  const find = search({
+    label: "Search items",
+    placeholder: "Search items by title or id   /",
+    focus: "everywhere",
+    choose: ({ item }) => {
+      // Keys are keys again, not letters of the field.
+      main.focus({ preventScroll: true });
+      go(href("item", { id: item }));
+    },
+  });
   find.id = "everywhere";
   document.body.append(
-    h("a", { class: "skip", href: "#main", on: { click: (event) => { event.preventDefault(); main.focus(); } } }, "Skip to content"),
-    rail(), h("div", { class: "page" }, h("div", { class: "top", role: "search" }, find), main), announcer);
+    h(
+      "a",
+      {
+        class: "skip",
+        href: "#main",
+        on: {
+          click: (event) => {
+            event.preventDefault();
+            main.focus();
+          },
+        },
+      },
+      "Skip to content",
+    ),
+    rail(),
+    h("div", { class: "page" }, h("div", { class: "top", role: "search" }, find), main),
+    announcer,
+  );
 }
 
 function help() {
-  const dialog = h("dialog", { class: "dialog", "aria-label": "Keys" }, h("h2", {}, "Keys"),
-    h("dl", { class: "keys" }, KEYS.map(([k, what]) => h("div", {}, h("dt", {}, h("kbd", {}, k)), h("dd", {}, what)))),
-    button("Close", () => dialog.close()));
+  const dialog = h(
+    "dialog",
+    { class: "dialog", "aria-label": "Keys" },
+    h("h2", {}, "Keys"),
+    h(
+      "dl",
+      { class: "keys" },
+      KEYS.map(([k, what]) => h("div", {}, h("dt", {}, h("kbd", {}, k)), h("dd", {}, what))),
+    ),
+    button("Close", () => dialog.close()),
+  );
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
@@ -65,22 +130,31 @@ function askForKey() {
     key.set(input.value.trim());
     show();
   };
-  return h("form", { class: "empty", on: { submit: send } },
+  return h(
+    "form",
+    { class: "empty", on: { submit: send } },
     h("p", { class: "empty-title" }, key.get() ? "This key is not the right one." : "This service needs a key."),
-    h("label", { for: "key" }, "API key"), input, h("button", { class: "button", type: "submit" }, "Open"),
-    h("p", { class: "sub" }, "It stays in this tab and is sent with every request."));
+    h("label", { for: "key" }, "API key"),
+    input,
+    h("button", { class: "button", type: "submit" }, "Open"),
+    h("p", { class: "sub" }, "It stays in this tab and is sent with every request."),
+  );
 }
 
 async function describe(signal) {
   info = await ask("v1/info", { signal });
-  where.replaceChildren(h("strong", {}, info.run), h("span", {}, counted(info.items, "item")), h("span", {}, `version ${info.version}`));
+  where.replaceChildren(
+    h("strong", {}, info.run),
+    h("span", {}, counted(info.items, "item")),
+    h("span", {}, `version ${info.version}`),
+  );
   return info;
 }
 
 /** Show what the address says. What was there stays until the new view is ready. */
 async function show() {
   present?.abort();
-  const mine = present = new AbortController();
+  const mine = (present = new AbortController());
   const { view, params } = read();
   const same = main.dataset.view === view;
   const held = document.activeElement?.dataset?.focus;
@@ -89,7 +163,9 @@ async function show() {
     else if (link.tagName === "A") link.removeAttribute("aria-current");
   }
   main.setAttribute("aria-busy", "true");
-  const late = setTimeout(() => { if (!same) main.replaceChildren(skeleton()); }, 150);
+  const late = setTimeout(() => {
+    if (!same) main.replaceChildren(skeleton());
+  }, 150);
   try {
     if (!VIEWS[view]) throw new Refused(404, { message: `there is no view ${view}`, hint: "choose one from the rail" });
     const [module, about] = await Promise.all([VIEWS[view].load(), describe(mine.signal)]);
@@ -134,7 +210,13 @@ function inside(element) {
 }
 
 function skeleton() {
-  return h("div", { class: "skeleton", role: "status", "aria-label": "Loading" }, h("div", {}), h("div", {}), h("div", {}));
+  return h(
+    "div",
+    { class: "skeleton", role: "status", "aria-label": "Loading" },
+    h("div", {}),
+    h("div", {}),
+    h("div", {}),
+  );
 }
 
 function keyboard(event) {
@@ -143,12 +225,14 @@ function keyboard(event) {
   if (event.key === "/") document.querySelector("#everywhere input").focus();
   else if (event.key === "?") help();
   else if (event.key === "t") document.querySelector("#theme").click();
-  else if (views[Number(event.key) - 1]) document.querySelector(`a[data-view="${views[Number(event.key) - 1]}"]`).click();
+  else if (views[Number(event.key) - 1])
+    document.querySelector(`a[data-view="${views[Number(event.key) - 1]}"]`).click();
   else return;
   event.preventDefault();
 }
 
-let width = innerWidth, settle = 0;
+let width = innerWidth,
+  settle = 0;
 function resized() {
   if (innerWidth === width) return;
   width = innerWidth;

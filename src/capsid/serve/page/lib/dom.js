@@ -42,8 +42,14 @@ const ICONS = {
 
 /** An icon that screen readers skip. */
 export function icon(name) {
-  const path = s("path", { d: ICONS[name], fill: "none", stroke: "currentColor", "stroke-width": 1.5,
-    "stroke-linejoin": "round", "stroke-linecap": "round" });
+  const path = s("path", {
+    d: ICONS[name],
+    fill: "none",
+    stroke: "currentColor",
+    "stroke-width": 1.5,
+    "stroke-linejoin": "round",
+    "stroke-linecap": "round",
+  });
   return s("svg", { class: "icon", viewBox: "0 0 20 20", width: 20, height: 20, "aria-hidden": "true" }, path);
 }
 

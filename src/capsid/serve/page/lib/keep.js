@@ -27,12 +27,23 @@ export function saveCsv(name, rows) {
   download(`${name}.csv`, "text/csv", csvText(rows));
 }
 
-const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
+const STYLES = [
+  "fill",
+  "stroke",
+  "stroke-width",
+  "stroke-dasharray",
+  "opacity",
+  "font-family",
+  "font-size",
+  "font-weight",
+  "text-anchor",
+];
 
 /** An SVG of the page as a file of its own: the styles that the page's sheet gave it are written into it. */
 export function svgText(source) {
   const copy = source.cloneNode(true);
-  const from = [source, ...source.querySelectorAll("*")], to = [copy, ...copy.querySelectorAll("*")];
+  const from = [source, ...source.querySelectorAll("*")],
+    to = [copy, ...copy.querySelectorAll("*")];
   from.forEach((element, n) => {
     const seen = getComputedStyle(element);
     for (const name of STYLES) if (element.tagName !== "title") to[n].setAttribute(name, seen.getPropertyValue(name));

@@ -3,7 +3,8 @@
 import { s } from "../lib/dom.js";
 import { count, counted, fitted, font, nameOf, widthOf } from "../lib/text.js";
 
-const LEAST = 20, PAD = 8;
+const LEAST = 20,
+  PAD = 8;
 
 /** Heights that add up to `total`: each at least `least`, what is left in proportion to the sizes. */
 export function heights(sizes, total, least) {
@@ -26,8 +27,12 @@ function everyNode(node) {
 /** A function from a node to its shade. */
 export function shading(tree, colour) {
   const value = SHADES[colour] ?? SHADES.popularity;
-  const seen = tree.children.flatMap(everyNode).map(value).filter((v) => v !== null && v !== undefined);
-  const low = Math.min(...seen), high = Math.max(...seen);
+  const seen = tree.children
+    .flatMap(everyNode)
+    .map(value)
+    .filter((v) => v !== null && v !== undefined);
+  const low = Math.min(...seen),
+    high = Math.max(...seen);
   return (node) => {
     const v = value(node);
     if (v === null || v === undefined || !(high > low)) return 0.15;
@@ -46,7 +51,11 @@ export function layout(tree, { width, height, levels, offset }) {
     let shown = children.slice();
     const entries = () => {
       const after = total - skipped - shown.length;
-      return [...(skipped ? [{ rest: skipped, back: true }] : []), ...shown.map((node) => ({ node })), ...(after > 0 ? [{ rest: after }] : [])];
+      return [
+        ...(skipped ? [{ rest: skipped, back: true }] : []),
+        ...shown.map((node) => ({ node })),
+        ...(after > 0 ? [{ rest: after }] : []),
+      ];
     };
     while (shown.length > 1 && entries().length * least > parent.height + 0.5) shown.pop();
     const list = entries();
@@ -71,16 +80,34 @@ function labelled(box, sizes) {
   const lines = box.height >= 40 ? 2 : 1;
   const middle = box.y + box.height / 2 + (lines === 2 ? -4 : 4.5);
   if (box.rest) {
-    const text = box.back ? `↑ ${counted(box.rest, "larger prefix", "larger prefixes")}` : `${counted(box.rest, "more prefix", "more prefixes")} ↓`;
-    return [s("text", { class: "small", x: box.x + PAD, y: box.y + box.height / 2 + 4 }, fitted(text, inner, sizes.small))];
+    const text = box.back
+      ? `↑ ${counted(box.rest, "larger prefix", "larger prefixes")}`
+      : `${counted(box.rest, "more prefix", "more prefixes")} ↓`;
+    return [
+      s("text", { class: "small", x: box.x + PAD, y: box.y + box.height / 2 + 4 }, fitted(text, inner, sizes.small)),
+    ];
   }
   const number = count(box.node.items);
   const room = inner - widthOf(number, sizes.small) - 10;
   const name = box.level ? nameOf(box.node) || "(no title)" : "All items";
-  const out = [s("text", { class: box.level < 2 ? "bold" : "", x: box.x + PAD, y: middle }, fitted(box.level || !box.node.prefix.length ? name : nameOf(box.node), box.level ? room : inner, box.level < 2 ? sizes.bold : sizes.plain))];
+  const out = [
+    s(
+      "text",
+      { class: box.level < 2 ? "bold" : "", x: box.x + PAD, y: middle },
+      fitted(
+        box.level || !box.node.prefix.length ? name : nameOf(box.node),
+        box.level ? room : inner,
+        box.level < 2 ? sizes.bold : sizes.plain,
+      ),
+    ),
+  ];
   if (box.level) out.push(s("text", { class: "small end", x: box.x + box.width - PAD, y: middle }, number));
   if (lines === 2) {
-    const below = box.level ? box.node.words.length ? box.node.examples[0]?.title ?? "" : box.node.examples[1]?.title ?? "" : counted(box.node.items, "item");
+    const below = box.level
+      ? box.node.words.length
+        ? (box.node.examples[0]?.title ?? "")
+        : (box.node.examples[1]?.title ?? "")
+      : counted(box.node.items, "item");
     out.push(s("text", { class: "small", x: box.x + PAD, y: middle + 17 }, fitted(below, inner, sizes.small)));
   }
   return out;
@@ -90,7 +117,9 @@ function labelled(box, sizes) {
 function spoken(box) {
   if (box.rest) return box.back ? "larger prefixes" : counted(box.rest, "more prefix", "more prefixes");
   const { words, examples, items, prefix } = box.node;
-  const name = prefix.length ? [words.slice(0, 3).join(", "), examples[0]?.title].filter(Boolean).join("; ") : "All items";
+  const name = prefix.length
+    ? [words.slice(0, 3).join(", "), examples[0]?.title].filter(Boolean).join("; ")
+    : "All items";
   return `${name}: ${counted(items, "item")}`;
 }
 
@@ -103,17 +132,46 @@ export function icicle(tree, { width, height, levels, offset, colour, choose, pr
     const amount = box.rest ? 0 : box.level ? 8 + 50 * shade(box.node) : 14;
     const fill = box.rest ? "var(--sunken)" : `color-mix(in srgb, var(--tint) ${amount.toFixed(0)}%, var(--surface))`;
     const key = box.rest ? `rest-${box.level}-${n}` : `cell-${box.node.prefix.join("-")}`;
-    return s("g", { class: "cell", role: "treeitem", tabindex: n ? -1 : 0, "aria-level": box.level + 1, "aria-label": spoken(box),
-      "aria-selected": "false", "data-focus": key, on: {
-        click: () => choose(box),
-        pointerenter: () => box.node && preview(box.node),
-        focus: () => box.node && preview(box.node),
-      } },
-    s("rect", { x: box.x, y: box.y, width: Math.max(box.width, 1), height: Math.max(box.height, 1), rx: 4, style: { fill } }),
-    labelled(box, sizes));
+    return s(
+      "g",
+      {
+        class: "cell",
+        role: "treeitem",
+        tabindex: n ? -1 : 0,
+        "aria-level": box.level + 1,
+        "aria-label": spoken(box),
+        "aria-selected": "false",
+        "data-focus": key,
+        on: {
+          click: () => choose(box),
+          pointerenter: () => box.node && preview(box.node),
+          focus: () => box.node && preview(box.node),
+        },
+      },
+      s("rect", {
+        x: box.x,
+        y: box.y,
+        width: Math.max(box.width, 1),
+        height: Math.max(box.height, 1),
+        rx: 4,
+        style: { fill },
+      }),
+      labelled(box, sizes),
+    );
   });
-  const picture = s("svg", { class: "picture icicle", width, height, viewBox: `0 0 ${width} ${height}`, role: "tree",
-    "aria-label": "Tree of ids", on: { keydown: (event) => walk(event, boxes, cells, choose, out) } }, cells);
+  const picture = s(
+    "svg",
+    {
+      class: "picture icicle",
+      width,
+      height,
+      viewBox: `0 0 ${width} ${height}`,
+      role: "tree",
+      "aria-label": "Tree of ids",
+      on: { keydown: (event) => walk(event, boxes, cells, choose, out) },
+    },
+    cells,
+  );
   return picture;
 }
 

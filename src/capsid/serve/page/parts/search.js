@@ -6,70 +6,123 @@ import { count } from "../lib/text.js";
 
 const WAIT = 120;
 
-/** `choose({ item, title })` is called with the chosen item. */
-export function search({ label, placeholder, choose, focus = "" }) {
-  const id = unique("search");
-  const list = h("ul", { id: `${id}-list`, role: "listbox", class: "found", hidden: true, "aria-label": "Found items" });
-  const more = h("p", { class: "found-note", hidden: true });
-  const input = h("input", { id, type: "text", role: "combobox", autocomplete: "off", spellcheck: "false", placeholder,
-    "aria-label": label, "aria-expanded": "false", "aria-controls": `${id}-list`, "aria-autocomplete": "list", "data-focus": focus });
-  let items = [], active = -1, timer = 0, request = null;
+/** The field; `choose({ item, title })` is called with the chosen item. */
+export function search(options) {
+  return new Search(options).node;
+}
 
-  const mark = (n) => {
-    active = n;
-    [...list.children].forEach((option, place) => option.setAttribute("aria-selected", place === n ? "true" : "false"));
-    if (n >= 0) {
-      input.setAttribute("aria-activedescendant", list.children[n].id);
-      list.children[n].scrollIntoView({ block: "nearest" });
-    } else input.removeAttribute("aria-activedescendant");
-  };
-  const close = () => {
-    list.hidden = more.hidden = true;
-    input.setAttribute("aria-expanded", "false");
-    mark(-1);
-  };
-  const take = (found) => {
-    close();
-    input.value = "";
-    choose(found);
-  };
-  const say = (text) => {
-    more.textContent = text;
-    more.hidden = !text;
-  };
-  const show = ({ items: found, total }) => {
-    items = found;
-    list.replaceChildren(...found.map((one, n) => h("li", { id: `${id}-${n}`, role: "option", "aria-selected": "false",
-      on: { pointerdown: (event) => { event.preventDefault(); take(one); } } },
-    h("span", { class: "found-title" }, one.title), h("code", {}, one.item))));
-    list.hidden = !found.length;
-    input.setAttribute("aria-expanded", found.length ? "true" : "false");
-    if (!found.length) say("No item has all of these words.");
-    else say(total > found.length ? `${count(total)} items; more words find fewer.` : "");
-    mark(found.length ? 0 : -1);
-  };
-  const find = async () => {
-    request?.abort();
-    request = new AbortController();
+class Search {
+  items = [];
+  active = -1;
+  timer = 0;
+  request = null;
+
+  constructor({ label, placeholder, choose, focus = "" }) {
+    this.id = unique("search");
+    this.choose = choose;
+    this.list = h("ul", {
+      id: `${this.id}-list`,
+      role: "listbox",
+      class: "found",
+      hidden: true,
+      "aria-label": "Found items",
+    });
+    this.more = h("p", { class: "found-note", hidden: true });
+    const events = {
+      input: () => this.#typed(),
+      focus: () => this.list.hidden && this.#find(),
+      blur: () => this.#close(),
+      keydown: (event) => this.#pressed(event),
+    };
+    const aria = {
+      "aria-label": label,
+      "aria-expanded": "false",
+      "aria-controls": this.list.id,
+      "aria-autocomplete": "list",
+    };
+    const quiet = { autocomplete: "off", spellcheck: "false" };
+    this.input = h("input", {
+      type: "text",
+      role: "combobox",
+      placeholder,
+      ...quiet,
+      ...aria,
+      "data-focus": focus,
+      on: events,
+    });
+    const below = h("div", { class: "found-box" }, this.list, this.more);
+    this.node = h("div", { class: "search" }, icon("search"), this.input, below);
+  }
+
+  #typed() {
+    this.#close();
+    this.timer = setTimeout(() => this.#find(), WAIT);
+  }
+
+  async #find() {
+    this.request?.abort();
+    const { signal } = (this.request = new AbortController());
     try {
-      show(await ask(path("v1/items", { q: input.value.trim(), limit: 8 }), { signal: request.signal }));
+      const found = await ask(path("v1/items", { q: this.input.value.trim(), limit: 8 }), { signal });
+      if (!signal.aborted) this.#show(found);
     } catch (error) {
-      if (error.name !== "AbortError") say(error.message);
+      if (error.name !== "AbortError") this.#say(error.message);
     }
-  };
-  input.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(find, WAIT);
-  });
-  input.addEventListener("focus", () => { if (list.hidden) find(); });
-  input.addEventListener("blur", () => { clearTimeout(timer); request?.abort(); close(); });
-  input.addEventListener("keydown", (event) => {
+  }
+
+  #show({ items, total }) {
+    this.items = items;
+    this.list.replaceChildren(...items.map((one, n) => this.#option(one, n)));
+    this.list.hidden = !items.length;
+    this.input.setAttribute("aria-expanded", items.length ? "true" : "false");
+    if (!items.length) this.#say("No item has all of these words.");
+    else this.#say(total > items.length ? `${count(total)} items; more words find fewer.` : "");
+    this.#mark(items.length ? 0 : -1);
+  }
+
+  #option(one, n) {
+    const pointerdown = (event) => {
+      event.preventDefault();
+      this.#take(one);
+    };
+    const props = { id: `${this.id}-${n}`, role: "option", "aria-selected": "false", on: { pointerdown } };
+    return h("li", props, h("span", { class: "found-title" }, one.title), h("code", {}, one.item));
+  }
+
+  #mark(n) {
+    this.active = n;
+    [...this.list.children].forEach((option, at) => option.setAttribute("aria-selected", at === n ? "true" : "false"));
+    if (n < 0) return this.input.removeAttribute("aria-activedescendant");
+    this.input.setAttribute("aria-activedescendant", this.list.children[n].id);
+    this.list.children[n].scrollIntoView({ block: "nearest" });
+  }
+
+  #say(text) {
+    this.more.textContent = text;
+    this.more.hidden = !text;
+  }
+
+  #take(one) {
+    this.#close();
+    this.input.value = "";
+    this.choose(one);
+  }
+
+  #close() {
+    clearTimeout(this.timer);
+    this.request?.abort();
+    this.list.hidden = this.more.hidden = true;
+    this.input.setAttribute("aria-expanded", "false");
+    this.#mark(-1);
+  }
+
+  #pressed(event) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step && items.length && !list.hidden) mark((active + step + items.length) % items.length);
-    else if (event.key === "Enter" && active >= 0) take(items[active]);
-    else if (event.key === "Escape") { close(); input.blur(); }
+    const count = this.items.length;
+    if (step && count && !this.list.hidden) this.#mark((this.active + step + count) % count);
+    else if (event.key === "Enter" && this.active >= 0) this.#take(this.items[this.active]);
+    else if (event.key === "Escape") this.input.blur();
     else return;
     event.preventDefault();
-  });
-  return h("div", { class: "search" }, icon("search"), input, h("div", { class: "found-box" }, list, more));
+  }
 }
