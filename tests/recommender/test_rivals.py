@@ -120,6 +120,18 @@ def test_methods_with_fields_need_metadata(name: str) -> None:
         Recommender(small(name, steps=2)).fit(data)
 
 
+def test_ada_sid_needs_behaviour_and_gives_new_items_text_codes() -> None:
+    tokenizer = Recommender(small("ada-sid", steps=2)).fit(world()).fitted.tokenizer
+    late = tokenizer.encode({"item_id": ["late"], "title": ["amber thing"]})["late"]
+    assert all(code >= 0 for code in late[:4])
+    assert set(late[4:]) <= {-1}
+    grown = tokenizer.with_items({"item_id": ["late"], "title": ["amber thing"]})
+    assert len(grown.ids["late"]) == 4
+    lonely = dataclasses.replace(world(), sequences=world().sequences.first(3), times=None)
+    with pytest.raises(DataError, match="no training history has two items"):
+        Recommender(small("ada-sid", steps=2)).fit(lonely)
+
+
 def test_resid_has_unique_ids_and_places_new_items_by_their_fields() -> None:
     ids = Recommender(small("resid", steps=2)).fit(world()).fitted.tokenizer
     assert ids.ids.statistics().items_sharing_an_id == 0

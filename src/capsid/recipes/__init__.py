@@ -9,6 +9,7 @@ from capsid.errors import ConfigError, nearest
 from capsid.installed import RECIPES as GROUP
 from capsid.installed import installed_names, installed_recipe
 from capsid.recipe import Recipe
+from capsid.recipes.ada_sid import ADA_SID
 from capsid.recipes.bert4rec import BERT4REC
 from capsid.recipes.capsid import CAPSID
 from capsid.recipes.capsid_bpe import CAPSID_BPE
@@ -44,6 +45,7 @@ RECIPES: dict[str, Recipe] = {
         TIGER_DENSE,
         LC_REC,
         LETTER,
+        ADA_SID,
         DIGER,
         SA2CRQ,
         RESID,

@@ -9,13 +9,14 @@ from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.chained import Chained
 from capsid.tokenize.frequency import Frequency
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.tokenize.mixture.tokenizer import Mixture
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 from capsid.tokenize.rqvae.assign import Sinkhorn
 from capsid.tokenize.rqvae.terms import CodeDiversity, CollaborativeMatch
 from capsid.tokenize.rqvae.tokenizer import RQVAE
 
 TOKENIZERS: dict[str, type] = {
-    t.kind: t for t in (CapsuleTokenizer, ResidualKMeans, RQVAE, AlignedTree, Chained, Frequency, Atomic)
+    t.kind: t for t in (CapsuleTokenizer, ResidualKMeans, RQVAE, AlignedTree, Mixture, Chained, Frequency, Atomic)
 }
 TOKENIZER_PARTS: dict[str, type] = {part.kind: part for part in (Sinkhorn, CollaborativeMatch, CodeDiversity, Field)}
 MERGES: dict[str, type] = {SemanticBPE.kind: SemanticBPE}
