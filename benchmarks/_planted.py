@@ -1,26 +1,17 @@
-"""The mistakes that `mutants.py` plants: a file, a text that stands in it once, what it becomes, and who should notice.
+"""The mistakes that `mutants.py` plants, those of the crash-safe foundation first.
 
 Each is something that a tired person writes: a wrong sign, an off-by-one, a forgotten sort, a check left out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """`tests` are files below `tests/`, or single tests of them (`file::test`): the narrowest that should notice."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
+import _planted_data
+import _planted_edges
+import _planted_learning
+from _mutant import Mutant, mutants
 
 NOTICED = "noticed/test_planted_mistakes.py"
-MUTANTS = (
+MUTANTS: tuple[Mutant, ...] = (
     # Those of the issue, which once went unnoticed.
     Mutant(
         "validation reads test cases",
@@ -194,7 +185,7 @@ MUTANTS = (
     Mutant(
         "symlinks are replaced",
         "artifacts.py",
-        "if path.is_symlink() else path",
+        "if _links(path) else path",
         "if False else path",
         ("helpers/test_artifacts.py",),
     ),
@@ -361,4 +352,6 @@ MUTANTS = (
         "if not",
         ("cli/test_cli_odd_values.py",),
     ),
+    # One for every other module with logic, room by room.
+    *mutants(_planted_data.MISTAKES, _planted_learning.MISTAKES, _planted_edges.MISTAKES),
 )
