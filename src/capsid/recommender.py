@@ -5,7 +5,6 @@ A thin facade: other packages do the work. A fitted recommender does not need th
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -288,12 +287,12 @@ class Recommender:
     def retire(self, items: Iterable[str]) -> None:
         """Stop recommending these items until `restore`. Histories may still contain them."""
         known = {i for i in _item_ids(items, "items") if self.catalogue_.items.number(i) >= 0}
-        self.catalogue_ = dataclasses.replace(self.catalogue_, retired=self.catalogue_.retired | known)
+        self.catalogue_ = self.catalogue_.with_retired(self.catalogue_.retired | known)
 
     def restore(self, items: Iterable[str]) -> None:
         """Allow retired items to be recommended again."""
         known = {i for i in _item_ids(items, "items") if self.catalogue_.items.number(i) >= 0}
-        self.catalogue_ = dataclasses.replace(self.catalogue_, retired=self.catalogue_.retired - known)
+        self.catalogue_ = self.catalogue_.with_retired(self.catalogue_.retired - known)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Save everything to one folder with hashes, atomically."""

@@ -94,6 +94,13 @@ class Catalogue:
                     longest[user] = np.append(history, target)
         return Ragged.from_rows(list(longest.values()), np.int64)
 
+    def with_retired(self, retired: frozenset[str]) -> Catalogue:
+        """A copy with other retired items. It keeps the titles, which take long to make for a large catalogue."""
+        changed = dataclasses.replace(self, retired=retired)
+        if "titles" in self.__dict__:
+            changed.__dict__["titles"] = self.titles
+        return changed
+
     @cached_property
     def titles(self) -> list[str]:
         """The display title of every item."""

@@ -109,6 +109,35 @@ def test_a_restart_and_a_follower_arrive_at_the_same(
         assert answers(other) == wanted
 
 
+@settings(max_examples=20)
+@given(edits=EDITS)
+def test_edits_made_together_are_as_one_by_one(tmp_path_factory: pytest.TempPathFactory, edits: list[Edit]) -> None:
+    alone, together = live_in(tmp_path_factory.mktemp("alone")), live_in(tmp_path_factory.mktemp("together"))
+    wanted: list[Any] = []
+    for edit in edits:
+        try:
+            wanted.append(alone.edit(edit).version)
+        except Refused as refusal:
+            wanted.append(refusal.message)
+    results = together.edit_all([lambda _, edit=edit: edit for edit in edits])
+    assert [r.message if isinstance(r, Refused) else r[1].version for r in results] == wanted
+    assert (together.current.version, together.versions) == (alone.current.version, alone.versions)
+    assert together.current.state == alone.current.state
+    assert answers(together.current) == answers(alone.current)
+
+
+def test_a_group_is_tried_and_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live, tried, written = live_in(tmp_path), [], []
+    check, append = Snapshot.check, Journal.append
+    monkeypatch.setattr(Snapshot, "check", lambda self, added: (tried.append(self.version), check(self, added)))
+    monkeypatch.setattr(Journal, "append", lambda self, *lines: (written.append(len(lines)), append(self, *lines)))
+    retired = [Edit("retire", items=(item,)) for item in ITEMS[:4]]
+    live.edit_all([lambda _, edit=edit: edit for edit in retired])
+    assert (tried, written) == ([5], [4])
+    titles = live.current.recommender.catalogue_.titles
+    assert live.edit(retired[0]).recommender.catalogue_.titles is titles, "not made again for every version"
+
+
 def test_both_may_write(tmp_path: Path) -> None:
     one, other = live_in(tmp_path), live_in(tmp_path)
     one.edit(add("n0"))

@@ -68,22 +68,23 @@ class Journal:
         self._read += end
         return lines
 
-    def append(self, value: dict[str, Any]) -> None:
-        """Append a line after those read so far. It is on disk when this returns; if this fails, nothing is written."""
-        line = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    def append(self, *values: dict[str, Any]) -> None:
+        """Append lines after those read so far. They are on disk when this returns; if it fails, none is written."""
+        texts = (json.dumps(value, ensure_ascii=False, separators=(",", ":")) for value in values)
+        data = "".join(f"{text}\n" for text in texts).encode()
         try:
             # A killed process may have left half a line.
             if self.behind:
                 os.ftruncate(self._file, self._read)
             written = 0
-            while written < len(line):
-                written += os.pwrite(self._file, line[written:], self._read + written)
+            while written < len(data):
+                written += os.pwrite(self._file, data[written:], self._read + written)
             os.fsync(self._file)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._read)
             raise ArtifactError(f"the edit cannot be written to {self.path}: {error.strerror}") from None
-        self._read += len(line)
+        self._read += len(data)
 
     def repair(self) -> None:
         """Drop an unfinished last line. Call it only before another process uses the file."""

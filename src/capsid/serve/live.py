@@ -1,13 +1,13 @@
 """The catalogue that changes while it serves: one reference to the current snapshot, and a journal of the edits.
 
-An edit builds the next snapshot beside the current one, tries a search on it, and writes a line to the journal. Then
+Edits build the next snapshot beside the current one, try a search on it, and write their lines to the journal. Then
 one assignment replaces the current snapshot, so every search sees one version. Other processes follow the journal.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from capsid.errors import ArtifactError
@@ -17,6 +17,9 @@ from capsid.serve.journal import Journal
 from capsid.serve.snapshot import Edit, Snapshot, State, with_state
 
 KEPT = 3
+# Makes an edit of the catalogue that it applies to; what was made, and the version with it.
+Make = Callable[[Snapshot], Edit]
+Made = tuple[Edit, Snapshot]
 
 
 class LiveCatalogue:
@@ -45,17 +48,57 @@ class LiveCatalogue:
 
     def edit(self, edit: Edit) -> Snapshot:
         """Make an edit and return the new version; if it cannot be made, raise and change nothing."""
+        ((_, after),) = map(_made, self.edit_all([lambda _: edit]))
+        return after
+
+    def edit_all(self, makes: Sequence[Make]) -> list[Made | Exception]:
+        """Make edits in order, with one trial search and one write for all of them: for each, its result or its error.
+
+        An edit that cannot be made does not stop the others. Each has a version of its own; the last one is served.
+        """
+        out: list[Made | Exception] = []
+        while len(out) < len(makes):
+            out += self._edit_some(makes[len(out) :])
+        return out
+
+    def _edit_some(self, makes: Sequence[Make]) -> list[Made | Exception]:
+        """The results of the first edits; those after a rollback or a reload, which need the version before, follow."""
         while True:
-            before = self.catch_up()
-            after = self._next(before, edit)
-            after.check([str(row["item_id"]) for row in edit.rows])
+            out = self._build(self.catch_up(), makes)
+            made = [one for one in out if not isinstance(one, Exception)]
+            if not made:
+                return out
+            try:
+                made[-1][1].check([str(row["item_id"]) for edit, _ in made for row in edit.rows])
+            except Refused as refusal:
+                if len(makes) > 1:
+                    # One of them is to blame; the others are made without it.
+                    return [one for make in makes[: len(out)] for one in self._edit_some([make])]
+                return [refusal]
             with self._journal.locked():
                 if self._follow():
-                    # Edits that another process made meanwhile come before this one.
+                    # Edits that another process made meanwhile come before these.
                     continue
-                self._journal.append(edit.to_line(after.version))
-                self._switch(after)
-            return after
+                self._journal.append(*(edit.to_line(after.version) for edit, after in made))
+                self._switch(*(after for _, after in made))
+            return out
+
+    def _build(self, before: Snapshot, makes: Sequence[Make]) -> list[Made | Exception]:
+        out: list[Made | Exception] = []
+        for make in makes:
+            try:
+                edit = make(before)
+                alone = edit.operation in ("rollback", "reload")
+                if alone and out:
+                    break
+                before = self._next(before, edit)
+                out.append((edit, before))
+            except Exception as error:
+                out.append(error)
+                continue
+            if alone:
+                break
+        return out
 
     def catch_up(self) -> Snapshot:
         """The current snapshot with all edits acknowledged by any process; one system call if there are no new ones."""
@@ -88,12 +131,21 @@ class LiveCatalogue:
         old = self._snapshots.get(edit.to) or with_state(self._base, self._states[edit.to], edit.to)
         return Snapshot(before.version + 1, old.recommender, old.state)
 
-    def _switch(self, after: Snapshot) -> None:
-        before, self.current = self.current, after
-        self._states[before.version], self._snapshots[before.version] = before.state, before
+    def _switch(self, *after: Snapshot) -> None:
+        """Serve the last of these versions; those before it are kept for rollback."""
+        earlier = (self.current, *after[:-1])
+        self.current = after[-1]
+        for before in earlier:
+            self._states[before.version], self._snapshots[before.version] = before.state, before
         while len(self._states) > self._kept:
             version, _ = self._states.popitem(last=False)
             self._snapshots.pop(version, None)
+
+
+def _made(result: Made | Exception) -> Made:
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def _check(snapshot: Snapshot, edit: Edit) -> None:

@@ -19,15 +19,17 @@ from capsid.recommender import Recommender
 from capsid.serve.batching import Batcher, Ticket, Work, late
 from capsid.serve.errors import Refused, refused, too_many
 from capsid.serve.journal import Journal
-from capsid.serve.live import LiveCatalogue
+from capsid.serve.live import LiveCatalogue, Made, Make
 from capsid.serve.metrics import Metrics
 from capsid.serve.options import ServeOptions
 from capsid.serve.others import OtherRun
-from capsid.serve.snapshot import Edit, Snapshot
+from capsid.serve.snapshot import Snapshot
 
 logger = logging.getLogger("capsid.serve")
 # Maximum number of waiting edits; further ones are refused with a 429.
 MOST_EDITS = 64
+# Seconds between two versions: building and trying one takes time away from searches, however small the edit.
+TOGETHER = 0.2
 
 
 class Service:
@@ -40,7 +42,9 @@ class Service:
         self._batcher: Batcher | None = None
         self._journal: Journal | None = None
         self._editor = ThreadPoolExecutor(1, thread_name_prefix="capsid-edit")
-        self._edits = 0
+        self._edits: list[tuple[Make, asyncio.Future[Made]]] = []
+        self._editing: asyncio.Task[None] | None = None
+        self._edited = float("-inf")
         self._loading: asyncio.Task[None] | None = None
         self.others: list[OtherRun] = []
 
@@ -133,24 +137,44 @@ class Service:
                 elif not ticket.answer.cancelled():
                     ticket.answer.exception()  # retrieved, so that asyncio does not warn about an unhandled exception
 
-    async def edit(self, make: Callable[[Snapshot], Edit]) -> tuple[Edit, Snapshot]:
-        """Make an edit; returns when it is on disk and served. `make` gets the catalogue that the edit applies to."""
-        live = self.live
-        if self._edits >= MOST_EDITS:
-            raise too_many("edits_full", f"too many edits: {self._edits} are waiting", 0.05 * self._edits)
+    async def edit(self, make: Make) -> Made:
+        """Make an edit; returns when it is on disk and served. `make` gets the catalogue that the edit applies to.
 
-        def run() -> tuple[Edit, Snapshot]:
-            edit = make(live.current)
-            return edit, live.edit(edit)
-
-        self._edits += 1
+        A first edit is made at once; those that come within `TOGETHER` after it are made together.
+        """
+        if self._live is None:
+            raise _not_ready()
+        if len(self._edits) >= MOST_EDITS:
+            raise too_many("edits_full", f"too many edits: {len(self._edits)} are waiting", 2 * TOGETHER)
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Made] = loop.create_future()
+        self._edits.append((make, done))
+        if self._editing is None or self._editing.done():
+            self._editing = loop.create_task(self._edit_together(self._live))
         try:
             # Shielded: a client that disconnects must not interrupt an edit.
-            return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._editor, run))
+            return await asyncio.shield(done)
         except CapsidError as error:
             raise refused(error) from error
-        finally:
-            self._edits -= 1
+
+    async def _edit_together(self, live: LiveCatalogue) -> None:
+        loop = asyncio.get_running_loop()
+        while self._edits:
+            while not self.draining and (left := self._edited + TOGETHER - loop.time()) > 0:
+                await asyncio.sleep(left)
+            taken, self._edits = self._edits, []
+            makes = [make for make, _ in taken]
+            try:
+                results = await loop.run_in_executor(self._editor, live.edit_all, makes)
+            except Exception as error:
+                results = [error] * len(taken)
+            self._edited = loop.time()
+            for (_, done), result in zip(taken, results):
+                if isinstance(result, Exception):
+                    done.set_exception(result)
+                    done.exception()  # retrieved: its client may have gone
+                else:
+                    done.set_result(result)
 
     async def stop(self) -> None:
         """Answer the queued queries, then end the threads."""
@@ -159,6 +183,8 @@ class Service:
             await asyncio.wait([self._loading])
         if self._batcher is not None:
             await asyncio.to_thread(self._batcher.close)
+        if self._editing is not None:
+            await asyncio.wait([self._editing])
         await asyncio.to_thread(self._editor.shutdown, True)
         if self._journal is not None:
             self._journal.close()
