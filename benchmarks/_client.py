@@ -35,7 +35,7 @@ class Service:
         command = [sys.executable, "-m", "capsid", "serve", str(run), "--state", str(state), "--port", str(self.port)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         log = open(state.with_name(f"{state.name}.log"), "a")  # noqa: SIM115
-        self.process = subprocess.Popen([*command, *options], env=environment, stderr=log, start_new_session=True)
+        self.process = subprocess.Popen([*command, *options], env=environment, stderr=log, process_group=0)
         log.close()
 
     async def ready(self) -> Service:

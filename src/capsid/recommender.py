@@ -48,6 +48,8 @@ class Recommender:
         self.seed = seed
         self._written: tuple[Recipe, frozenset[str]] | None = None
         self._answerer: tuple[tuple[Fitted, Catalogue], Answerer] | None = None
+        # The last evaluation of each split, with and without filter, of what is fitted now.
+        self._evaluations: dict[tuple[str, bool], Evaluation] = {}
 
     @classmethod
     def from_recipe(
@@ -120,6 +122,7 @@ class Recommender:
         table = ItemTable.from_training(dataset, split.train)
         if work is not None:
             work = Path(work) / self.fingerprint(dataset, split)
+        self._evaluations = {}
         self.fitted_ = fit_recipe(
             self.recipe,
             table,
@@ -247,7 +250,7 @@ class Recommender:
     ) -> Evaluation:
         """Metrics on a split; each metric also has one value per user. Progress is shown as by `fit`."""
         retriever, catalogue = self.retriever, self.catalogue_
-        return evaluate(
+        found = evaluate(
             retriever,
             self._held_out(split),
             catalogue.counts,
@@ -257,6 +260,8 @@ class Recommender:
             batch=BATCH,
             progress=automatic() if progress is None else progress,
         )
+        self._evaluations[split, filter_history] = found
+        return found
 
     def _held_out(self, split: str) -> Cases:
         cases = self.catalogue_.split.cases(split)
@@ -282,6 +287,7 @@ class Recommender:
         grown = fitted.with_items(tokenizer, None if self.recipe.dense is None else self.recipe.dense.block)
         self.catalogue_ = self.catalogue_.with_items(items_now, frame.drop("item_id"))
         self.fitted_ = grown
+        self._evaluations = {}
         return list(items_now)[old:]
 
     def retire(self, items: Iterable[str]) -> None:
@@ -295,8 +301,14 @@ class Recommender:
         self.catalogue_ = self.catalogue_.with_retired(self.catalogue_.retired - known)
 
     def save_pretrained(self, path: str | Path) -> None:
-        """Save everything to one folder with hashes, atomically."""
-        save_run(Path(path), Stored(self.recipe, self.seed, self.fitted, self.catalogue_))
+        """Save everything to one folder with hashes, atomically, with a model card (README.md).
+
+        The card has the metrics that `evaluate` of this object has measured.
+        """
+        from capsid.explaining.model_card import NAME, model_card
+
+        stored = Stored(self.recipe, self.seed, self.fitted, self.catalogue_)
+        save_run(Path(path), stored, texts={NAME: model_card(stored, list(self._evaluations.values()))})
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, kinds: Kinds | None = None) -> Recommender:

@@ -1,7 +1,7 @@
 """A fitted recommender as a folder: JSON, safetensors, npz, npy and Parquet under one manifest of hashes.
 
 recipe.json  about.json  log.json  users.json  items.parquet  split.npz  tokenizer/  trie/  generator.safetensors
-dense.safetensors (if the method has dense item vectors in addition to ids)
+dense.safetensors (if the method has dense item vectors in addition to ids)  README.md (the model card, for people only)
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -121,8 +122,11 @@ class Stored:
     catalogue: Catalogue
 
 
-def save_run(path: Path, run: Stored) -> None:
-    """Write everything; an existing run at `path` is replaced only when the new one is complete."""
+def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None) -> None:
+    """Write everything; an existing run at `path` is replaced only when the new one is complete.
+
+    `texts` are files for people by name; they are listed and hashed like all others.
+    """
     fitted, catalogue = run.fitted, run.catalogue
     with new_folder(path, kind=KIND) as folder:
         write_json(folder / "recipe.json", run.recipe.to_dict())
@@ -149,6 +153,8 @@ def save_run(path: Path, run: Stored) -> None:
         fitted.tokenizer.save(folder / "tokenizer")
         fitted.trie.save(folder / "trie")
         (folder / "generator.safetensors").write_bytes(tensor_bytes(fitted.generator.state()))
+        for name, text in (texts or {}).items():
+            (folder / name).write_text(text, encoding="utf-8")
         if fitted.dense is not None:
             (folder / "dense.safetensors").write_bytes(tensor_bytes(fitted.dense.state()))
 
