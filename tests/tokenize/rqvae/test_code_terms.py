@@ -193,3 +193,28 @@ def test_what_is_refused() -> None:
         small(terms=(MATCH,)).fit(make_table(table.vectors()))
     with pytest.raises(DataError, match="the vectors 'behaviour' of all items are zeros"):
         small(terms=(MATCH,)).fit(table.with_block("behaviour", np.zeros((96, 6), dtype=np.float32)))
+
+
+def test_diversity_alone_draws_groups_together_and_apart_from_each_other() -> None:
+    """What the term does by itself. That more codes are used follows only where nothing else revives unused codes."""
+    table, _ = world()
+    network, step = step_of(table)
+    term = BoundDiversity((8, 8), 3, 2, 6)
+    term.begin(step.books)
+    group_K, book_KD = term.group_of(0), network.books[0]
+    alike_KK = (group_K[:, None] == group_K) & ~torch.eye(8, dtype=torch.bool)
+    apart_KK = group_K[:, None] != group_K
+
+    def contrast() -> float:
+        scores_KK = (book_KD @ book_KD.T).detach()
+        return float(scores_KK[alike_KK].mean() - scores_KK[apart_KK].mean())
+
+    before = contrast()
+    torch.manual_seed(0)
+    for _ in range(20):
+        chosen = [book[code] for book, code in zip(network.books, step.found.codes_BL.T)]
+        found = dataclasses.replace(step.found, chosen_LBD=chosen)
+        (gradient,) = torch.autograd.grad(term.loss(CodeStep(step.rows_B, found, list(network.books))), book_KD)
+        with torch.no_grad():
+            book_KD -= 0.5 * gradient
+    assert contrast() > before + 0.5
