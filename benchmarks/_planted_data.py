@@ -249,9 +249,9 @@ MISTAKES: Mistakes = {
     ),
     "ids/reassign.py": (
         (
-            "ties in any order",
-            'np.argsort(costs_MK.sum(1), kind="stable")',
-            'np.argsort(-costs_MK.sum(1), kind="stable")',
+            "all rows count as twins",
+            "> ROUNDING * np.ptp(costs_MK)",
+            "> np.ptp(costs_MK)",
             "ids/test_reassign.py",
         ),
     ),

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsid.popularity import TIERS, popularity_order, popularity_ranks, popularity_tiers
+from capsid.popularity import TIERS, most_popular, popularity_order, popularity_ranks, popularity_tiers
 
 COUNTED = st.dictionaries(st.text("ab9", max_size=3), st.integers(0, 5), max_size=20)
 
@@ -37,3 +37,16 @@ def test_tiers_are_the_top_fifth_the_next_two_and_the_rest(counts: list[int]) ->
         round(0.6 * n) - round(0.2 * n),
         n - round(0.6 * n),
     ]
+
+
+@given(counts=st.lists(st.integers(0, 5), min_size=1, max_size=20), share=st.floats(0.05, 0.95))
+def test_the_fewest_items_that_have_a_share(counts: list[int], share: float) -> None:
+    found = most_popular(np.array(counts), share).tolist()
+    assert found == sorted(found)
+    if not sum(counts):
+        assert found == list(range(len(counts)))
+        return
+    kept = [counts[i] for i in found]
+    assert sum(kept) >= share * sum(counts)
+    assert sum(kept) - min(kept) < share * sum(counts)
+    assert max([c for i, c in enumerate(counts) if i not in found], default=0) <= min(kept)
