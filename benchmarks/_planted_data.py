@@ -46,7 +46,7 @@ MISTAKES: Mistakes = {
             "numbers beyond 64 bits",
             "abs(value) < 2**63",
             "abs(value) < 2**65",
-            "data/test_data_prepared.py data/test_data_check.py",
+            "data/test_data_check.py",
         ),
     ),
     "data/augment.py": (

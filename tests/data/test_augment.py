@@ -67,3 +67,9 @@ def test_nothing_asked_nothing_done_and_the_same_twice() -> None:
 def test_bad_shares(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"augment\.{name} must be from 0 to 1, got 1\.5"):
         Augment(**{name: 1.5})
+
+
+def test_crops_begin_and_end_anywhere() -> None:
+    rows = Ragged.from_rows([[0, 1, 2]] * 200, np.int64)
+    found = {tuple(row.tolist()) for row in Augment(crop=1.0).apply(rows, np.random.default_rng(0))}
+    assert found == {(0, 1), (1, 2), (0, 1, 2)}

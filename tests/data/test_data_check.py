@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from data_files import ITEMS, write
 
+from capsid.data.attributes import kind_of
 from capsid.data.check import CheckReport, check_path
 from capsid.data.findings import EXAMPLES, Findings
 from capsid.data.sources import load_dataset
@@ -140,3 +141,8 @@ def test_findings_without_errors_do_not_raise() -> None:
     findings.warning("w", "here", "careful")
     findings.raise_first("x")
     assert findings.errors == 0
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63), 2**64])
+def test_whole_numbers_that_no_column_can_hold(number: int) -> None:
+    assert (kind_of(number), kind_of(2**63 - 1)) == ("other", "whole number")
