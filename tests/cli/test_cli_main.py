@@ -164,3 +164,22 @@ def test_doctor() -> None:
     assert facts["libraries"]["torch"]
     assert facts["sgemm_gflops"] > 0
     assert "GFLOP/s" in capsid("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shown"),
+    [
+        ("letter", "lc-rec", ("encoder", "tokenizer.terms", "tokenizer.start")),
+        ("lc-rec", "tiger", ("tokenizer.codebooks", "tokenizer.assign", "tokenizer.training.batch_size", "collisions")),
+        (
+            "sa2crq",
+            "tiger",
+            ("tokenizer.codebooks", "tokenizer.head", "tokenizer.extra", "tokenizer.crowd", "collisions"),
+        ),
+    ],
+)
+def test_neighbours_show_what_their_papers_change(first: str, second: str, shown: tuple[str, ...]) -> None:
+    lines = [line.split()[0] for line in capsid("recipes", "diff", first, second).out.splitlines() if "." in line]
+    paths = [line for line in lines if line.split(".")[0] in ("encoder", "tokenizer", "collisions", "generator")]
+    assert all(path.startswith(shown) for path in paths), paths
+    assert all(any(path.startswith(part) for path in paths) for part in shown if "." in part)
