@@ -118,7 +118,10 @@ def test_new_items_are_merged_too(merged: Path, tmp_path: Path, exported: list[d
 
 
 def test_wrong_use(merged: Path, fitted: Path) -> None:
-    for arguments, text in (([fitted], "have no merges"), ([merged, "--top", 0], "--top must be at least 1, got 0")):
+    for arguments, text in (
+        ([fitted], "have no merges"),
+        ([merged, "--top", 0], "--top must be a whole number from 1 to 100,000, got 0"),
+    ):
         answer = capsid("tokenizer", "merges", *arguments)
         assert (answer.code, "Traceback" in answer.err, "hint: " in answer.err) == (2, False, True)
         assert text in answer.err

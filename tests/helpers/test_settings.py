@@ -70,7 +70,7 @@ KINDS = {"boat": Boat, "oar": Oar}
         ("seats", 2, "boat.seats must be 1 or more whole numbers, each at least 1, got 2"),
         ("slope", (0.0,), "boat.slope must be 2 finite numbers, each from -1 to 1, got (0.0,)"),
         ("slope", (0.0, math.nan), "boat.slope must be 2 finite numbers, each from -1 to 1, got (0.0, nan)"),
-        ("ballast", 10**400, f"boat.ballast must be a finite number, got 1{'0' * 59}... (401 characters)"),
+        ("ballast", 10**400, "boat.ballast must be a finite number, got a number of 1,329 bits"),
         ("crew", 2**63, "boat.crew must be a whole number from 1 to 8, got 9223372036854775808"),
         ("sail", 1, "boat.sail must be true or false, got 1"),
         ("oar", None, "boat.oar must be a part of kind oar, got None"),

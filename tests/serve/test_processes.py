@@ -113,7 +113,9 @@ def test_workers_agree_after_every_edit(run: Path, tmp_path: Path) -> None:
             for _ in range(6):
                 # A connection of its own each: the system hands them to either worker.
                 with httpx.Client(base_url=server.url, timeout=30) as client:
-                    answer = client.post("/v1/recommend", json={"history": ITEMS[20:23], "k": 100}).json()
+                    given = client.post("/v1/recommend", json={"history": ITEMS[20:23], "k": 100})
+                assert given.status_code == 200, given.text
+                answer = given.json()
                 assert answer["version"] == 2 + number
                 assert not set(ITEMS[: number + 1]) & {i["item"] for i in answer["items"]}
         text = server.client.get("/metrics").text

@@ -25,7 +25,7 @@ def export(
 
     It needs the extra `onnx` (pip install 'capsid-rec[onnx]'). docs/export.md shows how to use the files.
 
-    Example:
+    Examples:
 
       capsid export runs/films --format onnx --out films-onnx
     """
