@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,9 +21,10 @@ from capsid.serve.batching import Batcher, Ticket, Work, late
 from capsid.serve.errors import Refused, refused, too_many
 from capsid.serve.journal import Journal
 from capsid.serve.live import LiveCatalogue, Made, Make
-from capsid.serve.metrics import Metrics
+from capsid.serve.metrics import SHARED, Metrics
 from capsid.serve.options import ServeOptions
 from capsid.serve.others import OtherRun
+from capsid.serve.peers import Peers
 from capsid.serve.snapshot import Snapshot
 
 logger = logging.getLogger("capsid.serve")
@@ -33,11 +35,13 @@ TOGETHER = 0.2
 
 
 class Service:
-    """`start` returns at once; `ready` is true when a first search has run."""
+    """`start` returns at once; `ready` is true when a first search has run, in all workers where there are several."""
 
     def __init__(self, options: ServeOptions, metrics: Metrics) -> None:
         self.options, self.metrics = options, metrics
         self.draining = False
+        shared = os.environ.get(SHARED)
+        self._peers = Peers(Path(shared) if shared else None, options.workers)
         self._live: LiveCatalogue | None = None
         self._batcher: Batcher | None = None
         self._journal: Journal | None = None
@@ -50,8 +54,9 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether queries are answered."""
-        return self._batcher is not None and not self._batcher.silent and not self.draining
+        """Whether queries are answered, whichever worker gets them."""
+        own = self._batcher is not None and not self._batcher.silent and not self.draining
+        return own and self._peers.complete
 
     @property
     def depth(self) -> int:
@@ -95,6 +100,7 @@ class Service:
             most=options.batch,
             queue=options.queue,
         )
+        self._peers.join()
         logger.info("ready: version %d, %d items", live.current.version, len(live.current.recommender.catalogue_.items))
 
     def _open(self) -> LiveCatalogue:
