@@ -128,9 +128,9 @@ MISTAKES: Mistakes = {
     ),
     "runs/fit.py": (
         (
-            "other data reuse a run",
-            'and about["dataset_fingerprint"] == dataset.fingerprint',
-            "and True",
+            "other seeds reuse a run",
+            'about["seed"] == recommender.seed',
+            "True",
             "runs/test_runs.py",
         ),
     ),

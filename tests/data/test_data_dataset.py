@@ -69,3 +69,4 @@ def test_templates_of_the_protocol() -> None:
     assert choose_text_fields(pl.DataFrame({"note": ["n"], "year": [3]})) == ("note",)
     assert coverage(frame(53), "brand") == 0.5
     assert coverage(frame(53), "none") == 0.0
+    assert coverage(pl.DataFrame({"tags": [["a"], [], ["b"], None]}), "tags") == 0.5

@@ -165,6 +165,9 @@ def test_times_that_do_not_fit(shop: Path) -> None:
     write(shop / "times.txt.gz", ["u1 1 2 3", "u2 1 2 3", "u3 1 2 x"])
     with pytest.raises(DataError, match=r"times\.txt\.gz:3"):
         load_dataset(shop)
+    write(shop / "times.txt.gz", ["u1 1 2 3", "u3 1 2 3", "u2 1 2 3"])
+    with pytest.raises(DataError, match=r"times\.txt\.gz:2"):
+        load_dataset(shop)
     write(shop / "times.txt.gz", ["u1 1 2 3"])
     with pytest.raises(DataError, match="1 lines for 3 users"):
         load_dataset(shop)

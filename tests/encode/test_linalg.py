@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from capsid.encode.linalg import principal_axes, truncated_svd
+from capsid.encode.linalg import column_signs, principal_axes, truncated_svd
 
 
 def low_rank(n: int, m: int, rank: int, seed: int = 0) -> sp.csr_matrix:
     rng = np.random.default_rng(seed)
     return sp.csr_matrix(rng.normal(size=(n, rank)) @ rng.normal(size=(rank, m)))
+
+
+def test_signs_make_the_largest_entry_of_a_column_positive() -> None:
+    assert column_signs(np.array([[1.0, -3.0, 2.0], [-2.0, 1.0, -1.0]])).tolist() == [-1.0, -1.0, 1.0]
 
 
 @pytest.mark.parametrize("size", [(30, 50), (500, 450)])

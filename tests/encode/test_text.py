@@ -148,3 +148,11 @@ def test_hashing_sees_shared_words_and_spellings() -> None:
 def test_hashing_is_the_same_in_every_process() -> None:
     # Python's own hash() would give another number in each; this one must also survive releases.
     assert HashingEncoder(buckets=2**32)._bucket("nail") == 1133708198
+
+
+def test_rare_words_weigh_more_than_common_ones() -> None:
+    table = titled(["common zebra", *(f"common {word}" for word in ("apple", "pear", "plum", "fig", "lime")), "zebra"])
+    vectors_ND = HashingEncoder().fit(table).transform(table)
+    unit_ND = vectors_ND / np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    alike_N = unit_ND @ unit_ND[0]
+    assert alike_N[6] > alike_N[1:6].max()

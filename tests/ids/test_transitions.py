@@ -89,7 +89,7 @@ def test_saved_with_the_ids_and_kept_by_new_items(tmp_path: Path) -> None:
 
 
 def test_transitions_to_unknown_items_are_refused(tmp_path: Path) -> None:
-    wrong = Transitions((Ragged.from_rows([[9], [], [], [], [], []]),), (np.array([1], np.int32),))
+    wrong = Transitions((Ragged.from_rows([[ITEMS], [], [], [], [], []]),), (np.array([1], np.int32),))
     IDS.with_transitions(wrong).save(tmp_path)
     with pytest.raises(ArtifactError, match="outside 0 to 5"):
         SemanticIds.load(tmp_path)

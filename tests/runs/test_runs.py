@@ -46,6 +46,11 @@ def test_a_different_run_is_replaced_only_when_asked(run: Path, tmp_path: Path) 
     assert not fit_or_reuse(other, tiny_world(), copy, force=True).reused, "force refits what is there"
 
 
+def test_another_seed_does_not_reuse_a_run(run: Path) -> None:
+    with pytest.raises(ArtifactError, match="holds another run"):
+        fit_or_reuse(Recommender(small("rq-kmeans", 4), seed=1), tiny_world(), run)
+
+
 def test_evaluations_are_kept_and_runs_compared_by_them(run: Path, tmp_path: Path) -> None:
     first, second = (Path(shutil.copytree(run, tmp_path / name)) for name in ("first", "second"))
     recommender = Recommender.from_pretrained(run)
