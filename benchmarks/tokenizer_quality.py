@@ -2,7 +2,7 @@
 
     python benchmarks/tokenizer_quality.py DATA [DATA ...] --out results/tokenizers
 
-Fits `capsid` and its variants on each dataset and writes one JSON file a dataset: for each tokenizer its settings and
+Fits `capsid` and its variants on each dataset and writes one JSON file per dataset: for each tokenizer its settings and
 the numbers of `capsid tokenizer report`. Every row has a twin: residual k-means whose codes are cut to each item's own
 length. Rows that are there with the same settings are kept, so a stopped run goes on. No generator is trained here.
 """
@@ -129,7 +129,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", help="dataset names or folders")
-    parser.add_argument("--out", type=Path, required=True, help="folder for one JSON file a dataset")
+    parser.add_argument("--out", type=Path, required=True, help="folder for one JSON file per dataset")
     parser.add_argument("--variant", action="append", choices=VARIANTS, help="only these (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,20 @@ def test_tables_of_any_plan_and_dataset(ran: tuple[Path, Answer]) -> None:
         assert "shop" in answer.out
     filtered = capsid("bench", "table", "mine", "--store", store, "--filter-history", "--format", "json").json
     assert filtered["rows"] != table["rows"]
+
+
+def test_cells_without_the_wanted_evaluation_are_left_out(ran: tuple[Path, Answer], tmp_path: Path) -> None:
+    """A plan that got another evaluation later: its older cells have no such numbers, of the same row or another."""
+    store, _ = ran
+    shutil.copytree(store / "mine", tmp_path / "mine")
+    first, *others = [json.loads(text) for text in (store / "mine" / "cells.jsonl").read_text().splitlines()]
+    del first["evaluations"]["test-filtered"]
+    (tmp_path / "mine" / "cells.jsonl").write_text("".join(f"{json.dumps(cell)}\n" for cell in (first, *others)))
+    for name, column in (("main", "R@10"), ("tiers", "head"), ("significance", "difference")):
+        table = ("bench", "table", name, "--plan", "mine", "--store", tmp_path, "--filter-history", "--format", "json")
+        answer = capsid(*table)
+        assert answer.code == 0, answer.err
+        assert column in answer.json["rows"][0]
 
 
 def test_a_report_of_ones_own(ran: tuple[Path, Answer], tmp_path: Path) -> None:

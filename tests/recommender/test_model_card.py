@@ -96,3 +96,7 @@ def test_escaped_text_has_no_bare_markup(text: str) -> None:
     found = escaped(text)
     assert "\n" not in found
     assert not re.search(r"(?<!\\)(?:\\\\)*[<>\[\]`|#*_]", found)
+
+
+def test_addresses_do_not_become_links() -> None:
+    assert escaped("www.example.com, http://example.com") == r"www\.example.com, http\://example.com"

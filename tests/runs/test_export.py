@@ -26,9 +26,13 @@ def test_scores_in_onnxruntime_are_ours(tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     recommender = Recommender(small("capsid")).fit(world())
+    recommender.retire([world().items[4]])
     out = export_onnx(recommender, tmp_path / "out")
     about = json.loads((out / "export.json").read_text())
-    ids = [json.loads(line)["tokens"] for line in (out / "ids.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (out / "ids.jsonl").read_text().splitlines()]
+    assert [line["item"] for line in lines] == list(world().items)
+    assert [line["item"] for line in lines if line["retired"]] == [world().items[4]]
+    ids = [line["tokens"] for line in lines]
     tokens = np.zeros((2, 5, max(map(len, ids))), np.int64)
     for user, history in enumerate(HISTORIES):
         for place, item in enumerate(history):

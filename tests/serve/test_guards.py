@@ -15,8 +15,9 @@ from small_recipes import world
 from test_http import refused
 
 from capsid.errors import ArtifactError, ConfigError
-from capsid.serve.edge import Keys, RateLimit, read_key
+from capsid.serve.edge import Edge, Keys, RateLimit, Receive, Scope, Send, read_key
 from capsid.serve.errors import Refused
+from capsid.serve.metrics import Metrics
 from capsid.serve.options import ServeOptions, is_loopback
 
 ITEM = world().items[0]
@@ -200,6 +201,24 @@ def test_a_failure_inside_a_route_is_one_answer(served: Served, monkeypatch: pyt
     monkeypatch.setattr("capsid.serve.routes.schema.RecommendRequest.model_validate_json", lambda *_: 1 / 0)
     for answer in (served.client.get("/v1/items"), served.client.post("/v1/recommend", json=ASK)):
         refused(answer, 500, "internal", "see the log")
+
+
+def test_a_stream_is_as_quick_as_its_beginning() -> None:
+    """Events are sent until the client leaves; the Health view would show that as the time of a request."""
+
+    async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.sleep(1.0)
+        await send({"type": "http.response.body", "body": b"data: 1"})
+
+    async def nothing(*_: object) -> dict[str, object]:
+        return {}
+
+    metrics = Metrics()
+    edge = Edge(stream, metrics=metrics, version=lambda: 1, draining=lambda: False)
+    asyncio.run(edge({"type": "http", "path": "/v1/events", "headers": []}, nothing, nothing))
+    assert metrics.totals()["requests"] == 1
+    assert 0 < metrics.latencies()["p99"] < 1.0
 
 
 def test_draining_refuses_and_ends(run: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Unlike `capsid.bench.tables` they know neither the paper nor its datasets: rows 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ class PlanCells:
         if dataset is not None and dataset not in (names := sorted({c.dataset for c in every})):
             raise ConfigError(f"the plan {plan!r} has no results on {dataset!r}", hint=nearest(dataset, names))
         cells = every if dataset is None else every.select(dataset=dataset)
-        kept = cells.select(label=[c.label for c in cells if evaluation in c.evaluations])
+        kept = dataclasses.replace(cells, cells=tuple(c for c in cells if evaluation in c.evaluations))
         if not len(kept):
             found = sorted({name for c in cells for name in c.evaluations})
             raise ConfigError(f"no cell of the plan {plan!r} has {evaluation!r}", hint=f"it has {', '.join(found)}")

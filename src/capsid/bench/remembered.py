@@ -23,12 +23,12 @@ DATA = "data.json"
 def find_plan(name_or_path: str | Path, store: Path) -> Plan:
     """A built-in plan, a TOML file, or a plan that was run into the store before."""
     name = str(name_or_path)
-    kept = store / name / PLAN
-    if is_built_in(name) or Path(name).is_file() or "/" in name or not kept.is_file():
-        if not is_built_in(name) and not Path(name).is_file():
-            known = [*plan_names(), *plans_in(store)]
-            raise ConfigError(f"there is no plan and no file called {name!r}", hint=nearest(name, known))
+    if is_built_in(name) or Path(name).is_file():
         return read_plan(name)
+    kept = store / name / PLAN
+    if "/" in name or not kept.is_file():
+        known = [*plan_names(), *plans_in(store)]
+        raise ConfigError(f"there is no plan and no file called {name!r}", hint=nearest(name, known))
     return read_plan(kept, name=name)
 
 

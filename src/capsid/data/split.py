@@ -172,10 +172,12 @@ class Holdout:
     kind: str = "last"
     share: float = 0.1
 
-    def split(self, dataset: Dataset) -> Split:
-        """Split a dataset. Cold items do not depend on the seed of a run, so that its seeds can be compared."""
+    def __post_init__(self) -> None:
         if self.kind not in HOLDOUTS:
             raise ConfigError(f"there is no holdout {self.kind!r}", hint=nearest(self.kind, HOLDOUTS))
+
+    def split(self, dataset: Dataset) -> Split:
+        """Split a dataset. Cold items do not depend on the seed of a run, so that its seeds can be compared."""
         return HOLDOUTS[self.kind](dataset, self.share)
 
 

@@ -22,7 +22,8 @@ from capsid.stored import Stored
 
 NAME = "README.md"
 TAGS = ["recommendation", "semantic-ids", "generative-recommendation"]
-_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>&~$@:-])")
+# Hubs make links of www.example.com too.
+_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>&~$@:-]|(?<=www)\.)", re.IGNORECASE)
 # A normal approximation: there are thousands of users, and each has one value.
 _Z = 1.96
 

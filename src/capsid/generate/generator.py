@@ -115,7 +115,6 @@ class TransformerGenerator:
     positions_from: str = setting(
         "start", "From which end of a history its positions are counted.", choices=("start", "end")
     )
-
     memory: int = setting(
         0,
         "Items that followed one of this many last items of a history in training get learnt bonuses; 0: none do.",

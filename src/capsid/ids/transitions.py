@@ -2,8 +2,8 @@
 
 Counts are kept by distance: 1 for the next item, 2 for the one after it. When a network is trained, the pair that is
 predicted does not count for its own prediction (leave one out); otherwise every target would have been seen before.
-Knows item numbers, no tokens and no scores. NumPy only. Shapes: N items, C cases (histories, or items to predict),
-J distances, E entries.
+Knows item numbers and no scores; tokens are only looked up. NumPy only. Shapes: N items, C cases (histories, or items
+to predict), J distances, E entries.
 """
 
 from __future__ import annotations

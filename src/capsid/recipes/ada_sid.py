@@ -1,4 +1,4 @@
-"""ADA-SID: parallel quantisers of text and behaviour; items with more behaviour have more codes."""
+"""ADA-SID: parallel quantisers of text and behaviour; a router may close those of behaviour."""
 
 from __future__ import annotations
 

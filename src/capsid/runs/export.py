@@ -40,7 +40,12 @@ def export_onnx(recommender: Recommender, out: Path) -> Path:
     with new_folder(out, kind=KIND) as folder:
         _write(folder / "start.onnx", start, *_start_example())
         _write(folder / "step.onnx", step, *_step_example(step))
-        rows = ({"item": item, "tokens": own.tolist()} for item, own in zip(ids.items, ids.prefix_free))
+        # Retired items are there for histories that hold them.
+        retired = recommender.catalogue_.retired
+        rows = (
+            {"item": item, "tokens": own.tolist(), "retired": item in retired}
+            for item, own in zip(ids.items, ids.prefix_free)
+        )
         (folder / "ids.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
         write_json(folder / "export.json", _about(recommender, step))
     return out

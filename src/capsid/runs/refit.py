@@ -22,7 +22,7 @@ import polars as pl
 
 from capsid.artifacts import MANIFEST, reserved
 from capsid.data.dataset import Dataset
-from capsid.data.split import HOLDOUTS, Holdout
+from capsid.data.split import Holdout
 from capsid.errors import ConfigError, DataError
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
@@ -144,8 +144,8 @@ def continued(recipe: Recipe, settings: Sequence[str] = ()) -> Recipe:
 
 def _check_unseen(old: Catalogue, holdout: Holdout) -> None:
     """Weights that have seen the held-out items would be measured on what they know by heart."""
-    seen = {"last": "leave-one-out", "time": "temporal"}.get(holdout.kind) != old.split.kind
-    if holdout.kind in HOLDOUTS and holdout.kind != "none" and seen:
+    unseen = {"last": "leave-one-out", "time": "temporal"}.get(holdout.kind) == old.split.kind
+    if holdout.kind != "none" and not unseen:
         raise ConfigError(
             f"the run was fitted with the split {old.split.kind!r}, so its weights may have seen what --holdout "
             f"{holdout.kind} would hold out",

@@ -124,14 +124,16 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, code = time.perf_counter(), 500
+        start, code, seconds = time.perf_counter(), 500, None
         request_id = scope[REQUEST] = _request_id(scope)
         began = ended = False
 
         async def tell(message: Message) -> None:
-            nonlocal code, began, ended
+            nonlocal code, began, ended, seconds
             if message["type"] == "http.response.start":
                 began, code = True, message["status"]
+                # Not at the end: a stream of events lasts as long as its client likes.
+                seconds = time.perf_counter() - start
                 headers = message["headers"] = list(message.get("headers", ()))
                 version = scope.get(VERSION) or self._version()
                 headers += [(b"x-request-id", request_id.encode()), (b"x-catalogue-version", str(version).encode())]
@@ -154,7 +156,7 @@ class Edge:
         finally:
             path = scope["path"]
             route = path if path in _NAMED else getattr(scope.get("route"), "path_format", "other")
-            self._metrics.request(route, code, time.perf_counter() - start)
+            self._metrics.request(route, code, time.perf_counter() - start if seconds is None else seconds)
 
 
 class Gate:

@@ -40,7 +40,7 @@ class Metrics:
         seconds = partial(Histogram, buckets=_SECONDS, registry=self.registry)
         gauge = partial(Gauge, registry=self.registry)
         self._requests = counter("capsid_requests", "Answers, by route and status.", ["route", "code"])
-        self._seconds = seconds("capsid_request_seconds", "Time from the first byte to the last.", ["route"])
+        self._seconds = seconds("capsid_request_seconds", "Time until the answer began.", ["route"])
         # Looking up labels takes longer than counting; routes and codes are few.
         self._children: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._queue = seconds("capsid_queue_seconds", "Time that queries waited for a search.")

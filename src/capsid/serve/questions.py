@@ -52,7 +52,7 @@ def about_item(snapshot: Snapshot, item: str) -> dict[str, Any]:
 
 
 def _says_something(value: Any) -> bool:
-    """Replace numbers that JSON cannot express (not finite)."""
+    """Whether an attribute has a value that JSON can express."""
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 

@@ -1,4 +1,4 @@
-"""The mixture of quantisers (ADA-SID): closed experts, lengths that follow behaviour, gates, losses, resumed fits."""
+"""The mixture of quantisers (ADA-SID): closed experts, the losses that close and open them, gates, resumed fits."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from worlds import assert_resumes, make_table
 
 from capsid.data.item_table import ItemTable
 from capsid.errors import ArtifactError, ConfigError, DataError
+from capsid.progress import silent
 from capsid.ragged import Ragged
 from capsid.tokenize.mixture import fit as fitting
 from capsid.tokenize.mixture.fit import SparsityWeights, alignment, alignment_weight, codebook_loss, reconstruction
@@ -93,11 +94,35 @@ def test_permuting_behaviour_experts_permutes_their_slots() -> None:
     np.testing.assert_array_equal(after[:, 4:], before[:, 4:][:, order])
 
 
-def test_ids_grow_with_behaviour() -> None:
+def job_of(network: MixtureNetwork, both: np.ndarray) -> fitting.MixtureTraining:
+    return fitting.MixtureTraining(TRAINING, network, both, both, silent, small())
+
+
+def test_sparsity_closes_experts_of_items_below_their_target_and_opens_those_of_items_above() -> None:
+    """By the sign of the gradient at every gate. The target falls as behaviour grows."""
+    network, both = random_network()
+    found = network(torch.from_numpy(both))
+    (gradient_BE,) = torch.autograd.grad(job_of(network, both)._closing(found), found.gates_BE)
+    assert not gradient_BE[:, :4].any(), "shared and content experts are never closed"
+    assert not gradient_BE[110:].any(), "nor is anything opened for an item without behaviour"
+    open_BE = found.gates_BE[:110, 4:] > 0
+    target_B = 0.6 * (1 - found.richness_B[:110])
+    closed_B = 1 - open_BE.float().mean(1)
+    closing_BE = (closed_B < target_B)[:, None] & open_BE
+    opening_BE = (closed_B > target_B)[:, None] & ~open_BE
+    assert closing_BE.any()
+    assert opening_BE.any()
+    wanted_BE = closing_BE.float() - opening_BE.float()
+    assert torch.equal(gradient_BE[:110, 4:].sign(), wanted_BE)
+
+
+def test_of_one_fit_items_with_much_behaviour_have_longer_ids() -> None:
+    """True of this seed, not in general: seeds 0 to 6 give rank correlations from -0.07 to 0.27."""
     table, popularity_N = world()
     longer = dataclasses.replace(TRAINING, steps=300, validate_every=300)
     lengths_N = (small(training=longer, sparsity=0.01).fit(table).encode(table).dense() >= 0).sum(1)
-    assert spearmanr(lengths_N, popularity_N).statistic > 0.25
+    # Items without behaviour are left out: they would raise the correlation whatever the router does.
+    assert spearmanr(lengths_N[:110], popularity_N[:110]).statistic > 0.25
     assert lengths_N[:40].mean() > lengths_N[70:110].mean() + 0.3
     assert (lengths_N[110:] == 4).all()
 
@@ -181,10 +206,8 @@ def test_dead_codes_come_back() -> None:
     fitting.start_books(network, both, 0)
     with torch.no_grad():
         network.books[0][:3] = -1e3 * network.books[0][3]
-    job = fitting.MixtureTraining(TRAINING, network, both, both, lambda: None, small())  # type: ignore[arg-type]
-    job.progress = type("Quiet", (), {"line": lambda self, text: None})()
     used = len(np.unique(encode(network, both).dense()[:, 0]))
-    job.revive()
+    job_of(network, both).revive()
     assert len(np.unique(encode(network, both).dense()[:, 0])) > used
 
 

@@ -196,7 +196,7 @@ def test_what_is_refused() -> None:
 
 
 def test_diversity_alone_draws_groups_together_and_apart_from_each_other() -> None:
-    """What the term does by itself. That more codes are used follows only where nothing else revives unused codes."""
+    """What the term does by itself; nothing here shows that more codes are used."""
     table, _ = world()
     network, step = step_of(table)
     term = BoundDiversity((8, 8), 3, 2, 6)

@@ -1,7 +1,7 @@
 """Training of the mixture of quantisers: reconstruction, codebooks, alignment of the views, and sparse routing.
 
-The weight of sparsity is adapted at every step, for groups of items with a similar amount of behaviour, so that the
-share of closed experts falls as behaviour grows (ADA-SID, arXiv 2510.25622). The common loop does the rest.
+The share of experts to close falls as behaviour grows. The weight of sparsity is adapted at every step, for groups of
+items with a similar amount of behaviour (ADA-SID, arXiv 2510.25622). The common loop does the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The mixture of quantisers as a tokenizer (ADA-SID: Xu et al. 2025, arXiv 2510.25622): one code per open expert.
 
-Codes stand in the order shared, content, behaviour. A closed behaviour expert gives no token, so items with little
-behaviour, and new items, have shorter ids. The network and torch are imported on demand.
+Codes stand in the order shared, content, behaviour. A closed behaviour expert gives no token; new items and others
+without behaviour have none of them open. The network and torch are imported on demand.
 """
 
 from __future__ import annotations
