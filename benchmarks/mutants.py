@@ -1,17 +1,19 @@
 """Plant one mistake at a time in a copy of the package and see whether the tests notice.
 
-    python benchmarks/mutants.py [--quick] [--only WORDS] [--seconds N] [--out FILE.json]
+    python benchmarks/mutants.py [--quick] [--only WORDS] [--seconds N] [--resume] [--out FILE.json]
 
 The list is fixed (`_planted.py` and its three lists). A mistake whose place in the code is gone is stale: it counts as
 unnoticed until it is written again. At least 95 % should be noticed. With `--seconds` no mistake is begun later;
-those with quick tests come first, and the result says how many are left. The tests run in forked copies of this
-process, in which the libraries are loaded already, so this file imports nothing of capsid before the last test.
+those with quick tests come first, and the result says how many are left. The file is written after every mistake;
+`--resume` plants only those that it does not have as noticed. The tests run in forked copies of this process, in which
+the libraries are loaded already, so this file imports nothing of capsid before the last test.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import shutil
 import signal
@@ -92,30 +94,53 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--quick", action="store_true", help="the first two")
     parser.add_argument("--only", default="", help="those whose name has these words")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no mistake after this time")
+    parser.add_argument("--resume", action="store_true", help="keep what --out has as noticed")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     chosen = sorted((m for m in MUTANTS if options.only in m.name), key=_cost)[: 2 if options.quick else None]
+    path = options.out or (None if options.quick or options.only else ROOT / "benchmarks" / "results" / "mutants.json")
+    known = _noticed_before(path) if options.resume and path else {}
     for name in LIBRARIES:
         import_module(name)
-    results: list[dict[str, Any]] = []
+    results = [known[m.name] for m in chosen if m.name in known]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        for mutant in chosen:
+        for mutant in (m for m in chosen if m.name not in known):
             if time.monotonic() - began > options.seconds:
                 break
             results.append(judge(mutant, Path(scratch)))
             print(f"{results[-1]['verdict']:<10} {mutant.name} ({results[-1]['seconds']} s)", flush=True)
-    noticed = sum(r["verdict"] == "noticed" for r in results)
-    print(f"{noticed} of {len(results)} noticed")
-    left = len(chosen) - len(results)
-    modules = len({m.file for m in chosen[: len(results)]})
-    found = {"planted": len(results), "noticed": noticed, "left": left, "modules": modules, "mistakes": results}
-    if options.out or not (options.quick or options.only):
-        from common import machine, write_result
-
-        about = {"date": datetime.date.today().isoformat(), "machine": machine(1)}
-        write_result("mutants", options.out, {"only": options.only}, {**found, **about})
+            if path:
+                _write(path, _summary(chosen, results, options.only))
+    found = _summary(chosen, results, options.only)
+    print(f"{found['noticed']} of {found['planted']} noticed")
     return found
+
+
+def _summary(chosen: Sequence[Mutant], results: list[dict[str, Any]], only: str) -> dict[str, Any]:
+    judged = {r["name"] for r in results}
+    return {
+        "benchmark": "mutants",
+        "config": {"only": only},
+        "date": datetime.date.today().isoformat(),
+        "planted": len(results),
+        "noticed": sum(r["verdict"] == "noticed" for r in results),
+        "left": len(chosen) - len(results),
+        "modules": len({m.file for m in chosen if m.name in judged}),
+        "mistakes": results,
+    }
+
+
+def _noticed_before(path: Path) -> dict[str, dict[str, Any]]:
+    found = json.loads(path.read_text(encoding="utf-8"))["mistakes"] if path.is_file() else []
+    return {r["name"]: r for r in found if r["verdict"] == "noticed"}
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    # Not by `common.write_result`, which imports capsid.
+    part = path.with_name(f".{path.name}.partial")
+    part.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    part.replace(path)
 
 
 if __name__ == "__main__":
