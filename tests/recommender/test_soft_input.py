@@ -26,7 +26,7 @@ def histories() -> list[list[str]]:
     return [data.items.ids(data.sequences[u][:n]) for u, n in ((0, 1), (1, 3), (2, 7))]
 
 
-@pytest.mark.parametrize("name", ["capsid", "capsid-bpe"])
+@pytest.mark.parametrize("name", ["capsid", "capsid-bpe", "rq-kmeans", "tiger"])
 def test_one_code_is_as_before_to_the_bit(name: str) -> None:
     hard, one, soft = (fitted(name, strongest) for strongest in (0, 1, 4))
     assert hard.fitted.tokenizer.ids.mixtures is None
@@ -78,6 +78,24 @@ def test_saved_loaded_and_with_new_items(name: str, tmp_path: Path) -> None:
     assert loaded.recommend(["twin"], 3).personal
 
 
+@pytest.mark.parametrize("name", ["rq-kmeans", "tiger"])
+def test_codebooks_mix_nearby_codes(name: str, tmp_path: Path) -> None:
+    soft = fitted(name, 3)
+    tokenizer = soft.fitted.tokenizer
+    mixtures = tokenizer.ids.mixtures
+    assert mixtures is not None
+    np.testing.assert_array_equal(mixtures.codes_NLK[:, :, 0], tokenizer.ids.codes.dense())
+    assert (mixtures.weights_NLK[:, :, 0] < 1).any()
+    soft.save_pretrained(tmp_path / "run")
+    loaded = Recommender.from_pretrained(tmp_path / "run")
+    data = world()
+    loaded.add_items({"item_id": ["twin"], **{c: [data.attributes[c][5]] for c in data.attributes.columns}})
+    found = loaded.fitted.tokenizer.ids.mixtures
+    assert found is not None
+    assert len(found) == len(data.items) + 1
+    assert loaded.recommend(["twin"], 3).personal
+
+
 def test_a_tokenizer_without_weights_has_no_mixtures() -> None:
     with pytest.raises(ConfigError, match="does not weigh codes"):
-        fitted("rq-kmeans", 4)
+        fitted("frequency", 4)

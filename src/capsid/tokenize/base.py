@@ -109,6 +109,17 @@ class Tracing(Protocol):
 
 
 @runtime_checkable
+class Weighing(Protocol):
+    """Gives items several weighted codes at every depth, so that a generator can read them as mixtures."""
+
+    def strongest_codes(self, table: ItemTable, strongest: int) -> tuple[np.ndarray, np.ndarray]:
+        """Codes and weights of shape (items, depths, strongest), strongest first; weights need not sum to 1.
+
+        The first code is the strongest. A weight of 0 is padding.
+        """
+
+
+@runtime_checkable
 class SoftAssigning(Protocol):
     """Assigns vectors to codes with differentiable weights, for joint training with a generator."""
 

@@ -49,7 +49,7 @@ from capsid.tokenize.base import (
     ReadsBlock,
     Revising,
     Tokenizer,
-    Tracing,
+    Weighing,
 )
 from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
 from capsid.vocabulary import Vocabulary
@@ -190,13 +190,12 @@ class ItemTokenizer:
         return new
 
     def _mixtures(self, table: ItemTable, strongest: int, sharpness: float) -> Mixtures:
-        if not isinstance(self.tokenizer_, Tracing):
+        if not isinstance(self.tokenizer_, Weighing):
             raise ConfigError(
                 f"the tokenizer {self.tokenizer_.kind!r} does not weigh codes, so its items cannot be read softly",
                 hint="set generator.soft_input=0",
             )
-        trace = self.tokenizer_.trace(table, strongest=strongest)
-        return Mixtures.of(trace.strongest, trace.strongest_weight, sharpness)
+        return Mixtures.of(*self.tokenizer_.strongest_codes(table, strongest), sharpness)
 
     @staticmethod
     def _catalogue_codes(tokenizer: Tokenizer, table: ItemTable) -> Ragged:

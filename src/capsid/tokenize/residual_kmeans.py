@@ -20,6 +20,7 @@ from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 from capsid.tokenize.balanced import balanced_kmeans
 from capsid.tokenize.kmeans import distances, kmeans, nearest
+from capsid.tokenize.nearby_codes import nearby_codes
 from capsid.vocabulary import Vocabulary
 
 CAPACITY_ITERATIONS = 20
@@ -101,6 +102,10 @@ class ResidualKMeans:
             codes_ND[:, depth] = nearest(residual, centres)
             residual -= centres[codes_ND[:, depth]]
         return codes_ND
+
+    def strongest_codes(self, table: ItemTable, strongest: int) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest codes of every item at every depth, weighted by distance."""
+        return nearby_codes(self._vectors(table, self._fitted()[0].shape[1]), self._fitted(), strongest)
 
     def last_costs(self, table: ItemTable) -> Costs:
         """Squared distances from the residuals of the earlier depths to the centres of the last depth.

@@ -119,6 +119,11 @@ class CapsuleTokenizer(CapsuleSettings):
         """The routing of every item at every depth."""
         return self.trace_vectors(self._checked(table), strongest=strongest)
 
+    def strongest_codes(self, table: ItemTable, strongest: int) -> tuple[np.ndarray, np.ndarray]:
+        """Codes and routing weights of every item at every depth."""
+        trace = self.trace(table, strongest=strongest)
+        return trace.strongest, trace.strongest_weight
+
     def trace_vectors(self, vectors_NI: np.ndarray, *, strongest: int = 0) -> Trace:
         """`trace` for a plain matrix of vectors."""
         from capsid.tokenize.capsules.encoding import trace

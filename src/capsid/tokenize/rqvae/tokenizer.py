@@ -19,6 +19,7 @@ from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
+from capsid.tokenize.nearby_codes import nearby_codes
 from capsid.tokenize.rqvae.settings import SHORTEST, RQVAESettings
 from capsid.tokenize.stopping import SharedPrefixes, sparse_lengths
 
@@ -74,6 +75,10 @@ class RQVAE(RQVAESettings):
         """A copy with other codebooks and the same encoder and decoder."""
         state = {**self.state(), **{f"books.{depth}": book for depth, book in enumerate(books)}}
         return replace(self).load_state(state)
+
+    def strongest_codes(self, table: ItemTable, strongest: int) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest codes of every item at every depth, weighted by distance in latent space."""
+        return nearby_codes(self.latents(table.vectors(self.block)), self.centres(), strongest)
 
     def last_costs(self, table: ItemTable) -> Costs:
         """Squared distances, in latent space, from the residuals of the earlier depths to an id's last codebook."""
