@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas
 import polars as pl
 import pytest
 from cli_world import capsid, settings
@@ -109,7 +110,6 @@ def test_an_unknown_id_names_a_few_near_ones(recommender: Recommender) -> None:
 
 
 def test_frames_and_paths_are_first_class(shop: Path) -> None:
-    pandas = pytest.importorskip("pandas")
     rows = [(f"u{u}", f"i{(u + t) % 9}", t) for u in range(20) for t in range(5)]
     columns = {name: [row[i] for row in rows] for i, name in enumerate(("user_id", "item_id", "ts"))}
     items = {"item_id": [f"i{n}" for n in range(9)], "title": [f"film {n}" for n in range(9)]}

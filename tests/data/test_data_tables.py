@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
+import pandas
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -76,7 +77,6 @@ def test_from_frames_accepts_pandas_arrow_and_named_columns() -> None:
     columns = {"who": ["u", "u"], "what": ["a", "b"], "when": [2, 1]}
     names = {"user": "who", "item": "what", "timestamp": "when"}
     frames: list[object] = [pl.DataFrame(columns), pl.LazyFrame(columns), pa.table(columns)]
-    pandas = pytest.importorskip("pandas")
     frames.append(pandas.DataFrame(columns))
     for frame in frames:
         assert rows(Dataset.from_frames(frame, name="x", **names)) == {"u": ["b", "a"]}
