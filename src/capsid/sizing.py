@@ -28,6 +28,8 @@ CODES_PER_ROOT = 2.0
 # A codebook that stands alone has at most half as many codes as there are items; merged tokens at most twice as many.
 ITEMS_PER_CODE = 2
 MERGES_PER_ITEM = 2
+# A tree that divides a catalogue evenly leaves about this many items to its last level.
+ITEMS_PER_LEAF = 8
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,12 @@ def _wanted(recipe: Recipe, size: DataSize, named: frozenset[str]) -> Iterator[C
         elif top == "tokenizer" and hasattr(part, "codebooks"):
             codebooks = _codebooks(part.codebooks, size.items)
             yield from _change(f"{path}.codebooks", part.codebooks, codebooks, f"{size.items:,} items", named)
+        elif top == "tokenizer" and hasattr(part, "codebook"):
+            codebook = min(part.codebook, _codes(size.items))
+            yield from _change(f"{path}.codebook", part.codebook, codebook, f"{size.items:,} items", named)
+        elif top == "tokenizer" and hasattr(part, "branching"):
+            branching = _branching(part.branching, size.items)
+            yield from _change(f"{path}.branching", part.branching, branching, f"{size.items:,} items", named)
         elif path == "merges" and hasattr(part, "size"):
             merges = min(part.size, MERGES_PER_ITEM * max(size.items, 1))
             yield from _change("merges.size", part.size, merges, f"{size.items:,} items", named)
@@ -139,8 +147,20 @@ def _training(
 
 
 def _codebooks(codebooks: tuple[int, ...], items: int) -> tuple[int, ...]:
-    most = items / ITEMS_PER_CODE if len(codebooks) == 1 else CODES_PER_ROOT * math.sqrt(items)
-    return tuple(min(size, _power_of_two(most)) for size in codebooks)
+    most = _power_of_two(items / ITEMS_PER_CODE) if len(codebooks) == 1 else _codes(items)
+    return tuple(min(size, most) for size in codebooks)
+
+
+def _codes(items: int) -> int:
+    """Of one codebook among several."""
+    return _power_of_two(CODES_PER_ROOT * math.sqrt(items))
+
+
+def _branching(branching: tuple[int, ...], items: int) -> tuple[int, ...]:
+    """All levels narrower by one factor, so that the parents of the last level keep their number of items."""
+    leaves = math.prod(branching)
+    factor = min(1.0, items / (ITEMS_PER_LEAF * leaves)) ** (1 / max(len(branching), 1))
+    return tuple(max(2, math.ceil(width * factor)) if width > 2 else width for width in branching)
 
 
 def _change(path: str, before: Any, after: Any, reason: str, named: frozenset[str]) -> Iterator[Change]:

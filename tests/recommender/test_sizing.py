@@ -56,7 +56,7 @@ def test_more_data_never_means_fewer_codes_or_smaller_batches(name: str, data: t
     small, large = DataSize(*data), DataSize(*(more * n for n in data))
     ours, theirs = (sizes(sized(RECIPES[name], size).recipe) for size in (small, large))
     for path, values in ours.items():
-        if path.rpartition(".")[2] in ("codebooks", "batch_size", "size"):
+        if path.rpartition(".")[2] in ("codebooks", "codebook", "branching", "batch_size", "size"):
             assert all(a <= b for a, b in zip(values, theirs[path])), path
 
 
@@ -98,6 +98,8 @@ def test_a_shop_of_180_items() -> None:
     assert training.batch_size == 8
     assert training.steps <= 2_000
     assert 10 * training.validate_every <= training.steps
+    assert sized(get_recipe("ada-sid"), SHOP).recipe.tokenizer.codebook == 32
+    assert sized(get_recipe("resid"), SHOP).recipe.tokenizer.branching == (4, 7)
 
 
 def test_long_histories_count_as_several() -> None:
