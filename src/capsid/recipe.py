@@ -57,6 +57,15 @@ class Phase:
     def __post_init__(self) -> None:
         check_settings(self)
 
+    def check_together(self) -> None:
+        """Lanes and joint training: see `capsid.settings.check_together`."""
+        if self.adapt is not None and self.training.lanes > 1:
+            raise ConfigError(
+                f"training.lanes must be 1 where a phase adapts codes ({self.adapt.kind}), got {self.training.lanes}: "
+                "such terms need the whole batch",
+                hint="fit this recipe with one process, or drop adapt from the phase",
+            )
+
     def stretches(self) -> tuple[Stretch, ...]:
         """The whole phase; with `adapt`, the stretches that may end with new ids, then the rest."""
         steps = self.training.steps

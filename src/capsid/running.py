@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from capsid.settings import check_settings, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,64 @@ class CheckpointFile:
         self.path.unlink(missing_ok=True)
 
 
+class Team(Protocol):
+    """The processes that fit one method together. Process 0 makes the ids and writes all files.
+
+    Every process must make the same calls in the same order.
+    """
+
+    @property
+    def rank(self) -> int:
+        """The number of this process, from 0."""
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+
+    @property
+    def restarts(self) -> int:
+        """How many times the launcher has started the processes again."""
+
+    def gather(self, tensor: Tensor) -> Sequence[Tensor]:
+        """The tensors of all processes, in the order of their numbers; all have the same shape."""
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum of the tensors of all processes, in an order that is always the same; may change its argument."""
+
+    def broadcast(self, value: Any) -> Any:
+        """The value of process 0: whatever JSON can hold. The values of the others are not read."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A team of one: nothing to exchange."""
+
+    rank: int = 0
+    size: int = 1
+    restarts: int = 0
+
+    def gather(self, tensor: Tensor) -> Sequence[Tensor]:
+        """See `Team`."""
+        return [tensor]
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """See `Team`."""
+        return tensor
+
+    def broadcast(self, value: Any) -> Any:
+        """See `Team`."""
+        return value
+
+
+ALONE = Alone()
+
+
 @dataclass(kw_only=True, frozen=True)
 class RunOptions:
     """Options that may differ each time the same fit is started or resumed."""
 
     checkpoint_every: float = setting(60.0, "Seconds of training between checkpoints.", least=0)
+    team: Team = setting(ALONE, "The processes that train together.")
 
     def __post_init__(self) -> None:
         check_settings(self)

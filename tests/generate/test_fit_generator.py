@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -75,6 +75,21 @@ def test_a_certain_world_is_learnt() -> None:
     fit_generator(generator, IDS, cycle(12), objective_of(IDS), options, seed=0)
     loss = loss_of(NextToken(), IDS, generator, IDS.lesson(cycle(12), last=6))
     assert float(loss.detach()) < 0.1 * math.log(IDS.layout.vocabulary)
+
+
+@pytest.mark.parametrize("equal_targets", [False, True])
+@pytest.mark.parametrize("lanes", [2, 4])
+def test_lanes_without_dropout_learn_what_whole_batches_do(lanes: int, equal_targets: bool) -> None:
+    """Sequences of unequal length in batches of 3: lanes differ in their predictions, and some have no rows."""
+    sequences = Ragged.from_rows([[(u + i) % len(IDS) for i in range(2 + u % 5)] for u in range(11)], np.int64)
+
+    def weights(count: int) -> torch.Tensor:
+        generator = small().build(IDS, np.ones(len(IDS)), seed=0)
+        options = replace(TINY, lanes=count, equal_targets=equal_targets)
+        fit_generator(generator, IDS, sequences, objective_of(IDS), options, seed=0)
+        return torch.cat([t.flatten() for t in generator.state().values()])
+
+    torch.testing.assert_close(weights(lanes), weights(1), rtol=0, atol=2e-4)
 
 
 def test_only_what_matches_learns() -> None:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from capsid.running import CheckpointFile
 from capsid.train.batches import BatchPlan
-from capsid.train.loop import Loss, Task, train
+from capsid.train.lanes import Loss
+from capsid.train.loop import Task, train
 from capsid.train.options import Training
 from capsid.train.snapshots import NEVER_VALIDATED, Snapshots
 

@@ -23,7 +23,8 @@ from capsid.ragged import Ragged
 from capsid.rng import child_seed
 from capsid.running import CheckpointFile
 from capsid.train.batches import BatchPlan
-from capsid.train.loop import Loss, Task, train
+from capsid.train.lanes import Loss
+from capsid.train.loop import Task, train
 from capsid.train.options import Training
 
 

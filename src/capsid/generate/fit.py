@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,9 +24,10 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.rng import numpy_rng
-from capsid.running import CheckpointFile
+from capsid.running import ALONE, CheckpointFile, Team
 from capsid.train.batches import BatchPlan
-from capsid.train.loop import Loss, Task, TrainingResult, train
+from capsid.train.lanes import LaneLoss, Loss
+from capsid.train.loop import Task, TrainingResult, train
 from capsid.train.options import Training
 
 
@@ -44,6 +46,7 @@ def fit_generator(
     checkpoint: CheckpointFile | None = None,
     progress: Progress = silent,
     name: str = "generator",
+    team: Team = ALONE,
 ) -> TrainingResult:
     """Train the parameters whose names match `learns` (shell patterns); the others stay as they are.
 
@@ -63,23 +66,38 @@ def fit_generator(
     plan = BatchPlan(lengths, training.batch_size, seed, training.window)
     usual = int((pieces.lengths - 1).sum()) / len(plan)
 
-    def loss(rows: np.ndarray, step: int) -> Loss:
+    def batch(rows: np.ndarray, step: int) -> tuple[Ragged, float]:
+        """The items of a batch, and the factor of its loss."""
         items = pieces.take(rows)
         if augment is not None:
             items = augment.apply(items, numpy_rng(seed, "augment", step))
-        lesson = ids.lesson(items, last=generator.history + 1, rng=numpy_rng(seed, "reading", step))
-        total = objective.loss(lesson, network)
-        if training.equal_targets:
-            # Sequences of a batch have similar lengths, so batches differ much in their number of targets.
-            total = total * (int((items.lengths - 1).sum()) / usual)
-        return Loss(total, int(lesson.batch.lengths_B.sum()) - len(lesson.batch))
+        # Sequences of a batch have similar lengths, so batches differ much in their number of targets.
+        return items, int((items.lengths - 1).sum()) / usual if training.equal_targets else 1.0
 
-    task = Task(network, plan, loss, validate, training.select)
+    def loss_of(items: Ragged, factor: float, rng: np.random.Generator) -> Loss:
+        lesson = ids.lesson(items, last=generator.history + 1, rng=rng)
+        found = objective.measured(lesson, network)
+        total = found.value * factor if training.equal_targets else found.value
+        return Loss(total, int(lesson.batch.lengths_B.sum()) - len(lesson.batch), found.predictions)
+
+    def loss(rows: np.ndarray, step: int) -> Loss:
+        return loss_of(*batch(rows, step), numpy_rng(seed, "reading", step))
+
+    def lanes(rows: np.ndarray, step: int, count: int) -> list[LaneLoss]:
+        # Augmented before it is cut, so that the sequences do not depend on the lanes.
+        items, factor = batch(rows, step)
+        parts = np.array_split(np.arange(len(items)), count)
+        return [
+            partial(loss_of, items.take(part), factor, numpy_rng(seed, "reading", step, lane)) if len(part) else None
+            for lane, part in enumerate(parts)
+        ]
+
+    task = Task(network, plan, loss, validate, training.select, lanes=lanes)
     if objective.learns:
         learner = nn.ModuleDict({"generator": network, "objective": objective})
         rates = {f"objective.{pattern}": rate for pattern, rate in objective.rates.items()}
         task = replace(task, network=learner, apart=tuple(objective), rates=rates)
-    return train(task, training, seed=seed, steps=steps, checkpoint=checkpoint, progress=progress, name=name)
+    return train(task, training, seed=seed, steps=steps, checkpoint=checkpoint, progress=progress, name=name, team=team)
 
 
 def _freeze(network: torch.nn.Module, learns: Sequence[str]) -> None:

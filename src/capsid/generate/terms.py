@@ -48,6 +48,14 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
+class Measured:
+    """The weighted sum of all terms for one batch, and how many tokens were predicted."""
+
+    value: Tensor
+    predictions: int
+
+
+@dataclass(frozen=True, eq=False)
 class Prepared:
     """What a term prepares before the network reads. Terms that pass more to their loss use a subclass.
 
@@ -154,6 +162,10 @@ class Objective(nn.Module):
 
     def loss(self, lesson: Lesson, network: GeneratorNetwork) -> Tensor:
         """The weighted sum of all terms for one batch."""
+        return self.measured(lesson, network).value
+
+    def measured(self, lesson: Lesson, network: GeneratorNetwork) -> Measured:
+        """The same, with the number of predicted tokens."""
         prepared = [term.prepare(lesson, network) for term in self]
         predictions = network.predict(
             lesson,
@@ -162,7 +174,8 @@ class Objective(nn.Module):
             closing=any(term.closes for term in self),
         )
         step = Step(lesson, network, predictions)
-        return sum((term.weight * term.loss(step, ready) for term, ready in zip(self, prepared)), torch.zeros(()))
+        value = sum((term.weight * term.loss(step, ready) for term, ready in zip(self, prepared)), torch.zeros(()))
+        return Measured(value, len(predictions.targets.values))
 
     def carry(self, before: Objective | None) -> None:
         """Let terms that carry go on with what they have learnt in the stretch before."""

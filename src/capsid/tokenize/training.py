@@ -21,7 +21,8 @@ from capsid.progress import Progress
 from capsid.rng import child_seed, numpy_rng
 from capsid.running import CheckpointFile
 from capsid.train.batches import BatchPlan
-from capsid.train.loop import Loss, Task, TrainingResult, train
+from capsid.train.lanes import Loss
+from capsid.train.loop import Task, TrainingResult, train
 from capsid.train.options import Training
 
 LOOK_ROWS = 16_384

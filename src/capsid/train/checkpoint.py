@@ -43,7 +43,7 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], values: Mapping[s
     try:
         whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
         text = json.dumps(dict(values))
-        save_file(whole, temporary, metadata={"values": text, "sha256": _digest(whole, text)})
+        save_file(whole, temporary, metadata={"values": text, "sha256": tensors_hash(whole, text)})
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -61,17 +61,18 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors, text = {n: file.get_tensor(n) for n in file.keys()}, metadata["values"]  # noqa: SIM118
-            if _digest(tensors, text) != metadata["sha256"]:
+            if tensors_hash(tensors, text) != metadata["sha256"]:
                 raise ValueError("it was changed after it was written")
             return Checkpoint(path, tensors, json.loads(text))
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise ArtifactError(f"the checkpoint {path} cannot be read: {error}", hint="delete it to start over") from error
 
 
-def _digest(tensors: Mapping[str, Tensor], values: str) -> str:
+def tensors_hash(tensors: Mapping[str, Tensor], values: str = "") -> str:
+    """SHA-256 of tensors with their names, and of a text."""
     digest = hashlib.sha256(values.encode())
     for name in sorted(tensors):
-        tensor = tensors[name]
+        tensor = tensors[name].detach().cpu()
         digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -1,7 +1,8 @@
 """The training loop of all networks of all methods.
 
 The caller supplies the loss of a batch and the validation. If training is killed at any moment and started again with
-the same arguments, it continues from its checkpoint and ends with the same bits as an uninterrupted run.
+the same arguments, it continues from its checkpoint and ends with the same bits as an uninterrupted run. Several
+processes may share the lanes of a batch; then the first one writes the checkpoints and all of them read it.
 """
 
 from __future__ import annotations
@@ -9,30 +10,23 @@ from __future__ import annotations
 import fnmatch
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from capsid.errors import CapsidError
+from capsid.errors import CapsidError, ConfigError
 from capsid.memory import keep_freed_memory
 from capsid.progress import Progress, duration, silent
 from capsid.rng import child_seed
-from capsid.running import CheckpointFile
+from capsid.running import ALONE, CheckpointFile, Team
 from capsid.train.batches import BatchPlan
-from capsid.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from capsid.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, tensors_hash
+from capsid.train.lanes import LaneLoss, Lanes, Loss, StepLoss
 from capsid.train.options import Training
 from capsid.train.snapshots import NEVER_VALIDATED, Snapshots
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Mean loss of a batch, and how many tokens (without padding) the network read."""
-
-    value: Tensor
-    tokens: int
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,8 @@ class Task:
     """What to train: `loss` of a batch of rows, and `validate` on the current weights (larger is better).
 
     Gradients of each module in `apart` are clipped separately, so that a jointly trained module does not change the
-    steps of the others. `rates` multiply the learning rate of parameters whose names match a shell pattern.
+    steps of the others. `rates` multiply the learning rate of parameters whose names match a shell pattern. `lanes`
+    cuts a batch into this many parts; without it, the task can only be trained on whole batches.
     """
 
     network: nn.Module
@@ -78,6 +73,7 @@ class Task:
     metric: str = "recall@10"
     apart: tuple[nn.Module, ...] = ()
     rates: Mapping[str, float] = field(default_factory=dict)
+    lanes: Callable[[np.ndarray, int, int], Sequence[LaneLoss]] | None = None
 
 
 def train(
@@ -89,16 +85,18 @@ def train(
     checkpoint: CheckpointFile | None = None,
     progress: Progress = silent,
     name: str = "training",
+    team: Team = ALONE,
 ) -> TrainingResult:
     """Train to the end, starting from the checkpoint if there is one.
 
-    `steps` selects the steps of the schedule to train now, at their learning rates; default: all of them.
+    `steps` selects the steps of the schedule to train now, at their learning rates; default: all of them. The processes
+    of a `team` share the lanes of every batch and end with the same weights; `validate` must give all of them the same.
     """
     keep_freed_memory()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(child_seed(seed, "dropout"))
         wanted = range(options.steps) if steps is None else steps
-        run = _Run(task, options, wanted, seed, checkpoint, progress, name)
+        run = _Run(task, options, wanted, seed, checkpoint, progress, name, team)
         run.resume()
         while not run.over():
             run.step()
@@ -114,6 +112,7 @@ class _Run:
     checkpoint: CheckpointFile | None
     progress: Progress
     name: str
+    team: Team
     done: int = 0
     tokens: int = 0
     seconds: float = 0.0
@@ -127,6 +126,7 @@ class _Run:
             betas=(self.options.beta1, self.options.beta2),
             fused=True,
         )
+        self.lanes = self._lanes()
         self.clipped = _clipped_together(self.parameters, self.task.apart)
         self.average = {n: p.detach().clone() for n, p in self.parameters.items()}
         # Buffers that a network sets while it trains (temperatures, steps) belong to the weights of that step.
@@ -159,18 +159,36 @@ class _Run:
             self.epoch, self.batches = epoch, self.task.plan.epoch(epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = group["factor"] * self.options.rate(self.steps[self.done])
-        loss = self.task.loss(self.batches[index], self.done)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.value.backward()
+        measured = self._gradients(self.batches[index])
         for together in self.clipped:
             torch.nn.utils.clip_grad_norm_(together, self.options.clip)
         self.optimizer.step()
         self._average()
         self.done += 1
-        self.tokens += loss.tokens
-        self._watch(float(loss.value.detach()))
+        self.tokens += measured.tokens
+        self._watch(measured.loss)
         self.seconds += time.monotonic() - began
         self._after_step()
+
+    def _lanes(self) -> Lanes | None:
+        """How the batches are shared; None: whole batches on one process, with one stream of random numbers."""
+        if self.options.lanes == 1 and self.team.size == 1:
+            return None
+        if self.task.lanes is None:
+            raise ConfigError(
+                f"training.lanes must be 1 for {self.name}, got {self.options.lanes}",
+                hint="it is trained on whole batches by one process",
+            )
+        return Lanes(self.options.lanes, self.team, self.seed, list(self.parameters.values()))
+
+    def _gradients(self, rows: np.ndarray) -> StepLoss:
+        """Set the gradients of a batch."""
+        if self.lanes is not None and self.task.lanes is not None:
+            return self.lanes.gradients(self.task.lanes(rows, self.done, self.lanes.count), self.done)
+        loss = self.task.loss(rows, self.done)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.value.backward()
+        return StepLoss(float(loss.value.detach()), loss.tokens)
 
     def _average(self) -> None:
         # The initial weights would dominate early averages, so the decay grows with the steps.
@@ -243,7 +261,7 @@ class _Run:
         return best.weights, best.metric, 1
 
     def _save(self) -> None:
-        if self.checkpoint is None:
+        if self.checkpoint is None or self.team.rank:
             return
         tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
         for name, tensor in (self.parameters | self.buffers).items():
@@ -265,8 +283,22 @@ class _Run:
     def resume(self) -> None:
         self.task.network.train()
         saved = load_checkpoint(self.checkpoint.path) if self.checkpoint is not None else None
-        if saved is None:
+        if saved is not None:
+            self._restore(saved)
+        self._agree()
+
+    def _agree(self) -> None:
+        """All processes must begin with the same weights at the same step. Nobody saves before all have read."""
+        if self.team.size == 1:
             return
+        own = torch.tensor([self.done, int(tensors_hash(self.parameters)[:15], 16)])
+        if any(not torch.equal(own, other) for other in self.team.gather(own)):
+            raise CapsidError(
+                f"the processes begin {self.name} with different weights",
+                hint="all of them must read the same files: put --out and --data on a shared disk",
+            )
+
+    def _restore(self, saved: Checkpoint) -> None:
         self._restore_tensors(saved)
         self.done, self.tokens = saved.values["counters"]
         self.seconds, self.recent = saved.values["numbers"]

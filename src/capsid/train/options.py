@@ -21,6 +21,11 @@ class Training:
     }
     steps: int = setting(5_000, "Maximum number of optimiser steps.", least=1)
     batch_size: int = setting(64, "Sequences (or vectors, or pairs) per step.", least=1)
+    lanes: int = setting(
+        1,
+        "Parts of a batch that several processes can share; with 2 or more, each part has its own dropout.",
+        least=1,
+    )
     window: int = setting(
         32,
         "Number of batches that are sorted by length together: more means less padding, 1 mixes all lengths.",

@@ -18,7 +18,7 @@ from capsid.progress import Progress
 from capsid.running import CheckpointFile
 from capsid.tokenize.merging.candidates import Candidates
 from capsid.tokenize.training import row_plan, share_done, train_rows, weight_source
-from capsid.train.loop import Loss
+from capsid.train.lanes import Loss
 from capsid.train.options import Training
 
 

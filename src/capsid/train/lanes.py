@@ -1,0 +1,124 @@
+"""Gradients of a batch that is cut into a fixed number of lanes.
+
+The lanes' gradients are added in a fixed order, neighbours first. However many processes share the lanes, they add the
+same numbers in the same order, so the weights are equal to the bit. Dropout depends on seed, step and lane only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from capsid.errors import ConfigError
+from capsid.rng import child_seed
+from capsid.running import Team
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Mean loss of a batch over its `predictions`, and how many tokens (without padding) the network read."""
+
+    value: Tensor
+    tokens: int
+    predictions: int = 1
+
+
+# Gives the loss of a lane; None for a lane without rows.
+LaneLoss = Callable[[], Loss] | None
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """Loss and tokens of a whole batch."""
+
+    loss: float
+    tokens: int
+
+
+class TreeSum:
+    """Adds tensors pairwise: neighbours, then neighbouring sums. Keeps one tensor for each level of the tree.
+
+    Sums of 1, 2, 4, ... neighbours may be made elsewhere and added in their stead: the total has the same bits.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[tuple[int, Tensor]] = []
+
+    def add(self, tensor: Tensor) -> None:
+        """Add the next tensor, which may be changed later."""
+        count = 1
+        while self._open and self._open[-1][0] == count:
+            tensor = self._open.pop()[1].add_(tensor)
+            count *= 2
+        self._open.append((count, tensor))
+
+    def value(self) -> Tensor:
+        """The sum of all tensors."""
+        total = self._open.pop()[1]
+        while self._open:
+            total = self._open.pop()[1].add_(total)
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class Lanes:
+    """This process's share of `count` lanes."""
+
+    count: int
+    team: Team
+    seed: int
+    parameters: Sequence[nn.Parameter]
+
+    def __post_init__(self) -> None:
+        check_lanes(self.count, self.team.size)
+
+    def gradients(self, parts: Sequence[LaneLoss], step: int) -> StepLoss:
+        """Set the gradients of the whole batch; `parts` are its lanes, of which only this process's own are called."""
+        each = self.count // self.team.size
+        total = TreeSum()
+        for lane in range(self.team.rank * each, (self.team.rank + 1) * each):
+            total.add(self._lane(parts[lane], step, lane))
+        flat = self.team.sum(total.value())
+        # The loss travels with the gradients, so every process notices a NaN.
+        loss, predictions, tokens = flat[-3:].tolist()
+        flat = flat[:-3].div_(max(predictions, 1.0))
+        sizes = [p.numel() for p in self.parameters]
+        for parameter, gradient in zip(self.parameters, flat.split(sizes)):
+            parameter.grad = gradient.view_as(parameter)
+        return StepLoss(loss / max(predictions, 1.0), int(tokens))
+
+    def _lane(self, part: LaneLoss, step: int, lane: int) -> Tensor:
+        """Gradients, loss, predictions and tokens in one row; means are multiplied by the number of predictions."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        like = self.parameters[0]
+        numbers = like.new_zeros(3)
+        if part is not None:
+            torch.manual_seed(child_seed(self.seed, "dropout", step, lane))
+            loss = part()
+            total = loss.value * loss.predictions
+            total.backward()
+            numbers = torch.stack([total.detach(), *like.new_tensor([loss.predictions, loss.tokens])])
+        grads = [p.new_zeros(p.numel()) if p.grad is None else p.grad.reshape(-1) for p in self.parameters]
+        return torch.cat([*grads, numbers])
+
+
+def check_lanes(lanes: int, processes: int) -> None:
+    """Every process needs the same number of lanes, a power of two, for sums to have the same bits."""
+    each, rest = divmod(lanes, processes)
+    if rest or (processes > 1 and each & (each - 1)) or not each:
+        raise ConfigError(
+            f"training.lanes must be the number of processes ({processes}) times 1, 2, 4, 8, ..., got {lanes}",
+            hint=f"--set schedule.0.training.lanes={lanes_for(processes)}",
+        )
+
+
+def lanes_for(processes: int) -> int:
+    """The fewest lanes, and at least 4, that this many processes can share: the same 4 for 1, 2 and 4 processes."""
+    lanes = processes
+    while lanes < 4:
+        lanes *= 2
+    return lanes
