@@ -225,6 +225,28 @@ def test_closing_finishes_what_is_queued_and_takes_no_more() -> None:
     asyncio.run(main())
 
 
+def test_calls_of_the_service_come_before_all_that_wait() -> None:
+    async def main() -> None:
+        model, counted = Model(), Counted()
+        b = batcher(model, counted, queue=5)
+        assert await asyncio.wrap_future(b.call_next(lambda: threading.current_thread().name)) == "capsid-model"
+        await held(model, b)
+        tickets = b.submit([query(n) for n in range(5)], 30)
+        searched = b.call_next(lambda: len(model.batches))
+        failed = b.call_next(lambda: 1 / 0)
+        model.free.set()
+        assert await asyncio.wrap_future(searched) == 1, "a full queue neither refuses nor delays it"
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wrap_future(failed)
+        await asyncio.gather(*(t.answer for t in tickets))
+        assert sum(counted.sizes) == 6, "only queries are counted"
+        await asyncio.to_thread(b.close)
+        with pytest.raises(Refused, match="stopping"):
+            b.call_next(lambda: None)
+
+    asyncio.run(main())
+
+
 def test_a_search_that_hangs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         model, counted = Model(), Counted()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ from capsid.serve.edge import Edge, Keys, RateLimit, Receive, Scope, Send, read_
 from capsid.serve.errors import Refused
 from capsid.serve.metrics import Metrics
 from capsid.serve.options import ServeOptions, is_loopback
+from capsid.serve.service import PAUSE
 
 ITEM = world().items[0]
 ASK = {"history": [ITEM], "k": 1}
@@ -183,6 +185,35 @@ def test_a_full_queue_refuses_before_the_body_is_read(run: Path, tmp_path: Path)
         text = served.client.get("/metrics").text
         assert 'capsid_requests_total{code="429",route="/v1/recommend"} 1.0' in text
         assert 'capsid_rejected_total{reason="queue_full"} 1.0' in text
+
+
+def test_a_full_queue_refuses_in_bursts_and_takes_edits(run: Path, tmp_path: Path) -> None:
+    with Served(run, tmp_path / "state", queue=1, deadline=30.0) as served:
+        free = hold(served)
+        waiting = threading.Thread(target=served.client.post, args=("/v1/recommend",), kwargs={"json": ASK})
+        waiting.start()
+        while served.service.depth == 0:
+            time.sleep(0.01)
+        start = time.monotonic()
+        for _ in range(10):
+            refused(served.client.post("/v1/recommend", json=ASK), 429, "queue_full")
+        assert time.monotonic() - start > 9 * PAUSE, "after each refusal the search has its time"
+        assert served.client.get("/health/live").status_code == 200
+        threading.Timer(0.2, free.set).start()
+        edit = served.client.delete(f"/v1/items/{ITEM}")
+        assert (edit.status_code, edit.json()["version"]) == (200, 2), "its trial search does not need a place"
+        waiting.join()
+
+
+def test_what_is_loaded_is_not_searched_for_garbage(served: Served) -> None:
+    loaded = served.service.snapshot.recommender.catalogue_.users
+    tracked = gc.get_objects()
+    assert gc.get_freeze_count() > 10_000
+    assert not any(one is loaded for one in tracked)
+    served.client.post("/v1/reload")
+    again = served.service.snapshot.recommender.catalogue_.users
+    assert again is not loaded
+    assert not any(one is again for one in gc.get_objects())
 
 
 def test_nobody_is_queued_behind_one_who_has_waited_long(run: Path, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 A batch holds at most `most` queries of one length class and one search group, oldest first. A single request never
 waits; only after a batch of several does the thread wait briefly for their clients to ask again. Requests past the
-deadline and requests of disconnected clients are dropped when a batch forms. Knows nothing about HTTP.
+deadline and requests of disconnected clients are dropped when a batch forms. Calls of the service itself come before
+all that wait. Knows nothing about HTTP.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,11 +26,9 @@ from capsid.serve.snapshot import Snapshot
 LINGER = 0.003
 # A search that takes longer than this means that the model thread hangs.
 SILENCE = 30.0
-# A request is queued if its search should start within this share of its deadline. A longer queue would serve no more
-# requests, only later, and searches that suddenly take four times as long would miss deadlines.
-_HOPE = 0.25
-# Whatever the estimate: nothing is queued behind a request that has waited for this share of its deadline.
-_OLD = 0.5
+# A request is queued if its search should begin within this share of its deadline. A longer queue would serve no more
+# requests, only later; and searches may take twice as long as before without missing deadlines.
+_SHARE = 0.5
 
 Work = Query | Callable[[Snapshot], Any]
 
@@ -80,6 +80,7 @@ class Batcher:
         self._snapshot, self._group_of, self._gauges = snapshot, group, gauges
         self._most, self._limit = most, queue
         self._queue: deque[Ticket] = deque()
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._backlog = Backlog(most)
         self._ready = threading.Condition()
         self._closing = False
@@ -102,14 +103,13 @@ class Batcher:
     def admit(self, count: int, seconds: float) -> None:
         """Refuse now what `submit` would refuse; cheap enough to ask before a body is read."""
         with self._ready:
-            if self._closing:
-                raise Refused(503, "draining", "the service is stopping", headers={"retry-after": "1"})
+            self._check_open()
             while self._queue and self._queue[0].gone:
                 self._leave(self._queue.popleft(), "cancelled")
             now, waiting = time.monotonic(), len(self._queue)
-            wait = self._backlog.wait(now)
-            slow = waiting > 0 and (wait > _HOPE * seconds or now - self._queue[0].since > _OLD * seconds)
-            if waiting + count > self._limit or slow:
+            # The oldest has waited for what is to be expected; it tells when searches have become slower.
+            wait = max(self._backlog.wait(now), now - self._queue[0].since) if waiting else 0.0
+            if waiting + count > self._limit or wait > _SHARE * seconds:
                 raise too_many("queue_full", f"{waiting} requests are already waiting", wait)
 
     def submit(self, works: list[Work], seconds: float) -> list[Ticket]:
@@ -129,6 +129,15 @@ class Batcher:
             self._ready.notify()
         return tickets
 
+    def call_next(self, call: Callable[[], Any]) -> Future[Any]:
+        """Run this in the model thread before the next search; for any thread."""
+        result: Future[Any] = Future()
+        with self._ready:
+            self._check_open()
+            self._calls.append((call, result))
+            self._ready.notify()
+        return result
+
     def withdraw(self, ticket: Ticket) -> None:
         """Cancel a request whose client has gone; a search that has begun still ends."""
         ticket.gone = True
@@ -139,6 +148,10 @@ class Batcher:
             self._closing = True
             self._ready.notify()
         self._thread.join()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise Refused(503, "draining", "the service is stopping", headers={"retry-after": "1"})
 
     def _ticket(self, work: Work, deadline: float) -> Ticket:
         """Only queries of one group are searched together: similar history length, same allow list, similar k."""
@@ -157,20 +170,30 @@ class Batcher:
             last = len(batch)
             if batch:
                 self._search(batch)
+            while self._calls:
+                self._call(*self._calls.popleft())
 
     def _next(self, last: int) -> list[Ticket] | None:
-        """The next batch, empty if all clients have gone; None at the end."""
+        """The next batch, empty if all clients have gone or there are calls; None at the end."""
         with self._ready:
             if last > 1 and len(self._queue) < min(last, self._most):
                 end = time.monotonic() + LINGER
-                while len(self._queue) < min(last, self._most) and not self._closing:
+                while len(self._queue) < min(last, self._most) and not self._closing and not self._calls:
                     if not self._ready.wait(max(end - time.monotonic(), 0.0)):
                         break
-            while not self._queue:
+            while not self._queue and not self._calls:
                 if self._closing:
                     return None
                 self._ready.wait()
-            return self._form()
+            return [] if self._calls else self._form()
+
+    def _call(self, call: Callable[[], Any], result: Future[Any]) -> None:
+        self._busy_since = time.monotonic()
+        try:
+            result.set_result(call())
+        except Exception as error:
+            result.set_exception(error)
+        self._busy_since = 0.0
 
     def _form(self) -> list[Ticket]:
         now = time.monotonic()

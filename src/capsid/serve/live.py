@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from capsid.errors import ArtifactError
@@ -20,6 +21,13 @@ KEPT = 3
 # Makes an edit of the catalogue that it applies to; what was made, and the version with it.
 Make = Callable[[Snapshot], Edit]
 Made = tuple[Edit, Snapshot]
+# Runs the trial search of a version, which raises if it fails.
+Try = Callable[[Callable[[], None]], None]
+
+
+def try_here(check: Callable[[], None]) -> None:
+    """Run a trial search in this thread."""
+    check()
 
 
 class LiveCatalogue:
@@ -51,17 +59,17 @@ class LiveCatalogue:
         ((_, after),) = map(_made, self.edit_all([lambda _: edit]))
         return after
 
-    def edit_all(self, makes: Sequence[Make]) -> list[Made | Exception]:
+    def edit_all(self, makes: Sequence[Make], tried: Try = try_here) -> list[Made | Exception]:
         """Make edits in order, with one trial search and one write for all of them: for each, its result or its error.
 
         An edit that cannot be made does not stop the others. Each has a version of its own; the last one is served.
         """
         out: list[Made | Exception] = []
         while len(out) < len(makes):
-            out += self._edit_some(makes[len(out) :])
+            out += self._edit_some(makes[len(out) :], tried)
         return out
 
-    def _edit_some(self, makes: Sequence[Make]) -> list[Made | Exception]:
+    def _edit_some(self, makes: Sequence[Make], tried: Try) -> list[Made | Exception]:
         """The results of the first edits; those after a rollback or a reload, which need the version before, follow."""
         while True:
             out = self._build(self.catch_up(), makes)
@@ -69,11 +77,11 @@ class LiveCatalogue:
             if not made:
                 return out
             try:
-                made[-1][1].check([str(row["item_id"]) for edit, _ in made for row in edit.rows])
+                tried(partial(made[-1][1].check, [str(row["item_id"]) for edit, _ in made for row in edit.rows]))
             except Refused as refusal:
                 if len(makes) > 1:
                     # One of them is to blame; the others are made without it.
-                    return [one for make in makes[: len(out)] for one in self._edit_some([make])]
+                    return [one for make in makes[: len(out)] for one in self._edit_some([make], tried)]
                 return [refusal]
             with self._journal.locked():
                 if self._follow():

@@ -5,8 +5,10 @@ answers.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +34,9 @@ logger = logging.getLogger("capsid.serve")
 MOST_EDITS = 64
 # Seconds between two versions: building and trying one takes time away from searches, however small the edit.
 TOGETHER = 0.2
+# Seconds that the event loop sleeps after it refused requests because the queue is full. A refusal itself is cheap, but
+# waking up for each of them takes the interpreter lock and the caches from the search; so they are refused in bursts.
+PAUSE = 0.01
 
 
 class Service:
@@ -40,6 +45,7 @@ class Service:
     def __init__(self, options: ServeOptions, metrics: Metrics) -> None:
         self.options, self.metrics = options, metrics
         self.draining = False
+        self._pausing = False
         shared = os.environ.get(SHARED)
         self._peers = Peers(Path(shared) if shared else None, options.workers)
         self._live: LiveCatalogue | None = None
@@ -114,13 +120,26 @@ class Service:
         known = tuple(catalogue.items[: min(8, len(catalogue.items))])
         for count in (1, min(4, self.options.batch), self.options.batch):
             live.current.answerer.answer([Query(known)] * count)
+        _spare_collector()
         return live
 
     def admit(self) -> None:
         """Refuse a query that could not be queued now, before anything of it is read."""
         if self._batcher is None:
             raise _not_ready()
-        self._batcher.admit(1, self.options.deadline)
+        try:
+            self._batcher.admit(1, self.options.deadline)
+        except Refused:
+            if not self._pausing:
+                self._pausing = True
+                # After the refusals that are due now have been sent.
+                asyncio.get_running_loop().call_soon(self._pause)
+            raise
+
+    def _pause(self) -> None:
+        """Let the search run undisturbed; meanwhile requests wait in the sockets."""
+        time.sleep(PAUSE)
+        self._pausing = False
 
     async def ask(self, works: list[Work], gone: Callable[[], Awaitable[None]] | None = None) -> list[tuple[Any, int]]:
         """The answers with their versions. `gone` returns when the client has disconnected."""
@@ -171,9 +190,11 @@ class Service:
             taken, self._edits = self._edits, []
             makes = [make for make, _ in taken]
             try:
-                results = await loop.run_in_executor(self._editor, live.edit_all, makes)
+                results = await loop.run_in_executor(self._editor, live.edit_all, makes, self._tried)
             except Exception as error:
                 results = [error] * len(taken)
+            if any(not isinstance(one, Exception) and one[0].operation == "reload" for one in results):
+                await loop.run_in_executor(self._editor, _spare_collector)
             self._edited = loop.time()
             for (_, done), result in zip(taken, results):
                 if isinstance(result, Exception):
@@ -182,15 +203,20 @@ class Service:
                 else:
                     done.set_result(result)
 
+    def _tried(self, check: Callable[[], None]) -> None:
+        """Run a trial search in the model thread and wait for it; two searches at a time would slow each other down."""
+        assert self._batcher is not None
+        self._batcher.call_next(check).result()
+
     async def stop(self) -> None:
-        """Answer the queued queries, then end the threads."""
+        """Make the edits and answer the queries that are queued, then end the threads."""
         self.draining = True
         if self._loading is not None:
             await asyncio.wait([self._loading])
-        if self._batcher is not None:
-            await asyncio.to_thread(self._batcher.close)
         if self._editing is not None:
             await asyncio.wait([self._editing])
+        if self._batcher is not None:
+            await asyncio.to_thread(self._batcher.close)
         await asyncio.to_thread(self._editor.shutdown, True)
         if self._journal is not None:
             self._journal.close()
@@ -198,6 +224,13 @@ class Service:
 
 def _not_ready() -> Refused:
     return Refused(503, "not_ready", "the run is still being loaded", headers={"retry-after": "1"})
+
+
+def _spare_collector() -> None:
+    """Exempt what is loaded from garbage collection: searching all of it takes 0.1 s, in which nothing is answered."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def _expire(tickets: list[Ticket]) -> None:
