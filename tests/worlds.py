@@ -23,8 +23,9 @@ from capsid.decode.retrieve import Retriever
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, Term, TermContext
-from capsid.ids.collisions import CollisionPolicy, Suffix
+from capsid.ids.collisions import CollisionPolicy, Hashed, Suffix
 from capsid.ids.merges import MergeTable
+from capsid.ids.pieces import PieceTable
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Over, Trie
@@ -40,6 +41,12 @@ def make_ids(
     """Ids of items a0, a1, ... from their codes."""
     items = Vocabulary(f"a{i}" for i in range(len(codes)))
     return SemanticIds.assign(items, Ragged.from_rows(codes), sizes, collisions)
+
+
+def pieces_of(codes: Sequence[Sequence[int]], pairs: Sequence[tuple[int, int]]) -> SemanticIds:
+    """Ids of three depths of four codes (tokens 2 to 13) and eight hashes (14 to 21), with merges in any order."""
+    ids = make_ids(codes, (4, 4, 4), Hashed(capacity=8))
+    return ids.with_merges(PieceTable.of_pairs(22, pairs, [1.0] * len(pairs)))
 
 
 def random_codes(

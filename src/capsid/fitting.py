@@ -20,6 +20,7 @@ from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, write
 from capsid.config import Kinds, canonical_json, kinds_of
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split
+from capsid.decode.ranked import HasQuick
 from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.encode.base import fresh
@@ -77,7 +78,7 @@ def fit_recipe(
         tokenizer = tokenizer.remembering(table, generator.memory)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
     if start is not None and isinstance(generator, Trainable):
-        generator.load_state(tokenizer.ids.layout, start.generator.state())
+        generator.load_state(tokenizer.ids, start.generator.state())
     trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(table))
     log, dense, before = [], None, None
     for number, stretch in enumerate(stretch for phase in recipe.schedule for stretch in phase.stretches()):
@@ -95,7 +96,8 @@ def fit_recipe(
         if before is None and start is not None:
             objective.continue_from(start.dense)
         reader = Reader(generator, tokenizer.ids, trie, generator.history, recipe.over)
-        now = _Now(Retriever(reader, recipe.decoder), objective)
+        ranker = recipe.decoder.quick if isinstance(recipe.decoder, HasQuick) else recipe.decoder
+        now = _Now(Retriever(reader, ranker), objective)
         validate = _validation(now, split.valid, table.counts, phase.training, seed)
         job = _Stretch(stretch, generator, tokenizer.ids, table, objective, validate, seed + number)
         log.append(stages.train(number, job, progress))
@@ -274,7 +276,7 @@ class _Stages:
         folder = self.work / f"phase-{number}"
         if (folder / MANIFEST).exists():
             _open_stage(folder)
-            job.generator.load_state(job.ids.layout, load_file(folder / "generator.safetensors"))
+            job.generator.load_state(job.ids, load_file(folder / "generator.safetensors"))
             if job.objective.learns:
                 job.objective.load_state_dict(load_file(folder / "objective.safetensors"))
             log: dict[str, Any] = read_json(folder / "log.json")

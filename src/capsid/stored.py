@@ -170,7 +170,7 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
                 raise untrusted.refuse(f"recipe.json: the {name} is not a part")
         tokenizer = ItemTokenizer.load(folder / "tokenizer", kinds)
         state = load_file(folder / "generator.safetensors")
-        generator = fresh(recipe.generator).load_state(tokenizer.ids.layout, state)
+        generator = fresh(recipe.generator).load_state(tokenizer.ids, state)
         # Mapped, so that processes serving one run share pages. Files are replaced, never truncated: maps stay valid.
         trie = Trie.load(folder / "trie", memory_map=True)
         log = tuple(untrusted.mapping(entry, "log.json: an entry") for entry in read_json(folder / "log.json"))

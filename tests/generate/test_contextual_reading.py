@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from worlds import make_ids, objective_of, retriever_of
 
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
-from capsid.ids.layout import PAD
-from capsid.ids.reading import Lesson, TokenBatch
+from capsid.ids.layout import PAD, TokenLayout
+from capsid.ids.reading import ItemTokens, Lesson, TokenBatch
 from capsid.ragged import Ragged
 from capsid.train.options import Training
 
@@ -38,12 +39,17 @@ def segments(history: list[int]) -> list[list[int]]:
 class Pairs:
     """Reads pairs at one position; predicts the last item of a piece only, because earlier pairs would give it away."""
 
-    def read(
-        self, tokens: Ragged, histories: Ragged, *, last: int, rng: np.random.Generator | None = None
-    ) -> TokenBatch:
-        return self._batch(tokens, [h[-last:].tolist() for h in histories], None)
+    kind: ClassVar[str] = "pairs"
+    varies: ClassVar[bool] = False
 
-    def lesson(self, tokens: Ragged, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
+    def positions_per_item(self, layout: TokenLayout) -> int:
+        return 1
+
+    def read(self, ids: ItemTokens, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
+        return self._batch(ids.prefix_free, [h[-last:].tolist() for h in histories], None)
+
+    def lesson(self, ids: ItemTokens, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
+        tokens = ids.prefix_free
         rows = [p[-last:].tolist() for p in pieces]
         batch = self._batch(tokens, [r[:-1] for r in rows], [r[-1] for r in rows])
         item_M, own = np.array([r[-1] for r in rows]), tokens.take(np.array([r[-1] for r in rows]))

@@ -55,7 +55,7 @@ def test_warm_start_is_a_choice_and_follows_the_seed() -> None:
 def test_state_comes_back() -> None:
     generator = random_generator(IDS)
     again = TransformerGenerator(layers=2, heads=2, width=16, feedforward=24, history=6)
-    again.load_state(IDS.layout, generator.state())
+    again.load_state(IDS, generator.state())
     batch = IDS.read(random_histories(0, 4, [2, 3]), last=6)
     torch.testing.assert_close(again.start(batch)[1], generator.start(batch)[1], rtol=0, atol=0)
     generator.state()["token.weight"].zero_()
@@ -63,7 +63,7 @@ def test_state_comes_back() -> None:
     with pytest.raises(ArtifactError, match="do not fit their settings"):
         again.load_state(TokenLayout((5, 5)), generator.state())
     with pytest.raises(ArtifactError, match="do not fit their settings"):
-        TransformerGenerator(layers=1, heads=2, width=16, feedforward=24).load_state(IDS.layout, generator.state())
+        TransformerGenerator(layers=1, heads=2, width=16, feedforward=24).load_state(IDS, generator.state())
 
 
 def test_unbuilt_says_so() -> None:
@@ -101,7 +101,7 @@ def test_popularity_ranks_by_counts_with_ties_in_order() -> None:
     assert ranked.items_UK.tolist() == [expected] * 3
     shares = np.exp(ranked.scores_UK[0])
     np.testing.assert_allclose(shares, (COUNTS[expected] + 0.5) / (COUNTS + 0.5).sum(), rtol=1e-5)
-    again = PopularityGenerator().load_state(ATOMIC.layout, generator.state())
+    again = PopularityGenerator().load_state(ATOMIC, generator.state())
     history = random_histories(0, 8, [1])
     left = retriever_of(again, ATOMIC, history=1).rank(history, 8, filter_history=True).items_UK[0]
     assert left.tolist() == [*(i for i in expected if i != history[0][0]), -1]

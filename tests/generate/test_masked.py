@@ -259,7 +259,7 @@ def test_impossible_shares(field: str, value: float) -> None:
 def test_a_state_is_read_back_by_its_own_kind_only() -> None:
     generator = masked(5)
     again = MaskedGenerator(layers=2, heads=2, width=16, feedforward=24, history=6)
-    again.load_state(IDS.layout, generator.state())
+    again.load_state(IDS, generator.state())
     batch = IDS.read(random_histories(0, ITEMS, [3, 5]), last=6)
     torch.testing.assert_close(again.start(batch)[1], generator.start(batch)[1], rtol=0, atol=0)
     with pytest.raises(ArtifactError, match="do not fit their settings"):

@@ -179,8 +179,8 @@ def test_a_state_is_read_back_by_its_own_kind_only() -> None:
     generator = timeline(5)
     again = TimelineGenerator(layers=2, heads=2, width=16, feedforward=24, history=6)
     batch: TokenBatch = IDS.read(random_histories(0, len(IDS), [3, 5]), last=6)
-    again.load_state(IDS.layout, generator.state())
+    again.load_state(IDS, generator.state())
     torch.testing.assert_close(again.start(batch)[1], generator.start(batch)[1], rtol=0, atol=0)
     flat = TransformerGenerator(**{f.name: getattr(again, f.name) for f in dataclasses.fields(TransformerGenerator)})
     with pytest.raises(ArtifactError, match="do not fit their settings"):
-        flat.load_state(IDS.layout, generator.state())
+        flat.load_state(IDS, generator.state())

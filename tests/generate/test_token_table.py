@@ -63,7 +63,7 @@ def test_everything_runs_as_with_these_rows_for_embeddings(kind: type[Transforme
     composed, twin = random_generator(IDS, 2, kind=kind), random_generator(IDS, 2, kind=kind, compose=False)
     state = composed.state()
     state["token.weight"] = composed.network.token.vectors().enter_VD.detach()
-    twin.load_state(IDS.layout, state)
+    twin.load_state(IDS, state)
     assert torch.equal(twin.network.token.vectors().enter_VD, twin.network.token.weight)
     batch = IDS.read(HISTORIES, last=6)
     lesson = IDS.lesson(HISTORIES, last=6)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from capsid.decode.beam import BeamSearch
+from capsid.decode.ensemble import Ensemble
 from capsid.decode.exact import ExactScoring
 from capsid.decode.fusion import BeamFusion
 
-RANKERS: dict[str, type] = {r.kind: r for r in (BeamSearch, ExactScoring, BeamFusion)}
+RANKERS: dict[str, type] = {r.kind: r for r in (BeamSearch, ExactScoring, BeamFusion, Ensemble)}

@@ -62,6 +62,15 @@ class Ranker(Protocol):
 
 
 @runtime_checkable
+class HasQuick(Protocol):
+    """A ranker with a cheaper form of itself, for validations during training."""
+
+    @property
+    def quick(self) -> Ranker:
+        """The cheaper ranker."""
+
+
+@runtime_checkable
 class RanksLeaves(Protocol):
     """A ranker that orders ids: items that share an id share a score and have a fixed order."""
 

@@ -31,13 +31,13 @@ class Reader:
     over: Over = "vocabulary"
     dense: Dense | None = None
 
-    def read(self, histories: Ragged) -> TokenBatch:
-        """Histories (rows of item numbers) as network input."""
-        return self.ids.read(histories, last=self.history)
+    def read(self, histories: Ragged, *, variant: int = 0) -> TokenBatch:
+        """Histories (rows of item numbers) as network input; `variant` as in `capsid.ids.reading.Reading`."""
+        return self.ids.read(histories, last=self.history, variant=variant)
 
-    def start(self, histories: Ragged) -> tuple[Any, Tensor]:
+    def start(self, histories: Ragged, *, variant: int = 0) -> tuple[Any, Tensor]:
         """The model's state after histories, and the rows that predict the first token."""
-        batch = self.read(histories)
+        batch = self.read(histories, variant=variant)
         return self.model.start(batch) if self.dense is None else self.model.start(batch, self.dense.inputs(batch))
 
     @torch.inference_mode()

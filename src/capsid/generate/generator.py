@@ -49,8 +49,8 @@ class Generator(Protocol):
     def state(self) -> dict[str, Tensor]:
         """Weights by name."""
 
-    def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> Self:
-        """Weights as saved. Returns self."""
+    def load_state(self, ids: SemanticIds, state: dict[str, Tensor]) -> Self:
+        """Weights as saved, for the ids that they were trained with. Returns self."""
 
 
 @runtime_checkable
@@ -134,7 +134,7 @@ class TransformerGenerator:
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Fresh weights; with `warm_start`, token embeddings start from `vectors` (NaN rows stay random)."""
-        self.network_ = self._network(ids.layout)
+        self.network_ = self._network(ids)
         self.network_.reset(torch.Generator().manual_seed(child_seed(seed, "weights")))
         if self.warm_start and vectors is not None:
             plain = len(vectors) if self._members(ids.layout) is None else ids.layout.merges.first
@@ -162,13 +162,13 @@ class TransformerGenerator:
         """Weights by name."""
         return {name: t.detach().clone() for name, t in self.network.state_dict().items()}
 
-    def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> Self:
+    def load_state(self, ids: SemanticIds, state: dict[str, Tensor]) -> Self:
         """Weights as saved."""
-        self.network_ = load_weights(lambda: self._network(layout), state)
+        self.network_ = load_weights(lambda: self._network(ids), state)
         return self
 
-    def _network(self, layout: TokenLayout) -> GeneratorNetwork:
-        return CausalTransformer(self._shape(layout), self._members(layout))
+    def _network(self, ids: SemanticIds) -> GeneratorNetwork:
+        return CausalTransformer(self._shape(ids), self._members(ids.layout))
 
     def _members(self, layout: TokenLayout) -> Ragged | None:
         return layout.merges.members if self.compose and len(layout.merges) else None
@@ -186,16 +186,16 @@ class TransformerGenerator:
                 hint="inner products contain the length already",
             )
 
-    def _shape(self, layout: TokenLayout) -> NetworkShape:
+    def _shape(self, ids: SemanticIds) -> NetworkShape:
         self.check_together()
         return NetworkShape(
-            vocabulary=layout.vocabulary,
-            depths=layout.depths + 1,
+            vocabulary=ids.layout.vocabulary,
+            depths=ids.layout.depths + 1,
             layers=self.layers,
             heads=self.heads,
             width=self.width,
             feedforward=self.feedforward,
-            history=self.history,
+            history=self.history * ids.positions_per_item,
             dropout=self.dropout,
             embedding_dropout=self.embedding_dropout,
             cosine_temperature=self.cosine_temperature,
@@ -220,8 +220,8 @@ class SasRecGenerator(TransformerGenerator):
 
     kind: ClassVar[str] = "sasrec-transformer"
 
-    def _shape(self, layout: TokenLayout) -> NetworkShape:
-        return replace(super()._shape(layout), block="sasrec", empty_positions=True)
+    def _shape(self, ids: SemanticIds) -> NetworkShape:
+        return replace(super()._shape(ids), block="sasrec", empty_positions=True)
 
 
 @dataclass(kw_only=True)
@@ -255,9 +255,9 @@ class TimelineGenerator(TransformerGenerator):
     )
     repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
 
-    def _network(self, layout: TokenLayout) -> TimelineTransformer:
+    def _network(self, ids: SemanticIds) -> TimelineTransformer:
         return TimelineTransformer(
-            replace(self._shape(layout), repeats=self.repeats), self.depth_layers, self.reads, self._members(layout)
+            replace(self._shape(ids), repeats=self.repeats), self.depth_layers, self.reads, self._members(ids.layout)
         )
 
 
@@ -281,8 +281,8 @@ class MaskedGenerator(TransformerGenerator):
             raise ConfigError("the masked generator needs one-token ids", hint="use the atomic tokenizer")
         return super().build(ids, counts, seed=seed, vectors=vectors)
 
-    def _network(self, layout: TokenLayout) -> MaskedTransformer:
-        return MaskedTransformer(self._shape(layout), self.mask, self.only_last)
+    def _network(self, ids: SemanticIds) -> MaskedTransformer:
+        return MaskedTransformer(self._shape(ids), self.mask, self.only_last)
 
 
 def _start_tokens(embedding: nn.Embedding, vectors_VD: np.ndarray, seed: int) -> None:
@@ -343,10 +343,10 @@ class PopularityGenerator:
             raise NotFittedError("the generator has no counts yet", hint="fit or load it first")
         return {"logits": self.logits_}
 
-    def load_state(self, layout: TokenLayout, state: dict[str, Tensor]) -> Self:
+    def load_state(self, ids: SemanticIds, state: dict[str, Tensor]) -> Self:
         """The scores as saved."""
         logits = state["logits"]
-        if tuple(logits.shape) != (layout.vocabulary,) or logits.dtype != torch.float32 or logits.isnan().any():
-            raise ConfigError(f"the saved scores are not one number for each of {layout.vocabulary:,} tokens")
+        if tuple(logits.shape) != (ids.layout.vocabulary,) or logits.dtype != torch.float32 or logits.isnan().any():
+            raise ConfigError(f"the saved scores are not one number for each of {ids.layout.vocabulary:,} tokens")
         self.logits_ = logits
         return self

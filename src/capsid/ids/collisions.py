@@ -1,9 +1,10 @@
 """What to do when several items get the same codes. Each policy is a value; a recipe names one.
 
-`suffix` is TIGER's policy (arXiv 2305.05065, section 3.1): one more token that numbers the items of a group. `bucket`
-lets items share an id, and the ranking expands the bucket. `reassign` gives colliding items other last codes, as
-LC-Rec does (arXiv 2311.09049). A policy is applied once to a catalogue and again to items that are added later;
-settled ids never change. It does not see vectors: the costs of last codes are passed in.
+`suffix` is TIGER's policy (arXiv 2305.05065, section 3.1): one more token that numbers the items of a group. `hash`
+does the same with numbers that look random (ActionPiece, arXiv 2502.13581, section 3.1). `bucket` lets items share an
+id, and the ranking expands the bucket. `reassign` gives colliding items other last codes, as LC-Rec does (arXiv
+2311.09049). A policy is applied once to a catalogue and again to items that are added later; settled ids never change.
+It does not see vectors: the costs of last codes are passed in.
 """
 
 from __future__ import annotations
@@ -77,6 +78,35 @@ class Suffix:
 
 
 @dataclass(kw_only=True, frozen=True)
+class Hashed:
+    """A last token for every item, different for items with equal codes, which begins at a hash of the codes.
+
+    All suffix tokens are used alike, so that none of them becomes a part of most items.
+    """
+
+    kind: ClassVar[str] = "hash"
+    needs_costs: ClassVar[bool] = False
+    capacity: int = setting(64, "Number of suffix tokens, and of items that may have equal codes.", least=1)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def settle(
+        self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
+    ) -> Settled:
+        """Unchanged codes, and a suffix for every row."""
+        number = Suffix().settle(codes, sizes, old=old).suffixes
+        assert number is not None
+        spread = ((_row_hashes(codes) + number.astype(np.uint64)) % np.uint64(self.capacity)).astype(np.int32)
+        # A number beyond the capacity stays as it is: the layout refuses it with the size of the group.
+        return Settled(codes, np.where(number < self.capacity, spread, number))
+
+    def width(self, suffixes: np.ndarray | None) -> int:
+        """The capacity."""
+        return self.capacity
+
+
+@dataclass(kw_only=True, frozen=True)
 class Bucket:
     """Items with equal codes share one id."""
 
@@ -142,7 +172,7 @@ class Reassign:
         return 0
 
 
-COLLISIONS: dict[str, type] = {c.kind: c for c in (Suffix, Bucket, Reassign)}
+COLLISIONS: dict[str, type] = {c.kind: c for c in (Suffix, Hashed, Bucket, Reassign)}
 
 
 def running_number(groups: np.ndarray) -> np.ndarray:
@@ -151,3 +181,12 @@ def running_number(groups: np.ndarray) -> np.ndarray:
     out = np.empty(len(groups), dtype=np.int32)
     out[members.values] = members.positions
     return out
+
+
+def _row_hashes(codes: Ragged) -> np.ndarray:
+    """A number for every row that depends on its values only. Shape: (rows,)."""
+    factor = np.uint64(0x9E3779B97F4A7C15)
+    with np.errstate(over="ignore"):
+        mixed = (codes.values.astype(np.int64) + 2).astype(np.uint64) * factor
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * (2 * codes.positions.astype(np.uint64) + np.uint64(3)) * factor
+        return codes.sums(mixed ^ (mixed >> np.uint64(32)))

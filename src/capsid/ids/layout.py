@@ -1,7 +1,7 @@
 """Which global token means which code at which depth; every token belongs to one depth.
 
 Tokens 0 and 1 are padding and end-of-item; then one block of tokens per depth; then the suffix block that TIGER's
-collision policy uses; then one token for every merge of neighbours. The position of a code in its row is its depth;
+collision policy uses; then one token for every merge. The position of a code in its row is its depth;
 code -1 means that the item has no token at that depth. Knows nothing of items.
 """
 
@@ -35,12 +35,7 @@ class TokenLayout:
             return
         if self.merges.first != self._unmerged:
             raise DataError(f"merged tokens begin at {self.merges.first}, but this layout has {self._unmerged} others")
-        members = self.merges.members
-        depth = self.plain.depth_of[members.values]
-        inside = np.ones(len(depth), dtype=bool)
-        inside[members.offsets[1:-1]] = False
-        if not ((depth >= 0) & (depth < len(self.sizes))).all() or (np.diff(depth)[inside[1:]] != 1).any():
-            raise DataError("a merge joins tokens that are not codes of neighbouring depths")
+        self.merges.check_depths(self.plain.depth_of, len(self.sizes))
 
     @cached_property
     def bases(self) -> np.ndarray:
@@ -142,7 +137,10 @@ class TokenLayout:
 
     def codes_of(self, token: int) -> tuple[int, ...]:
         """The codes that one token means, from its depth on; none for suffix and special tokens."""
-        return tuple(int(c) for c in self.codes(Ragged.from_rows([[token]]))[0] if c != ABSENT)
+        members = self.merges.undo(Ragged.from_rows([[token]]))[0]
+        depth = self.depth_of[members]
+        codes = members - self.bases[depth]
+        return tuple(int(c) for c in codes[(depth >= 0) & (depth < len(self.sizes))])
 
 
 def ending_present(codes: Ragged) -> Ragged:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -27,6 +28,7 @@ class MergeTable:
     Merges with a strength below `least` are inactive: they keep their token, but it is not used.
     """
 
+    kind: ClassVar[str] = "neighbours"
     first: int = 0
     left: tuple[int, ...] = ()
     right: tuple[int, ...] = ()
@@ -64,7 +66,7 @@ class MergeTable:
         right: Sequence[int] | np.ndarray,
         strength: Sequence[float] | np.ndarray,
         number: Sequence[int] | np.ndarray,
-    ) -> MergeTable:
+    ) -> Self:
         """From columns of any sequence type."""
         return cls(
             int(first),
@@ -85,12 +87,23 @@ class MergeTable:
     @cached_property
     def members(self) -> Ragged:
         """The unmerged tokens of every merge."""
+        return self._expanded()
+
+    def _expanded(self) -> Ragged:
         rows: list[list[int]] = []
         for left, right in zip(self.left, self.right):
             rows.append(
                 [t for part in (left, right) for t in (rows[part - self.first] if part >= self.first else [part])]
             )
         return Ragged.from_rows(rows)
+
+    def check_depths(self, depth_of: np.ndarray, codes: int) -> None:
+        """Members must be codes of neighbouring depths; `depth_of` is the depth of every unmerged token."""
+        depth = depth_of[self.members.values]
+        inside = np.ones(len(depth), dtype=bool)
+        inside[self.members.offsets[1:-1]] = False
+        if not ((depth >= 0) & (depth < codes)).all() or (np.diff(depth)[inside[1:]] != 1).any():
+            raise DataError("a merge joins tokens that are not codes of neighbouring depths")
 
     def apply(self, tokens: Ragged) -> Ragged:
         """Rows with neighbours merged. In a row the strongest merge goes first, among equals the leftmost;
@@ -113,7 +126,7 @@ class MergeTable:
         out.values[np.repeat(merged, sizes)] = self.members.take(which).values
         return out
 
-    def truncated(self, size: int) -> MergeTable:
+    def truncated(self, size: int) -> Self:
         """The first `size` merges; members come before the tokens made of them, so no merge loses its members."""
         kept = max(size, 0)
         return replace(self, **{name: getattr(self, name)[:kept] for name in _ARRAYS})
@@ -125,12 +138,12 @@ class MergeTable:
         return {**numbers, "strength": strength, "first": np.array(self.first), "least": np.array(self.least)}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, np.ndarray]) -> MergeTable:
+    def from_state(cls, state: Mapping[str, np.ndarray]) -> Self:
         """The inverse of `state`."""
         table = cls.of(int(state["first"]), *(state[name] for name in _ARRAYS))
         return replace(table, least=float(state["least"]))
 
-    def with_strength(self, strength: np.ndarray, least: float) -> MergeTable:
+    def with_strength(self, strength: np.ndarray, least: float) -> Self:
         """The same merges with other strengths in the same order."""
         return replace(self, strength=tuple(float(s) for s in strength), least=least)
 

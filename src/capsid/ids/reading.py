@@ -1,18 +1,18 @@
 """Batches of histories for a network to read, and lessons: batches with the items to predict.
 
-`ItemByItem` writes the tokens of one item after the other. A method that segments histories in context (ActionPiece)
-supplies another `Reading`; networks see only batches and lessons. NumPy only, no scores. Shapes: B histories, L longest
-row in tokens, M predicted items.
+`ItemByItem` writes the tokens of one item after the other; `capsid.ids.in_context` segments histories in context. A
+reading is a value in a recipe; networks see only batches and lessons. NumPy only, no scores. Shapes: B histories,
+L longest row in tokens, M predicted items.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from capsid.ids.layout import PAD
+from capsid.ids.layout import PAD, TokenLayout
 from capsid.ids.mixtures import Corrections
 from capsid.ids.transitions import Followers
 from capsid.ragged import Ragged
@@ -61,15 +61,42 @@ class Lesson:
     followers: Followers | None = None
 
 
+class ItemTokens(Protocol):
+    """The tokens of every item of a catalogue, which `capsid.ids.semantic_ids.SemanticIds` has."""
+
+    @property
+    def layout(self) -> TokenLayout:
+        """What tokens mean, and how they are merged."""
+
+    @property
+    def prefix_free(self) -> Ragged:
+        """Merged tokens; no row is a prefix of another."""
+
+    @property
+    def unmerged(self) -> Ragged:
+        """Tokens before merging."""
+
+
 class Reading(Protocol):
-    """How histories become token sequences. `tokens` holds the prefix-free tokens of every item of the catalogue."""
+    """How histories become token sequences."""
 
-    def read(
-        self, tokens: Ragged, histories: Ragged, *, last: int, rng: np.random.Generator | None = None
-    ) -> TokenBatch:
-        """The last `last` items of every history (rows of item numbers)."""
+    kind: ClassVar[str]
 
-    def lesson(self, tokens: Ragged, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
+    @property
+    def varies(self) -> bool:
+        """Whether one history can be read in several ways."""
+
+    def positions_per_item(self, layout: TokenLayout) -> int:
+        """At most this many positions of a batch are filled by one item."""
+
+    def read(self, ids: ItemTokens, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
+        """The last `last` items of every history (rows of item numbers).
+
+        Where a history can be read in several ways, `variant` chooses one of them. What is read depends on the history
+        and this number only, not on the other histories.
+        """
+
+    def lesson(self, ids: ItemTokens, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
         """The same for pieces of training sequences, with the items to predict."""
 
 
@@ -77,12 +104,17 @@ class Reading(Protocol):
 class ItemByItem:
     """Tokens of one item after the other, one position per item; every item but the first is predicted."""
 
-    def read(
-        self, tokens: Ragged, histories: Ragged, *, last: int, rng: np.random.Generator | None = None
-    ) -> TokenBatch:
+    kind: ClassVar[str] = "item-by-item"
+    varies: ClassVar[bool] = False
+
+    def positions_per_item(self, layout: TokenLayout) -> int:
+        """One."""
+        return 1
+
+    def read(self, ids: ItemTokens, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
         """See `Reading`."""
         items = histories.last(last)
-        own = tokens.take(items.values)
+        own = ids.prefix_free.take(items.values)
         lengths = items.sums(own.lengths)
         width = max(int(lengths.max()) if len(lengths) else 0, 1)
         there = np.arange(width)[None, :] < lengths[:, None]
@@ -92,9 +124,9 @@ class ItemByItem:
         depths_BL[there] = own.positions
         return TokenBatch(tokens_BL, positions_BL, depths_BL, lengths, items.lengths, items, own)
 
-    def lesson(self, tokens: Ragged, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
+    def lesson(self, ids: ItemTokens, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
         """See `Reading`."""
-        batch = self.read(tokens, pieces, last=last)
+        batch = self.read(ids, pieces, last=last)
         items, own = batch.items, batch.own
         row, before = items.row_numbers, items.positions
         # Where an item's tokens begin in its row: all tokens before it minus those of earlier rows.

@@ -23,11 +23,14 @@ from capsid.ids.layout import ABSENT, END, TokenLayout, ending_present
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.order import group_numbers, proper_prefixes
+from capsid.ids.pieces import PieceTable
 from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch
 from capsid.ids.reassign import Costs
 from capsid.ids.transitions import Transitions, last_items
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
+
+MERGE_TABLES: dict[str, type[MergeTable]] = {t.kind: t for t in (MergeTable, PieceTable)}
 
 
 @dataclass(frozen=True)
@@ -128,9 +131,9 @@ class SemanticIds:
         """Tokens, with an end token where the id is a proper prefix of another: no row is a prefix of another."""
         return prefix_free(self.tokens)
 
-    def read(self, histories: Ragged, *, last: int, rng: np.random.Generator | None = None) -> TokenBatch:
-        """Network input for the last `last` items of every history (rows of item numbers)."""
-        batch = self._softened(self.reading.read(self.prefix_free, histories, last=last, rng=rng))
+    def read(self, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
+        """Network input for the last `last` items of every history (rows of item numbers); see `Reading.read`."""
+        batch = self._softened(self.reading.read(self, histories, last=last, variant=variant))
         if self.transitions is None:
             return batch
         items = batch.items
@@ -139,7 +142,7 @@ class SemanticIds:
 
     def lesson(self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
         """Network input for pieces of training sequences, and the items to predict in them."""
-        lesson = self.reading.lesson(self.prefix_free, pieces, last=last, rng=rng)
+        lesson = self.reading.lesson(self, pieces, last=last, rng=rng)
         if self.mixtures is not None:
             lesson = replace(lesson, batch=self._softened(lesson.batch))
         if self.transitions is None:
@@ -200,6 +203,15 @@ class SemanticIds:
         """The same codes with these merges (an empty table: no merges)."""
         return replace(self, layout=replace(self.layout, merges=merges))
 
+    @property
+    def positions_per_item(self) -> int:
+        """At most this many positions of a batch are filled by one item."""
+        return self.reading.positions_per_item(self.layout)
+
+    def with_reading(self, reading: Reading) -> SemanticIds:
+        """The same ids, whose histories are read in this way."""
+        return replace(self, reading=reading)
+
     def with_mixtures(self, mixtures: Mixtures | None) -> SemanticIds:
         """The same ids, with these mixtures as soft input (None: hard codes)."""
         if mixtures is not None and not isinstance(self.reading, ItemByItem):
@@ -256,7 +268,12 @@ class SemanticIds:
         save_arrays(folder / "ids.npz", arrays)
         write_json(
             folder / "ids.json",
-            {"items": list(self.items), "sizes": list(self.layout.sizes), "suffix": self.layout.suffix},
+            {
+                "items": list(self.items),
+                "sizes": list(self.layout.sizes),
+                "suffix": self.layout.suffix,
+                "merges": self.layout.merges.kind,
+            },
         )
 
     @classmethod
@@ -289,9 +306,13 @@ def _layout(about: dict[str, Any], arrays: Mapping[str, np.ndarray], items: int)
     suffix = untrusted.whole(about["suffix"], "ids.json: suffix", least=0, most=most)
     untrusted.whole(len(sizes), "ids.json: number of codebooks", least=1, most=1_000)
     untrusted.whole(sum(sizes) + suffix, "ids.json: number of tokens", least=1, most=most)
-    # Folders of versions without merges have no merge table.
+    # Folders of versions without merges have no merge table, and older ones do not name its kind.
     stored = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("merges/")}
-    merges = MergeTable.from_state(untrusted.finite(stored, "ids.npz: merges")) if stored else MergeTable()
+    kind = about.get("merges", MergeTable.kind)
+    if kind not in MERGE_TABLES:
+        raise untrusted.refuse(f"ids.json: merges must be one of {', '.join(MERGE_TABLES)}, got {kind!r}")
+    table = MERGE_TABLES[kind]
+    merges = table.from_state(untrusted.finite(stored, "ids.npz: merges")) if stored else table()
     return TokenLayout(tuple(sizes), suffix, merges)
 
 
