@@ -71,6 +71,7 @@ def fit_recipe(
         first = _Given(tokenizer_from, recipe, table, seed, progress)
     tokenizer = stages.tokenizer("tokenizer", first)
     _tell_ids(tokenizer.ids, progress)
+    tokenizer = tokenizer.with_reading(recipe.reading)
     generator = fresh(recipe.generator)
     if isinstance(generator, ReadsSoftly) and generator.soft_input:
         tokenizer = tokenizer.softened(table, generator.soft_input, generator.soft_sharpness)

@@ -1,4 +1,4 @@
-"""A method is a value: its encoder, tokenizer, collisions, merges, generator, loss terms, decoder and schedule.
+"""A method is a value: its encoder, tokenizer, collisions, merges, reading, generator, loss terms, decoder, schedule.
 
 No method has its own class, trainer or loader. If these parts cannot express a method, extend a part instead of adding
 a branch.
@@ -23,10 +23,18 @@ from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.encode.views import Views
 from capsid.errors import ConfigError
 from capsid.generate.dense_match import DenseMatch
-from capsid.generate.generator import Generator, TimelineGenerator
+from capsid.generate.generator import (
+    Generator,
+    MaskedGenerator,
+    ReadsSoftly,
+    SasRecGenerator,
+    TimelineGenerator,
+)
 from capsid.generate.kinds import GENERATORS, JOINT_TERMS, TERMS
 from capsid.generate.terms import JointTerm, Term
 from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
+from capsid.ids.kinds import READINGS
+from capsid.ids.reading import ItemByItem, Reading
 from capsid.ids.trie import Over
 from capsid.settings import check_settings, check_together, setting
 from capsid.tokenize.base import Merges, Tokenizer
@@ -99,6 +107,7 @@ class Recipe:
     tokenizer: Tokenizer = setting(about="Makes codes from item vectors.")
     collisions: CollisionPolicy = setting(factory=Bucket, about="How to treat items with equal codes.")
     merges: Merges | None = setting(None, "Learns which neighbouring tokens to merge; none: no merges.")
+    reading: Reading = setting(factory=ItemByItem, about="How a history becomes a sequence of tokens.")
     generator: Generator = setting(about="Scores the next token after a history.")
     objective: tuple[Term, ...] = setting((), "Loss terms that the generator is trained with.")
     over: Over = setting(
@@ -128,6 +137,23 @@ class Recipe:
                 "token would already have read the vector that it must predict",
                 hint="set generator=timeline",
             )
+        if not isinstance(self.reading, ItemByItem):
+            self._check_reading()
+
+    def _check_reading(self) -> None:
+        """Parts that add something to every item that is read need one position per item."""
+        wrong = {
+            f"generator={self.generator.kind}": isinstance(self.generator, MaskedGenerator | SasRecGenerator),
+            "the term 'dense'": self.dense is not None,
+            "schedule.adapt": any(phase.adapt is not None for phase in self.schedule),
+            "generator.soft_input": isinstance(self.generator, ReadsSoftly) and self.generator.soft_input > 0,
+        }
+        for name, used in wrong.items():
+            if used:
+                raise ConfigError(
+                    f"{name} does not work with reading={self.reading.kind}: it needs items that are read one by one",
+                    hint="set reading=item-by-item",
+                )
 
     def with_vectors(self, path: str | Path) -> Recipe:
         """A copy that reads item vectors from a file (see `capsid.encode.precomputed`) instead of making them."""
@@ -167,6 +193,7 @@ KINDS: Kinds = {
     **TOKENIZER_PARTS,
     **COLLISIONS,
     **MERGES,
+    **READINGS,
     **GENERATORS,
     **TERMS,
     **JOINT_TERMS,
@@ -182,6 +209,7 @@ PLACES: dict[str, Kinds] = {
     "tokenizer": TOKENIZERS,
     "collisions": COLLISIONS,
     "merges": MERGES,
+    "reading": READINGS,
     "generator": GENERATORS,
     "decoder": RANKERS,
     "schedule.adapt": JOINT_TERMS,

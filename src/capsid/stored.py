@@ -165,7 +165,7 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
     with untrusted.interpreting(folder, KIND):
         about = untrusted.mapping(read_json(folder / "about.json"), "about.json")
         recipe = Recipe.from_dict(read_json(folder / "recipe.json"), kinds)
-        for name in ("tokenizer", "generator", "decoder"):
+        for name in ("tokenizer", "reading", "generator", "decoder"):
             if not dataclasses.is_dataclass(getattr(recipe, name)):
                 raise untrusted.refuse(f"recipe.json: the {name} is not a part")
         tokenizer = ItemTokenizer.load(folder / "tokenizer", kinds)

@@ -137,13 +137,14 @@ def test_a_token_of_two_items_names_all_its_codes() -> None:
 def test_ids_are_stored_with_their_table(tmp_path: Path) -> None:
     folder = tmp_path
     for pairs in ([(2, 7), (11, 22)], []):
-        ids = pieces_of([[0, 1, 2], [3, 3, 3]], pairs)
+        ids = pieces_of([[0, 1, 2], [3, 3, 3]], pairs).with_reading(InContext(permute=False))
         ids.save(folder)
         again = SemanticIds.load(folder)
         assert again == ids
         assert type(again.layout.merges) is PieceTable
-    (folder / "ids.json").write_text((folder / "ids.json").read_text().replace('"pieces"', '"other"'))
-    with pytest.raises(ArtifactError, match="merges must be one of neighbours, pieces, got 'other'"):
+        assert again.reading == ids.reading
+    (folder / "ids.json").write_text((folder / "ids.json").read_text().replace('"any-order"', '"other"'))
+    with pytest.raises(ArtifactError, match="merges must be one of neighbours, any-order, got 'other'"):
         SemanticIds.load(folder)
 
 

@@ -28,7 +28,7 @@ class MergeTable:
     Merges with a strength below `least` are inactive: they keep their token, but it is not used.
     """
 
-    kind: ClassVar[str] = "neighbours"
+    form: ClassVar[str] = "neighbours"
     first: int = 0
     left: tuple[int, ...] = ()
     right: tuple[int, ...] = ()

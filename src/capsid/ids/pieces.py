@@ -28,7 +28,7 @@ NEVER = np.iinfo(np.int64).max
 class PieceTable(MergeTable):
     """Merge i replaces `left[i]` and `right[i]`, in either order, by the token `first + i`. Earlier merges go first."""
 
-    kind: ClassVar[str] = "pieces"
+    form: ClassVar[str] = "any-order"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,7 +6,7 @@ state: an item's id is read from here and never recomputed. Does not know how co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,20 +17,19 @@ import numpy as np
 from capsid import untrusted
 from capsid.arrays import load_arrays, save_arrays
 from capsid.artifacts import read_json, write_json
+from capsid.config import Kinds, to_dict
 from capsid.errors import ConfigError, DataError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Settled, Suffix
 from capsid.ids.layout import ABSENT, END, TokenLayout, ending_present
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.order import group_numbers, proper_prefixes
-from capsid.ids.pieces import PieceTable
 from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch
 from capsid.ids.reassign import Costs
+from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of, transitions_of
 from capsid.ids.transitions import Transitions, last_items
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
-
-MERGE_TABLES: dict[str, type[MergeTable]] = {t.kind: t for t in (MergeTable, PieceTable)}
 
 
 @dataclass(frozen=True)
@@ -272,18 +271,19 @@ class SemanticIds:
                 "items": list(self.items),
                 "sizes": list(self.layout.sizes),
                 "suffix": self.layout.suffix,
-                "merges": self.layout.merges.kind,
+                "merges": self.layout.merges.form,
+                "reading": to_dict(self.reading),
             },
         )
 
     @classmethod
-    def load(cls, folder: Path) -> SemanticIds:
-        """Read what `save` wrote."""
+    def load(cls, folder: Path, kinds: Kinds | None = None) -> SemanticIds:
+        """Read what `save` wrote; `kinds` adds user-defined readings."""
         file = folder / "ids.npz"
         with untrusted.interpreting(file, "file of ids"):
             about, arrays = untrusted.mapping(read_json(folder / "ids.json"), "ids.json"), load_arrays(file)
             items = Vocabulary(untrusted.texts(about["items"], "ids.json: items"))
-            layout = _layout(about, arrays, len(items))
+            layout = layout_of(about, arrays, len(items))
             bounds: dict[str, Any] = {"least": ABSENT, "below": max(layout.sizes)}
             codes = untrusted.ragged(arrays, "codes", "offsets", file.name, count=len(items), **bounds)
             # A policy changes no length, so both kinds of codes have the same offsets.
@@ -293,58 +293,10 @@ class SemanticIds:
             suffixes = None
             if "suffixes" in arrays:
                 suffixes = untrusted.integers(arrays, "suffixes", file.name, count=len(items), below=layout.suffix)
-            ids = cls(items, _checked(codes), layout, suffixes, unsettled=unsettled)
+            ids = cls(items, _checked(codes), layout, suffixes, reading_of(about, kinds), unsettled)
             ids.tokens  # noqa: B018  (raises now if a code is outside the codebook of its depth)
-            ids = ids.with_mixtures(_mixtures(arrays, layout, len(items)))
-            return ids.with_transitions(_transitions(arrays, len(items)))
-
-
-def _layout(about: dict[str, Any], arrays: Mapping[str, np.ndarray], items: int) -> TokenLayout:
-    """The layout in a file. Its size is bounded, because tables of vocabulary length are made from it."""
-    most = 4 * items + (1 << 22)
-    sizes = [untrusted.whole(s, "ids.json: a codebook's size", least=1, most=most) for s in about["sizes"]]
-    suffix = untrusted.whole(about["suffix"], "ids.json: suffix", least=0, most=most)
-    untrusted.whole(len(sizes), "ids.json: number of codebooks", least=1, most=1_000)
-    untrusted.whole(sum(sizes) + suffix, "ids.json: number of tokens", least=1, most=most)
-    # Folders of versions without merges have no merge table, and older ones do not name its kind.
-    stored = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("merges/")}
-    kind = about.get("merges", MergeTable.kind)
-    if kind not in MERGE_TABLES:
-        raise untrusted.refuse(f"ids.json: merges must be one of {', '.join(MERGE_TABLES)}, got {kind!r}")
-    table = MERGE_TABLES[kind]
-    merges = table.from_state(untrusted.finite(stored, "ids.npz: merges")) if stored else table()
-    return TokenLayout(tuple(sizes), suffix, merges)
-
-
-def _mixtures(arrays: Mapping[str, np.ndarray], layout: TokenLayout, items: int) -> Mixtures | None:
-    """The mixtures in a file, if any; every code must be in the codebook of its depth."""
-    soft = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("mixtures/")}
-    if not soft:
-        return None
-    mixtures = Mixtures.from_state(untrusted.finite(soft, "ids.npz: mixtures"))
-    codes, sizes = mixtures.codes_NLK, np.array(layout.sizes)
-    fits = codes.ndim == 3 and codes.shape[:2] == (items, len(sizes)) and codes.shape == mixtures.weights_NLK.shape
-    if not fits or codes.dtype.kind not in "iu" or not ((codes >= 0) & (codes < sizes[:, None])).all():
-        raise untrusted.refuse("ids.npz: the mixtures belong to other codebooks")
-    return mixtures
-
-
-def _transitions(arrays: Mapping[str, np.ndarray], items: int) -> Transitions | None:
-    """The transitions in a file, if any; their items must be in the catalogue."""
-    distances = sum(name.startswith("transitions/items/") for name in arrays)
-    if not distances:
-        return None
-    followers, counts = [], []
-    for number in range(distances):
-        names = (f"transitions/{name}/{number}" for name in ("items", "offsets", "counts"))
-        values, offsets, count = names
-        followers.append(untrusted.ragged(arrays, values, offsets, "ids.npz", count=items, below=items))
-        counts.append(
-            untrusted.integers(
-                arrays, count, "ids.npz", count=len(followers[-1].values), least=1, below=np.iinfo(np.int32).max
-            )
-        )
-    return Transitions(tuple(followers), tuple(counts))
+            ids = ids.with_mixtures(mixtures_of(arrays, layout, len(items)))
+            return ids.with_transitions(transitions_of(arrays, len(items)))
 
 
 def _checked(codes: Ragged) -> Ragged:

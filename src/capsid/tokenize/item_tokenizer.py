@@ -32,6 +32,7 @@ from capsid.errors import ConfigError, DataError, NotFittedError
 from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
 from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures
+from capsid.ids.reading import Reading
 from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.transitions import Transitions
@@ -183,6 +184,12 @@ class ItemTokenizer:
         soft.ids_ = self.ids.with_mixtures(self._mixtures(self._with_vectors(table), strongest, sharpness))
         return soft
 
+    def with_reading(self, reading: Reading) -> ItemTokenizer:
+        """A copy whose ids are read in another way (see `capsid.ids.reading`)."""
+        new = copy.copy(self)
+        new.ids_ = self.ids.with_reading(reading)
+        return new
+
     def remembering(self, table: ItemTable, distances: int) -> ItemTokenizer:
         """A copy that knows which items followed which in the table's sequences (see `capsid.ids.transitions`)."""
         new = copy.copy(self)
@@ -316,7 +323,7 @@ class ItemTokenizer:
             self.tokenizer_ = _loaded(self.tokenizer, folder / "tokenizer.npz")
             self.encoder_ = None if self.encoder is None else _loaded(self.encoder, folder / "encoder.npz")
             self.merges_ = None if self.merges is None else _loaded(self.merges, folder / "merges.npz")
-            self.ids_ = SemanticIds.load(folder)
+            self.ids_ = SemanticIds.load(folder, kinds)
             if tuple(self.tokenizer_.sizes) != self.ids_.layout.sizes:
                 raise untrusted.refuse("the tokenizer's codebooks and the ids' codebooks have different sizes")
             # Mapped, not read: only diagnostics look at the vectors.
