@@ -265,16 +265,13 @@ class SemanticIds:
         if self.transitions is not None:
             arrays |= {f"transitions/{name}": array for name, array in self.transitions.state().items()}
         save_arrays(folder / "ids.npz", arrays)
-        write_json(
-            folder / "ids.json",
-            {
-                "items": list(self.items),
-                "sizes": list(self.layout.sizes),
-                "suffix": self.layout.suffix,
-                "merges": self.layout.merges.form,
-                "reading": to_dict(self.reading),
-            },
-        )
+        about = {"items": list(self.items), "sizes": list(self.layout.sizes), "suffix": self.layout.suffix}
+        # Usual ids are written as they were before there was a choice.
+        if self.layout.merges.form != MergeTable.form:
+            about["merges"] = self.layout.merges.form
+        if self.reading != ItemByItem():
+            about["reading"] = to_dict(self.reading)
+        write_json(folder / "ids.json", about)
 
     @classmethod
     def load(cls, folder: Path, kinds: Kinds | None = None) -> SemanticIds:
