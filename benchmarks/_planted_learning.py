@@ -265,10 +265,10 @@ MISTAKES: Mistakes = {
             "tokenize/rqvae",
         ),
     ),
-    "tokenize/shards.py": (
+    "scale/shards.py": (
         (
             "finished shards are made again",
-            "if _about(_file(folder, number)) == about:",
+            "if read_about(file) == about:",
             "if False:",
             "cli/test_cli_vectors.py",
         ),

@@ -12,6 +12,18 @@ from capsid.settings import check_settings, setting
 if TYPE_CHECKING:
     from torch import Tensor
 
+# For processes that share a machine: on two cores, two of one thread are faster than one of two threads.
+ONE_THREAD = {
+    name: "1"
+    for name in (
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "POLARS_MAX_THREADS",
+        "RAYON_NUM_THREADS",
+    )
+} | {"TOKENIZERS_PARALLELISM": "false"}
+
 
 @dataclass(frozen=True)
 class CheckpointFile:

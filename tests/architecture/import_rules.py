@@ -51,6 +51,7 @@ HELPERS = frozenset(
         "settings",
         "untrusted",
         "vocabulary",
+        "mapped_texts",
         "memory",
     }
 )

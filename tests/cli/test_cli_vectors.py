@@ -149,7 +149,7 @@ def test_encode_refuses(tokenizer: Path, file: Path, tmp_path: Path) -> None:
     refused(encode(file, tok=tmp_path / "nothing"), 1, "there is no folder")
     assert not (tmp_path / "codes").exists()
     assert encode(file, "--shard-rows", 100).code == 0
-    refused(encode(file, "--shard-rows", 300), 1, "but these vectors make 2 shards", "choose another --out")
+    refused(encode(file, "--shard-rows", 300), 1, "but this input makes 2 shards", "choose another --out")
 
 
 @pytest.mark.parametrize("verb", ["fit", "encode"])

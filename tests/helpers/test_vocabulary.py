@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capsid.errors import DataError
-from capsid.vocabulary import Vocabulary
+from capsid.mapped_texts import TextsWriter, map_texts
+from capsid.vocabulary import Vocabulary, text_hash, text_hashes
 
 IDS = st.lists(st.text(max_size=4), unique=True, max_size=20)
 
@@ -45,3 +49,54 @@ def test_a_large_vocabulary_names_a_few_ids() -> None:
 def test_ids_must_be_unique() -> None:
     with pytest.raises(DataError, match="id 'b' occurs twice"):
         Vocabulary(["a", "b", "c", "b"])
+
+
+@given(ids=IDS, start=st.integers(0, 20), stop=st.integers(0, 20))
+def test_the_quick_hash_is_the_plain_one(ids: list[str], start: int, stop: int) -> None:
+    part = Vocabulary(ids).part(start, min(stop, len(ids)))
+    assert part[:] == tuple(ids[start:stop])
+    assert text_hashes(part.column).tolist() == [text_hash(i.encode()) for i in part]
+
+
+def test_ids_with_the_same_hash() -> None:
+    """The Thue-Morse word and its complement agree under every polynomial hash modulo a power of two."""
+    bits = [bin(n).count("1") % 2 for n in range(4096)]
+    word, other = ("".join("ab"[b ^ flip] for b in bits) for flip in (0, 1))
+    assert text_hash(word.encode()) == text_hash(other.encode())
+    vocabulary = Vocabulary(["x", word, other])
+    assert [vocabulary.number(i) for i in ("x", word, other)] == [0, 1, 2]
+    assert vocabulary.numbers(Vocabulary([other, "y", word]), missing="negative").tolist() == [2, -1, 1]
+    assert word not in Vocabulary([other])
+    with pytest.raises(DataError, match="occurs twice"):
+        Vocabulary([word, other, word])
+
+
+@given(ids=IDS, asked=IDS)
+def test_many_ids_are_found_as_one_by_one(ids: list[str], asked: list[str]) -> None:
+    vocabulary = Vocabulary(ids)
+    single = [ids.index(i) if i in ids else -1 for i in asked]
+    assert vocabulary.numbers(asked, missing="negative").tolist() == single
+    assert vocabulary.numbers(Vocabulary(asked), missing="negative").tolist() == single
+
+
+def test_what_is_no_id() -> None:
+    vocabulary = Vocabulary(pl.Series(["a", "b"]))
+    assert 3 not in vocabulary
+    assert "\ud800" not in vocabulary
+    assert (vocabulary[-1], vocabulary[::-1]) == ("b", ("b", "a"))
+    with pytest.raises(IndexError):
+        vocabulary[2]
+    with pytest.raises(DataError, match="ids must be texts"):
+        Vocabulary(["a", "\ud800"])
+    with pytest.raises(DataError, match="1 ids are missing"):
+        Vocabulary(["a", None])  # type: ignore[list-item]
+
+
+@given(ids=IDS, step=st.integers(1, 7))
+def test_mapped_texts(ids: list[str], step: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path: Path = tmp_path_factory.mktemp("texts") / "ids"
+    every = Vocabulary(ids)
+    with TextsWriter(path, len(ids)) as writer:
+        for start in range(0, len(ids), step):
+            writer.add(every.part(start, min(start + step, len(ids))).column)
+    assert Vocabulary.of_unique(map_texts(path)) == every

@@ -24,21 +24,10 @@ from capsid.bench.cells import Job
 from capsid.bench.results import Result
 from capsid.config import to_dict
 from capsid.errors import ArtifactError
-from capsid.running import RunOptions
+from capsid.running import ONE_THREAD, RunOptions
 
 JOB, RESULT, ERROR, LOG = "job.json", "result.json", "error.json", "log.txt"
 COMMAND = (sys.executable, "-m", "capsid.bench.worker")
-# On two cores, two processes of one thread are faster than one process of two threads.
-ONE_THREAD = {
-    name: "1"
-    for name in (
-        "OMP_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "POLARS_MAX_THREADS",
-        "RAYON_NUM_THREADS",
-    )
-} | {"TOKENIZERS_PARALLELISM": "false"}
 DONE, FAILED, KILLED, INTERRUPTED = "done", "failed", "killed", "interrupted, resumable"
 
 

@@ -86,6 +86,18 @@ def check_share(share: float) -> float:
     return share
 
 
+EngineName = Annotated[
+    str,
+    typer.Option("--engine", metavar="ENGINE", help="Who does the work: here, processes (of this machine) or ray."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", metavar="N", help="Shards at a time, for processes and ray; default: one per core."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", metavar="HOST:PORT", help="A running Ray cluster (or auto); default: start one here."),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing output.")]
 
 BENCH_STORE = Path("results") / "bench"

@@ -5,28 +5,28 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from capsid.cli.config_file import all_settings
 from capsid.cli.options import (
     CHECKPOINT_EVERY,
+    Address,
     CheckpointEvery,
     ConfigFile,
+    EngineName,
     Force,
     RecipeName,
     Seed,
     Settings,
+    Workers,
     run_options,
     verb_group,
 )
 from capsid.cli.output import print_json, say
 from capsid.errors import ConfigError
 from capsid.progress import Console, duration
-
-if TYPE_CHECKING:
-    pass
 
 app = verb_group("Ids from your own vectors, for catalogues that may be larger than memory.")
 Vectors = Annotated[
@@ -90,42 +90,53 @@ def encode(
     part: Annotated[
         str, typer.Option("--part", metavar="I/N", help="Encode part I of N; run the other parts separately.")
     ] = "1/1",
+    engine: EngineName = "here",
+    workers: Workers = None,
+    address: Address = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the codes of all rows as Parquet with item_id, codes and confidences. A stopped run resumes.
 
-    The vectors must be made like those the tokenizer was fitted on. The size of the shards does not change the codes.
+    The vectors must be made like those the tokenizer was fitted on. Neither the size of the shards nor the engine
+    changes the codes. Workers read the files themselves: with --address, all machines must see the same paths.
 
     Examples:
 
       capsid vectors encode runs/ids --vectors items.parquet --out runs/codes
 
+      capsid vectors encode runs/ids --vectors items.npy --out runs/codes --engine processes --workers 4
+
+      capsid vectors encode runs/ids --vectors items.npy --out runs/codes --engine ray --address 10.0.0.1:6379
+
       capsid vectors encode runs/ids --vectors items.npy --out runs/codes --shard-rows 100000 --part 1/2
     """
     from dataclasses import asdict
 
-    from capsid.encode.mapped_files import open_vectors
-    from capsid.runs.tokenizers import open_tokenizer
-    from capsid.tokenize.shards import encode_shards
+    from capsid.scale.engine import engine_named
+    from capsid.scale.jobs import EncodeJob
+    from capsid.scale.run import run_job
 
-    asked = re.fullmatch(r"(\d+)/(\d+)", part)
-    if not asked:
-        raise ConfigError(f"--part must be I/N, got {part!r}", hint="write 1/2 for the first of two parts")
-    if shard_rows < 1:
-        raise ConfigError(f"--shard-rows must be at least 1, got {shard_rows}", hint="such as --shard-rows 65536")
+    chosen, which = engine_named(engine, workers=workers, address=address), parse_part(part)
     progress, start = Console(), time.monotonic()
-    tokenizer = open_tokenizer(path).tokenizer.tokenizer_
-    source = open_vectors(vectors, progress=progress)
-    done = encode_shards(
-        tokenizer,
-        source,
-        out,
-        rows_per_shard=shard_rows,
-        part=(int(asked[1]), int(asked[2])),
-        progress=progress,
-    )
+    job = EncodeJob.prepare(path, vectors, out, check_shard_rows(shard_rows), progress)
+    _, done = run_job(job, chosen, part=which, progress=progress)
     if as_json:
         print_json({"folder": str(out), **asdict(done)})
         return
     say(f"{done.items:,} items in {done.shards:,} shards, {duration(time.monotonic() - start)}")
     say(f"codes: {out}" if done.complete else f"codes: {out} (other parts are not finished yet)")
+
+
+def parse_part(part: str) -> tuple[int, int]:
+    """`I/N` as two numbers."""
+    asked = re.fullmatch(r"(\d{1,9})/(\d{1,9})", part)
+    if not asked:
+        raise ConfigError(f"--part must be I/N, got {part!r}", hint="write 1/2 for the first of two parts")
+    return int(asked[1]), int(asked[2])
+
+
+def check_shard_rows(rows: int) -> int:
+    """Check the number of `--shard-rows`."""
+    if rows < 1:
+        raise ConfigError(f"--shard-rows must be at least 1, got {rows}", hint="such as --shard-rows 65536")
+    return rows

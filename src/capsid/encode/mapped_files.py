@@ -1,12 +1,13 @@
-"""Vectors of a catalogue larger than memory: a memory-mapped float32 .npy and the ids of its rows.
+"""Vectors of a catalogue larger than memory: a memory-mapped float32 .npy and the ids of its rows, mapped as well.
 
 Parquet (a file, or a folder of them) and .npy of other numbers are rewritten once, block by block, and kept in the
-cache. Ids stay a string series, because Python strings would take several times the memory. Knows no tokenizer.
+cache. A process that is given the paths maps both and holds nothing of the catalogue. Knows no tokenizer.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,26 +23,43 @@ from capsid.data.item_table import ItemTable
 from capsid.encode.base import first_ids
 from capsid.encode.matrix_files import ID_NAMES, VECTOR_NAMES, ids_file
 from capsid.errors import ArtifactError, DataError
+from capsid.mapped_texts import TextsWriter, map_texts
 from capsid.progress import Progress, silent
 from capsid.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KIND = "mapped-vectors"
-VERSION = 1
-NAME = "vectors.npy"
+KIND, IDS_KIND = "mapped-vectors", "mapped-ids"
+VERSION = 2
+NAME, IDS_NAME = "vectors.npy", "ids"
 # Numbers held in memory at a time (float32: 16 MB).
 BLOCK_NUMBERS = 1 << 22
-Block = tuple[pl.Series | None, np.ndarray]
+# An id that str.splitlines splits could not be read back from a file with one id per line.
+UNFIT = r"^$|[\n\r\x0b\x0c\x1c-\x1e\x{85}\x{2028}\x{2029}]"
+Block = tuple["pa.LargeStringArray", np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
 class MappedVectors:
-    """`vectors_ND` is a mapped file that the system reads on demand; `ids` names its rows."""
+    """`vectors_ND` is a mapped file that the system reads on demand; `ids` names its rows.
+
+    `vectors_file` and `ids_path` are where they are mapped from; None if they are in memory.
+    """
 
     vectors_ND: np.ndarray
-    ids: pl.Series
+    ids: Vocabulary
+    vectors_file: Path | None = None
+    ids_path: Path | None = None
+
+    @classmethod
+    def at(cls, vectors_file: Path, ids_path: Path) -> MappedVectors:
+        """Map what `open_vectors` has checked, in another process."""
+        vectors_ND = _matrix(vectors_file)
+        ids = Vocabulary.of_unique(map_texts(ids_path))
+        if len(ids) != len(vectors_ND):
+            raise DataError(f"{vectors_file} has {len(vectors_ND)} vectors but {ids_path} has {len(ids)} ids")
+        return cls(vectors_ND, ids, vectors_file, ids_path)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -49,7 +67,7 @@ class MappedVectors:
     def table(self, start: int = 0, stop: int | None = None) -> ItemTable:
         """Some rows as the block `item` of an item table; the vectors stay on disk."""
         stop = len(self) if stop is None else min(stop, len(self))
-        items = Vocabulary(self.ids[start:stop].to_list())
+        items = self.ids.part(start, stop)
         return ItemTable.new_items(items, pl.DataFrame(), ()).with_block("item", self.vectors_ND[start:stop])
 
 
@@ -59,21 +77,19 @@ def open_vectors(path: Path, *, cache: Path | None = None, progress: Progress = 
     Takes a .npy (ids beside it as `vectors.ids.txt`, or rows are named by number), a .parquet with a column of ids and
     a column of lists, or a folder of such files, read in the order of their names.
     """
-    path = Path(path)
+    path, root = Path(path), cache or cache_home() / "stages" / "mapped"
     if path.suffix == ".npy":
         matrix_ND = _matrix(path)
         if matrix_ND.dtype == np.dtype("<f4") and matrix_ND.flags.c_contiguous:
-            return MappedVectors(matrix_ND, _ids_beside(path, len(matrix_ND), progress))
+            return MappedVectors.at(path.absolute(), _mapped_ids(path, len(matrix_ND), root, progress).absolute())
     sources = vector_files(path)
     beside = [ids_file(p) for p in sources if p.suffix == ".npy" and ids_file(p).is_file()]
     key = fingerprint(KIND, VERSION, [file_hash(p) for p in (*sources, *beside)])
-    folder = (cache or cache_home() / "stages" / "mapped") / key
-    found = _kept(folder, progress)
-    if found is None:
+    folder = (root / key).absolute()
+    if not _kept(folder, KIND, progress):
         progress.line(f"{path.name}: converting once to a file that can be mapped")
         write_mapped(path, folder, progress=progress)
-        found = _opened(folder / NAME, progress)
-    return found
+    return MappedVectors.at(folder / NAME, folder / IDS_NAME)
 
 
 def vector_files(path: Path) -> list[Path]:
@@ -91,7 +107,7 @@ def vector_files(path: Path) -> list[Path]:
 
 
 def write_mapped(path: Path, folder: Path, *, progress: Progress = silent) -> None:
-    """Write `vectors.npy` (float32) and `vectors.ids.txt` into a new folder, atomically, one block at a time.
+    """Write `vectors.npy` (float32) and the ids into a new folder, atomically, one block at a time.
 
     Rows of unequal width, NaN, infinity or zeros, and missing or duplicate ids, raise errors that name the items.
     """
@@ -100,16 +116,13 @@ def write_mapped(path: Path, folder: Path, *, progress: Progress = silent) -> No
     if not rows:
         raise DataError(f"{path} has no rows")
     with new_folder(folder, kind=KIND) as new:
-        ids = _write_blocks(files, rows, new / NAME, progress)
-        _check_ids(ids, path)
-        ids_file(new / NAME).write_text("".join(f"{i}\n" for i in ids), encoding="utf-8")
+        _write_blocks(files, rows, new, progress)
 
 
-def _write_blocks(files: list[Path], rows: int, out: Path, progress: Progress) -> pl.Series:
-    names: list[pl.Series] = []
+def _write_blocks(files: list[Path], rows: int, folder: Path, progress: Progress) -> None:
     broken, zero = np.zeros(rows, dtype=bool), np.zeros(rows, dtype=bool)
     width, done = -1, 0
-    with open(out, "wb") as file:
+    with open(folder / NAME, "wb") as file, TextsWriter(folder / IDS_NAME, rows) as names:
         for path in files:
             for ids, block_BD in _blocks(path):
                 if width < 0:
@@ -118,7 +131,8 @@ def _write_blocks(files: list[Path], rows: int, out: Path, progress: Progress) -
                     np.lib.format.write_array_header_1_0(file, header)
                 if block_BD.shape[1] != width:
                     raise DataError(f"{path} is {block_BD.shape[1]} wide, but the files before it are {width} wide")
-                names.append(_numbered(done, len(block_BD)) if ids is None else ids)
+                _check_ids(ids, path, done)
+                names.add(ids)
                 here = slice(done, done + len(block_BD))
                 broken[here] = ~np.isfinite(block_BD).all(1)
                 zero[here] = ~block_BD.any(1)
@@ -128,13 +142,13 @@ def _write_blocks(files: list[Path], rows: int, out: Path, progress: Progress) -
                 progress.update(f"vectors: {done:,}/{rows:,} rows")
     if done != rows:
         raise DataError(f"only {done} of {rows} rows could be read", hint="the file may be cut off")
-    every = pl.concat(names).rename("item_id")
+    every = Vocabulary.of_unique(map_texts(folder / IDS_NAME))
     for bad, what in ((broken, "hold NaN or infinity"), (zero, "are all zeros")):
         if bad.any():
-            named = first_ids(bad, every)  # type: ignore[arg-type]
+            named = first_ids(bad, every)
             raise DataError(f"the vectors of {int(bad.sum())} items {what}: {named}", hint="repair or drop these rows")
+    _refuse_repeats(every, files[0].parent if len(files) > 1 else files[0])
     progress.line(f"vectors: {rows:,} rows, {width} wide")
-    return every
 
 
 def _blocks(path: Path) -> Iterator[Block]:
@@ -143,10 +157,11 @@ def _blocks(path: Path) -> Iterator[Block]:
 
 def _npy_blocks(path: Path) -> Iterator[Block]:
     matrix_ND = _matrix(path)
-    ids = _ids_beside(path, len(matrix_ND), silent)
     step = max(1, BLOCK_NUMBERS // matrix_ND.shape[1])
-    for start in range(0, len(matrix_ND), step):
-        yield ids[start : start + step], _float32(matrix_ND[start : start + step])
+    start = 0
+    for ids in _id_blocks(path, len(matrix_ND), step):
+        yield ids, _float32(matrix_ND[start : start + len(ids)])
+        start += len(ids)
 
 
 def _parquet_blocks(path: Path) -> Iterator[Block]:
@@ -161,7 +176,7 @@ def _parquet_blocks(path: Path) -> Iterator[Block]:
                 ids = pl.Series(batch[id_name]).cast(pl.String)
                 block_BD = _rectangle(path, ids, batch[vector_name], width)
                 width = block_BD.shape[1]
-                yield ids, block_BD
+                yield ids.to_arrow().cast("large_string"), block_BD
 
 
 def _columns(path: Path, schema: pa.Schema) -> tuple[str, str]:
@@ -218,51 +233,72 @@ def _matrix(path: Path) -> np.ndarray:
     return matrix_ND
 
 
-def _ids_beside(path: Path, rows: int, progress: Progress) -> pl.Series:
+def _mapped_ids(path: Path, rows: int, root: Path, progress: Progress) -> Path:
+    """The ids of a .npy as mapped texts in the cache, written there if need be."""
     beside = ids_file(path)
     if not beside.is_file():
         progress.line(f"{path.name}: no {beside.name} beside it, so rows are named by their number")
-        return _numbered(0, rows)
     with _readable(beside):
-        ids = pl.Series("item_id", beside.read_text(encoding="utf-8").splitlines(), dtype=pl.String)
-    if len(ids) != rows:
-        raise DataError(f"{path} has {rows} vectors but {beside.name} has {len(ids)} ids")
-    _check_ids(ids, beside)
-    return ids
+        folder = root / fingerprint(IDS_KIND, VERSION, rows, file_hash(beside) if beside.is_file() else None)
+    if not _kept(folder, IDS_KIND, progress):
+        with new_folder(folder, kind=IDS_KIND) as new:
+            done = 0
+            with TextsWriter(new / IDS_NAME, rows) as names:
+                for ids in _id_blocks(path, rows, 1 << 16):
+                    _check_ids(ids, beside, done)
+                    names.add(ids)
+                    done += len(ids)
+            _refuse_repeats(Vocabulary.of_unique(map_texts(new / IDS_NAME)), beside)
+    return folder / IDS_NAME
 
 
-def _check_ids(ids: pl.Series, path: Path) -> None:
-    if ids.null_count():
-        raise DataError(f"{path}: {ids.null_count()} rows have no id, the first is row {ids.is_null().arg_max()}")
-    # An id that str.splitlines splits could not be read back from a file with one id per line.
-    unfit = (ids.str.contains(r"[\n\r\x0b\x0c\x1c-\x1e\x{85}\x{2028}\x{2029}]") | (ids == "")).to_numpy()
+def _id_blocks(path: Path, rows: int, step: int) -> Iterator[pa.LargeStringArray]:
+    """The ids of a .npy: the lines of the file beside it, or the numbers of the rows."""
+    import pyarrow as pa
+
+    beside = ids_file(path)
+    if not beside.is_file():
+        for start in range(0, rows, step):
+            yield pa.array(np.arange(start, min(start + step, rows))).cast(pa.large_string())
+        return
+    with _readable(beside), open(beside, encoding="utf-8") as file:
+        found = 0
+        while lines := [line.rstrip("\n") for line in itertools.islice(file, step)]:
+            found += len(lines)
+            if found <= rows:
+                yield pa.array(lines, pa.large_string())
+        if found != rows:
+            raise DataError(f"{path} has {rows} vectors but {beside.name} has {found} ids")
+
+
+def _check_ids(ids: pa.LargeStringArray, path: Path, first: int) -> None:
+    """Refuse missing, empty and broken ids; `first` is the number of the first row."""
+    names = pl.Series(ids)
+    if names.null_count():
+        raise DataError(f"{path}: row {first + int(names.is_null().arg_max() or 0)} has no id")
+    unfit = names.str.contains(UNFIT).to_numpy()
     if unfit.any():
-        raise DataError(f"{path}: ids are empty or have line breaks: {first_ids(unfit, ids)}")  # type: ignore[arg-type]
-    if ids.n_unique() < len(ids):
-        again = (~ids.is_first_distinct()).to_numpy()
-        named = first_ids(again, ids)  # type: ignore[arg-type]
-        raise DataError(f"{path}: {int(again.sum())} ids occur twice: {named}", hint="ids must be unique")
+        raise DataError(f"{path}: ids are empty or have line breaks: {first_ids(unfit, names)}")  # type: ignore[arg-type]
 
 
-def _numbered(first: int, rows: int) -> pl.Series:
-    return pl.Series("item_id", np.arange(first, first + rows)).cast(pl.String)
+def _refuse_repeats(ids: Vocabulary, path: Path) -> None:
+    again = ids.repeats()
+    if len(again):
+        named = ", ".join(map(repr, ids.ids(again[:5]))) + (f" and {len(again) - 5} more" if len(again) > 5 else "")
+        raise DataError(f"{path}: {len(again)} ids occur twice: {named}", hint="ids must be unique")
 
 
-def _kept(folder: Path, progress: Progress) -> MappedVectors | None:
-    """The result of an earlier call; a damaged folder is removed, because it can be rewritten."""
+def _kept(folder: Path, kind: str, progress: Progress) -> bool:
+    """Whether an earlier call wrote the folder; a damaged one is removed, because it can be rewritten."""
     if not folder.exists():
-        return None
+        return False
     try:
-        return _opened(open_folder(folder, kind=KIND) / NAME, progress)
-    except (ArtifactError, DataError) as error:
+        open_folder(folder, kind=kind)
+    except ArtifactError as error:
         progress.line(f"the mapped copy of the vectors is damaged and will be rewritten: {error}")
         shutil.rmtree(folder, ignore_errors=True)
-        return None
-
-
-def _opened(path: Path, progress: Progress) -> MappedVectors:
-    matrix_ND = _matrix(path)
-    return MappedVectors(matrix_ND, _ids_beside(path, len(matrix_ND), progress))
+        return False
+    return True
 
 
 @contextlib.contextmanager

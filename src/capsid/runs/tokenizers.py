@@ -17,8 +17,8 @@ from capsid.errors import ConfigError
 from capsid.inspection.items import OpenTokenizer
 from capsid.progress import Progress, silent
 from capsid.running import CheckpointFile, RunOptions
-from capsid.tokenize.item_tokenizer import KIND, ItemTokenizer
-from capsid.tokenize.shards import tokenizer_key
+from capsid.tokenize.base import Tokenizer, tokenizer_key
+from capsid.tokenize.item_tokenizer import KIND, NETWORK_FILES, ItemTokenizer, load_network
 from capsid.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -60,6 +60,18 @@ def open_tokenizer(path: str | Path, *, kinds: Kinds | None = None) -> OpenToken
     items = Vocabulary(frame["item_id"])
     titles = item_titles(items, frame)
     return OpenTokenizer(ItemTokenizer.load(path / "tokenizer", kinds), titles)
+
+
+def open_network(path: str | Path, *, kinds: Kinds | None = None) -> Tokenizer:
+    """The fitted tokenizer of a tokenizer's or a run's folder without its ids: its size does not grow with the items.
+
+    The hashes of the files that are read are checked.
+    """
+    path = Path(path)
+    kind = KIND if folder_kind(path) == KIND else RUN
+    folder = path if kind == KIND else path / "tokenizer"
+    open_folder(path, kind=kind, only={(folder / name).relative_to(path).as_posix() for name in NETWORK_FILES})
+    return load_network(folder, kinds)
 
 
 def fit_tokenizer(

@@ -6,11 +6,13 @@ tokenizer has it if it defines the methods. There is no base class.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
+from capsid.config import canonical_json
 from capsid.data.item_table import ItemTable
 from capsid.ids.merges import MergeTable
 from capsid.ids.reassign import Costs
@@ -23,6 +25,10 @@ from capsid.tokenize.trace import Trace
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+# Changes when the codes of the same settings and arrays change.
+VERSION = 1
 
 
 class Tokenizer(Protocol):
@@ -197,3 +203,11 @@ class Revising(Protocol):
 
     def revise(self, table: ItemTable) -> None:
         """Refit on those vectors with the same codebook sizes."""
+
+
+def tokenizer_key(tokenizer: Tokenizer) -> str:
+    """A hash of all settings and learnt arrays."""
+    digest = hashlib.sha256(f"{VERSION}{canonical_json(tokenizer)}".encode())
+    for name, array in sorted(tokenizer.state().items()):
+        digest.update(f"{name}{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:32]

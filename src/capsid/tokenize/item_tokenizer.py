@@ -56,6 +56,8 @@ from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
 from capsid.vocabulary import Vocabulary
 
 KIND = "tokenizer"
+# What `load_network` reads.
+NETWORK_FILES = ("tokenizer.json", "tokenizer.npz")
 KINDS: Kinds = {**ENCODERS, **TOKENIZERS, **TOKENIZER_PARTS, **COLLISIONS, **MERGES}
 
 
@@ -372,6 +374,14 @@ class ItemTokenizer:
         if self.encoder_ is None:
             return table
         return table.with_blocks(blocks_of(self.encoder_, table))
+
+
+def load_network(folder: Path, kinds: Kinds | None = None) -> Tokenizer:
+    """Only the fitted tokenizer of a folder that `ItemTokenizer.save` wrote."""
+    with untrusted.interpreting(folder, "tokenizer"):
+        about = untrusted.mapping(read_json(folder / "tokenizer.json"), "tokenizer.json")
+        part = from_dict(None, about["tokenizer"], {**KINDS, **(kinds or {})})
+        return _loaded(part, folder / "tokenizer.npz")
 
 
 def _vectors_file(block: str) -> str:

@@ -18,9 +18,10 @@ from worlds import Watcher
 
 from capsid.encode.mapped_files import MappedVectors, open_vectors, write_mapped
 from capsid.errors import ArtifactError, ConfigError, DataError
+from capsid.scale.codes import encode_shards
+from capsid.tokenize.base import tokenizer_key
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans
-from capsid.tokenize.shards import encode_shards, tokenizer_key
 from capsid.train.options import Training
 
 ITEMS, WIDTH = 1_300, 12
@@ -82,8 +83,8 @@ def test_a_float32_npy_is_mapped_where_it_stands(tmp_path: Path) -> None:
     opened = open_vectors(file, cache=tmp_path / "cache")
     assert isinstance(opened.vectors_ND, np.memmap)
     assert Path(opened.vectors_ND.filename) == file
-    assert opened.ids.to_list() == IDS
-    assert not (tmp_path / "cache").exists()
+    assert list(opened.ids) == IDS
+    assert not list((tmp_path / "cache").glob("*/vectors.npy")), "only the ids are rewritten, as a file to map"
 
 
 @pytest.mark.parametrize("form", ["lists", "fixed", "doubles", "numbers", "npy64", "fortran"])
@@ -107,7 +108,7 @@ def test_other_forms_are_written_once(form: str, tmp_path: Path) -> None:
     opened = open_vectors(file, cache=tmp_path / "cache", progress=watcher)
     np.testing.assert_array_equal(opened.vectors_ND, VECTORS)
     assert opened.vectors_ND.dtype == np.float32
-    assert opened.ids.to_list() == ids
+    assert list(opened.ids) == ids
     again = Watcher()
     np.testing.assert_array_equal(open_vectors(file, cache=tmp_path / "cache", progress=again).vectors_ND, VECTORS)
     assert any("converting once" in line for line in watcher.lines)
@@ -119,7 +120,7 @@ def test_a_folder_of_files_is_read_in_the_order_of_names(tmp_path: Path) -> None
         write_parquet(tmp_path / "in" / f"part-{number}.parquet", VECTORS[rows], [IDS[i] for i in rows])
     opened = open_vectors(tmp_path / "in", cache=tmp_path / "cache")
     np.testing.assert_array_equal(opened.vectors_ND, VECTORS)
-    assert opened.ids.to_list() == IDS
+    assert list(opened.ids) == IDS
 
 
 def test_a_damaged_copy_is_written_again(tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_ids_that_cannot_be(tmp_path: Path) -> None:
             write_mapped(write_parquet(tmp_path / "v.parquet", ids=ids), tmp_path / "mapped")
 
     refused([*IDS[:-2], IDS[3], IDS[900]], "2 ids occur twice: 'item-3', 'item-900'")
-    refused([*IDS[:-1], None], "1 rows have no id, the first is row 1299")
+    refused([*IDS[:-1], None], "row 1299 has no id")
     refused([*IDS[:-1], "a\nb"], r"line breaks: 'a\\nb'")
     refused([*IDS[:-1], "a\u2028b"], "line breaks")
     refused([*IDS[:-1], ""], "empty")
@@ -306,16 +307,16 @@ def test_shards_of_other_settings_are_not_kept(source: MappedVectors, fitted: Ca
 
 
 def test_more_items_later(source: MappedVectors, fitted: CapsuleTokenizer, tmp_path: Path) -> None:
-    some = MappedVectors(source.vectors_ND[:1000], source.ids[:1000])
+    some = MappedVectors(source.vectors_ND[:1000], source.ids.part(0, 1000))
     encode_shards(fitted, some, tmp_path, rows_per_shard=400)
     done = encode_shards(fitted, source, tmp_path, rows_per_shard=400)
     assert (done.kept, done.written) == (2, 2)
-    with pytest.raises(ArtifactError, match=r"codes-00003.parquet, but these vectors make 3 shards"):
+    with pytest.raises(ArtifactError, match=r"codes-00003.parquet, but this input makes 3 shards"):
         encode_shards(fitted, some, tmp_path, rows_per_shard=400)
 
 
 def test_encode_refuses(source: MappedVectors, fitted: CapsuleTokenizer, tmp_path: Path) -> None:
-    wide = MappedVectors(np.ones((3, WIDTH + 1), dtype=np.float32), source.ids[:3])
+    wide = MappedVectors(np.ones((3, WIDTH + 1), dtype=np.float32), source.ids.part(0, 3))
     with pytest.raises(DataError, match="13 wide, expected 12"):
         encode_shards(fitted, wide, tmp_path / "out")
     broken = MappedVectors(with_value(np.nan, [1_000]), source.ids)
@@ -340,7 +341,7 @@ import sys
 from pathlib import Path
 from capsid.encode.mapped_files import open_vectors
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.shards import encode_shards
+from capsid.scale.codes import encode_shards
 tokenizer, vectors, out, part = sys.argv[1:]
 fitted = ItemTokenizer.from_pretrained(tokenizer).tokenizer_
 encode_shards(fitted, open_vectors(Path(vectors)), Path(out), rows_per_shard=200, part=(int(part), 2))
@@ -352,7 +353,7 @@ import json, re, sys, threading, time
 from pathlib import Path
 from capsid.encode.mapped_files import open_vectors
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
-from capsid.tokenize.shards import encode_shards
+from capsid.scale.codes import encode_shards
 from capsid.train.options import Training
 import numpy, polars, torch, pyarrow.parquet
 

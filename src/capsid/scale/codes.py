@@ -1,0 +1,132 @@
+"""Codes of a catalogue of any size, in shards: a pure map, because an item's codes depend on its own vector only.
+
+Shards hold codes only: a suffix that separates equal codes would depend on the other shards (`capsid.scale.ids`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from capsid.encode.mapped_files import MappedVectors
+from capsid.progress import Progress, silent
+from capsid.scale.shards import (
+    Part,
+    ShardsDone,
+    check_folder,
+    collect,
+    numbers_of,
+    shard_bounds,
+    shard_count,
+    write_shard,
+)
+from capsid.tokenize.base import Confident, Tokenizer, tokenizer_key
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from capsid.ragged import Ragged
+
+HASH_ROWS = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class CodeShards:
+    """Columns item_id, codes, and confidences (null where the tokenizer has none)."""
+
+    name: ClassVar[str] = "codes"
+    tokenizer: Tokenizer
+    source: MappedVectors
+    folder: Path
+    rows_per_shard: int
+
+    @cached_property
+    def count(self) -> int:
+        """How many shards the rows make."""
+        return shard_count(len(self.source), self.rows_per_shard)
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of the tokenizer."""
+        return tokenizer_key(self.tokenizer)
+
+    def items(self, number: int) -> int:
+        """Rows of a shard."""
+        start, stop = self._bounds(number)
+        return stop - start
+
+    def common(self) -> dict[str, Any]:
+        """The tokenizer."""
+        return {"tokenizer": self.key}
+
+    def about(self, number: int) -> dict[str, Any]:
+        """The tokenizer, and the rows' ids and vectors."""
+        start, stop = self._bounds(number)
+        return {"tokenizer": self.key, "rows": rows_key(self.source, start, stop), "first": start}
+
+    def table(self, number: int) -> pa.Table:
+        """Codes and confidences of the rows."""
+        import pyarrow as pa
+
+        table = self.source.table(*self._bounds(number))
+        confident = isinstance(self.tokenizer, Confident)
+        codes, confidences = (
+            self.tokenizer.encode_confident(table) if confident else (self.tokenizer.encode(table), None)  # type: ignore[attr-defined]
+        )
+        columns = {
+            "item_id": pa.array(list(table.items), pa.string()),
+            "codes": lists(codes, np.int32),
+            "confidences": pa.nulls(len(table), pa.list_(pa.float32()))
+            if confidences is None
+            else lists(confidences, np.float32),
+        }
+        return pa.table(columns)
+
+    def summary(self) -> dict[str, Any]:
+        """Sizes, and the tokenizer."""
+        sizes = {"items": len(self.source), "rows_per_shard": self.rows_per_shard, "shards": self.count}
+        return {**sizes, "tokenizer": self.key}
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        return shard_bounds(number, self.rows_per_shard, len(self.source))
+
+
+def encode_shards(
+    tokenizer: Tokenizer,
+    source: MappedVectors,
+    out_folder: Path,
+    *,
+    rows_per_shard: int = 65_536,
+    part: Part = (1, 1),
+    progress: Progress = silent,
+) -> ShardsDone:
+    """Write `codes-00000.parquet`, ... with a tokenizer in memory, in this process.
+
+    `part` (i, n) takes every n-th shard beginning with the i-th, so that n processes can do one each. An item's codes
+    depend neither on the shard size nor on the process. `shards.json` is written once all shards exist.
+    """
+    shards = CodeShards(tokenizer, source, Path(out_folder), rows_per_shard)
+    numbers = numbers_of(part, shards.count)
+    check_folder(shards)
+    return collect(shards, (write_shard(shards, n) for n in numbers), progress, "encode")
+
+
+def rows_key(source: MappedVectors, start: int, stop: int) -> str:
+    """A hash of ids and vectors, read in blocks."""
+    digest = hashlib.sha256(json.dumps(source.ids[start:stop]).encode())
+    for first in range(start, stop, HASH_ROWS):
+        digest.update(np.ascontiguousarray(source.vectors_ND[first : min(first + HASH_ROWS, stop)]).data)
+    return digest.hexdigest()[:32]
+
+
+def lists(rows: Ragged, kind: type) -> pa.ListArray:
+    """Rows of unequal length as an Arrow column."""
+    import pyarrow as pa
+
+    return pa.ListArray.from_arrays(rows.offsets.astype(np.int32), rows.values.astype(kind))

@@ -1,0 +1,169 @@
+"""Jobs over a whole catalogue, as plain values: JSON that names files, so that any process anywhere can do a shard.
+
+A job holds no rows, no tokenizers and no networks, only where they are and the hash that they must have. A worker opens
+it once and then makes the shards it is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from capsid import __version__
+from capsid.config import from_dict, to_dict
+from capsid.errors import ArtifactError, CapsidError, ConfigError
+from capsid.progress import Progress
+from capsid.scale.shards import ShardDone, Shards, write_shard
+
+if TYPE_CHECKING:
+    from capsid.scale.codes import CodeShards
+
+
+class Job(Protocol):
+    """A job's fields are plain values."""
+
+    kind: ClassVar[str]
+
+    def open(self) -> Shards:
+        """The shards of the job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeJob:
+    """Codes of all rows of a file of vectors. Workers load the tokenizer's network and nothing else of its folder."""
+
+    kind: ClassVar[str] = "encode"
+    tokenizer: str
+    key: str
+    vectors: str
+    ids: str
+    out: str
+    rows_per_shard: int
+
+    @classmethod
+    def prepare(cls, tokenizer: Path, vectors: Path, out: Path, rows_per_shard: int, progress: Progress) -> EncodeJob:
+        """Check the files once, and rewrite vectors that cannot be mapped."""
+        from capsid.encode.mapped_files import open_vectors
+        from capsid.runs.tokenizers import open_network
+        from capsid.tokenize.base import tokenizer_key
+
+        key = tokenizer_key(open_network(tokenizer))
+        source = open_vectors(vectors, progress=progress)
+        return cls(
+            tokenizer=str(tokenizer.absolute()),
+            key=key,
+            vectors=str(source.vectors_file),
+            ids=str(source.ids_path),
+            out=str(out.absolute()),
+            rows_per_shard=rows_per_shard,
+        )
+
+    def open(self) -> CodeShards:
+        """Load the network, map the vectors."""
+        from capsid.encode.mapped_files import MappedVectors
+        from capsid.runs.tokenizers import open_network
+        from capsid.scale.codes import CodeShards
+
+        source = MappedVectors.at(Path(self.vectors), Path(self.ids))
+        shards = CodeShards(open_network(Path(self.tokenizer)), source, Path(self.out), self.rows_per_shard)
+        if shards.key != self.key:
+            raise ArtifactError(
+                f"{self.tokenizer} is not the tokenizer that the job was started with",
+                hint="every worker must see the same files; if the tokenizer was fitted again, start the job again",
+            )
+        return shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitJob:
+    """Shards that only wait, to measure what an engine itself costs. Each writes an empty file."""
+
+    kind: ClassVar[str] = "wait"
+    out: str
+    shards: int
+    seconds: float
+
+    def open(self) -> Shards:
+        """The shards."""
+        return _Waiting(Path(self.out), self.shards, self.seconds)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    name: ClassVar[str] = "wait"
+    folder: Path
+    count: int
+    seconds: float
+
+    def items(self, number: int) -> int:
+        return 1
+
+    def common(self) -> dict[str, Any]:
+        return {"seconds": self.seconds}
+
+    def about(self, number: int) -> dict[str, Any]:
+        return {"seconds": self.seconds, "rows": str(number)}
+
+    def table(self, number: int) -> Any:
+        import pyarrow as pa
+
+        time.sleep(self.seconds)
+        return pa.table({"number": [number]})
+
+    def summary(self) -> dict[str, Any]:
+        return {"shards": self.count}
+
+
+JOBS: Mapping[str, type] = {job.kind: job for job in (EncodeJob, WaitJob)}
+
+
+def job_text(job: Job) -> str:
+    """A job for a worker, with the version of capsid that must do it."""
+    return json.dumps({"capsid": __version__, "job": to_dict(job)})
+
+
+def run_shard(text: str, number: int) -> dict[str, Any]:
+    """Do one shard of a job; returns plain values: what was done, or the error."""
+    try:
+        done = write_shard(opened(text), number)
+        return {"number": done.number, "written": done.written, "items": done.items}
+    except CapsidError as error:
+        said = {"error": error.message, "hint": error.hint, "code": error.exit_code, "host": socket.gethostname()}
+        return {"number": number, **said}
+
+
+@functools.lru_cache(maxsize=1)
+def opened(text: str) -> Shards:
+    """The shards of a job, opened once in a process."""
+    asked = json.loads(text)
+    if asked["capsid"] != __version__:
+        raise ConfigError(
+            f"the worker has capsid {__version__}, but the job was started with capsid {asked['capsid']}",
+            hint="install the same version everywhere",
+        )
+    job: Job = from_dict(None, asked["job"], JOBS)
+    return job.open()
+
+
+class ShardError(CapsidError):
+    """The error of a shard that another process did."""
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        elsewhere = answer.get("host") not in (None, socket.gethostname())
+        where = f"worker on {answer['host']}: " if elsewhere else ""
+        everywhere = "every worker must see the same files under the same paths" if elsewhere else None
+        super().__init__(f"{where}{answer['error']}", hint=answer.get("hint") or everywhere)
+        self.exit_code = int(answer.get("code", 1))
+
+
+def shard_done(answer: Mapping[str, Any]) -> ShardDone:
+    """What `run_shard` answered; raises if that was an error."""
+    if "error" in answer:
+        raise ShardError(answer)
+    return ShardDone(int(answer["number"]), bool(answer["written"]), int(answer["items"]))
