@@ -7,17 +7,19 @@ from its checkpoint.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import load_file
 from safetensors.torch import save as tensor_bytes
 
 from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
-from capsid.config import Kinds, canonical_json, kinds_of
+from capsid.config import Kinds, canonical_json, difference, kinds_of
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split
 from capsid.decode.ranked import HasQuick
@@ -25,7 +27,7 @@ from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.encode.base import fresh
 from capsid.errors import ConfigError
-from capsid.evaluate.evaluator import evaluate
+from capsid.evaluate.evaluator import metric_values
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import ReadsSoftly, Remembers, Trainable
 from capsid.generate.terms import Objective, TermContext
@@ -35,12 +37,14 @@ from capsid.popularity import popularity_ranks
 from capsid.progress import Progress, duration
 from capsid.recipe import Recipe, Stretch
 from capsid.rng import numpy_rng
-from capsid.running import CheckpointFile, RunOptions
+from capsid.running import CheckpointFile, RunOptions, Team
 from capsid.settings import check_together
 from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.train.lanes import check_lanes
 from capsid.train.options import Training
 
+POLL_SECONDS = 0.2
 # Supplies a fitted tokenizer; called with items, seed and progress.
 TokenizerFrom = Callable[[ItemTable, int, Progress], ItemTokenizer]
 
@@ -62,6 +66,8 @@ def fit_recipe(
     `start` is an earlier fit to continue from: its ids are kept, and training begins with its weights.
     """
     check_together(recipe)
+    for phase in recipe.schedule:
+        check_lanes(phase.training.lanes, run.team.size)
     if start is not None:
         known = start.tokenizer
         tokenizer_from = lambda table, seed, progress: known  # noqa: E731
@@ -99,8 +105,8 @@ def fit_recipe(
         reader = Reader(generator, tokenizer.ids, trie, generator.history, recipe.over)
         ranker = recipe.decoder.quick if isinstance(recipe.decoder, HasQuick) else recipe.decoder
         now = _Now(Retriever(reader, ranker), objective)
-        validate = _validation(now, split.valid, table.counts, phase.training, seed)
-        job = _Stretch(stretch, generator, tokenizer.ids, table, objective, validate, seed + number)
+        validate = _validation(now, split.valid, phase.training, seed, run.team)
+        job = _Stretch(stretch, generator, tokenizer.ids, table, objective, validate, seed + number, run.team)
         log.append(stages.train(number, job, progress))
         dense, before = objective.dense() or dense, objective
         if phase.adapt is not None:
@@ -146,8 +152,15 @@ class _Given:
 
     def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
         given, wanted = self.source(self.table, self.seed, self.progress), tokenizer_parts(self.recipe)
-        if canonical_json(given) != canonical_json(wanted) or list(given.ids.items) != list(self.table.items):
-            raise ConfigError("the given tokenizer was fitted with other parts or other items than this recipe's")
+        if canonical_json(given) != canonical_json(wanted):
+            apart = difference(given, wanted)
+            told = ", ".join(f"{path} {theirs}, not {ours}" for path, (theirs, ours) in list(apart.items())[:3])
+            raise ConfigError(
+                f"the given tokenizer was fitted with other parts than this recipe's: {told}",
+                hint="fit it with the same recipe and settings",
+            )
+        if list(given.ids.items) != list(self.table.items):
+            raise ConfigError("the given tokenizer was fitted on other items", hint="fit it on the same data")
         return given
 
 
@@ -196,6 +209,7 @@ class _Stretch:
     objective: Objective
     validate: Callable[[], float] | None
     seed: int
+    team: Team
 
     def fit(self, checkpoint: CheckpointFile | None, progress: Progress) -> dict[str, Any]:
         """Train and return a log entry."""
@@ -214,6 +228,7 @@ class _Stretch:
             checkpoint=checkpoint,
             progress=progress,
             name=phase.name,
+            team=self.team,
         )
         progress.line(
             f"{phase.name}: best at step {result.best_step:,} of {result.steps:,}, {duration(result.seconds)}"
@@ -253,7 +268,11 @@ def _tell_ids(ids: SemanticIds, progress: Progress) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Stages:
-    """Finished stages in the working folder; without a folder nothing is saved."""
+    """Finished stages in the working folder; without a folder nothing is saved.
+
+    Process 0 of a team makes the ids and writes all stages. The others wait for the ids and read them, and train with
+    process 0. Without a folder every process makes the ids itself.
+    """
 
     work: Path | None
     kinds: Kinds
@@ -263,7 +282,9 @@ class _Stages:
         if self.work is None:
             return make(None)
         folder = self.work / name
-        if not (folder / MANIFEST).exists():
+        if self.run.team.rank:
+            _wait_for(folder / MANIFEST)
+        elif not (folder / MANIFEST).exists():
             made = make(self.run.checkpoint(folder.with_suffix(".checkpoint")))
             with new_folder(folder, kind="stage") as new:
                 made.save(new)
@@ -283,6 +304,8 @@ class _Stages:
             log: dict[str, Any] = read_json(folder / "log.json")
             return log
         log = job.fit(self.run.checkpoint(folder.with_suffix(".checkpoint")), progress)
+        if self.run.team.rank:
+            return log
         with new_folder(folder, kind="stage") as new:
             (new / "generator.safetensors").write_bytes(tensor_bytes(job.generator.state()))
             if job.objective.learns:
@@ -291,21 +314,31 @@ class _Stages:
         return log
 
 
+def _wait_for(file: Path) -> None:
+    """Wait until process 0 has written a file. That may take hours, so no connection waits, which would time out."""
+    while not file.exists():
+        time.sleep(POLL_SECONDS)
+
+
 def _open_stage(folder: Path) -> Path:
     return open_folder(folder, kind="stage", hint=f"delete {folder} and run again; only that stage is refitted")
 
 
 def _validation(
-    retriever: Callable[[], Retriever], cases: Cases, counts: np.ndarray, training: Training, seed: int
+    retriever: Callable[[], Retriever], cases: Cases, training: Training, seed: int, team: Team
 ) -> Callable[[], float] | None:
-    """The selected metric on a fixed sample of users, the same for every method and step; None without cases."""
+    """The selected metric on a fixed sample of users, the same for every method and step; None without cases.
+
+    The processes of a team share the users; all of them get the same number.
+    """
     if not len(cases):
         return None
     rows = np.sort(numpy_rng(seed, "validation").permutation(len(cases))[: training.validation_users])
-    sample, filtered = cases.take(rows), training.select_filtered
+    sample, filtered, part = cases.take(rows), training.select_filtered, (team.rank, team.size)
 
     def measured() -> float:
-        found = evaluate(retriever(), sample, counts, split="valid", ks=(10,), filter_history=filtered)
-        return found.metrics[training.select]
+        own = metric_values(retriever(), sample, training.select, filter_history=filtered, part=part)
+        # Only one process has a value other than 0 for a user, so the sums are exact.
+        return float(team.sum(torch.from_numpy(own)).numpy().mean())
 
     return measured

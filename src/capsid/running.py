@@ -68,6 +68,9 @@ class Team(Protocol):
     def broadcast(self, value: Any) -> Any:
         """The value of process 0: whatever JSON can hold. The values of the others are not read."""
 
+    def meet(self) -> None:
+        """Wait until every process has come here. For moments that all reach within minutes."""
+
 
 @dataclass(frozen=True)
 class Alone:
@@ -88,6 +91,9 @@ class Alone:
     def broadcast(self, value: Any) -> Any:
         """See `Team`."""
         return value
+
+    def meet(self) -> None:
+        """See `Team`."""
 
 
 ALONE = Alone()

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import multiprocessing
-import os
-import traceback
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from teams import hash_of, together
 from torch import Tensor, nn
 from train_world import OPTIONS, ROWS, X, Y, make_network, weights
 
@@ -25,44 +20,7 @@ from capsid.running import ALONE, Alone, CheckpointFile, Team
 from capsid.train.batches import BatchPlan
 from capsid.train.lanes import LaneLoss, Lanes, Loss, TreeSum, check_lanes, lanes_for
 from capsid.train.loop import Task, train
-from capsid.train.team import Processes, backend, joined
-
-Work = Callable[[Team, Path], object]
-
-
-def together(size: int, work: Work, folder: Path) -> list[dict]:
-    """What `work` returns in each of `size` forked processes, or the error it raised."""
-    folder.mkdir(exist_ok=True)
-    context = multiprocessing.get_context("fork")
-    started = [context.Process(target=_member, args=(rank, size, work, folder)) for rank in range(size)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(60)
-        if process.is_alive():
-            process.kill()
-            raise AssertionError("a process of the team waits for ever")
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
-
-
-def _member(rank: int, size: int, work: Work, folder: Path) -> None:
-    import torch.distributed as dist
-
-    said: dict[str, object] = {}
-    try:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
-        said["value"] = work(Processes(rank, size, torch.device("cpu")), folder)
-    except CapsidError as error:
-        said["error"] = str(error)
-    except BaseException:
-        said["crash"] = traceback.format_exc()
-    (folder / f"{rank}.json").write_text(json.dumps(said))
-    os._exit(0)
-
-
-def hash_of(tensors: dict[str, Tensor]) -> str:
-    return hashlib.sha256(b"".join(t.numpy().tobytes() for t in tensors.values())).hexdigest()
-
+from capsid.train.team import backend, joined
 
 LANES = replace(OPTIONS, lanes=4)
 

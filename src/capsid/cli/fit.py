@@ -25,9 +25,12 @@ from capsid.cli.options import (
     single_verb,
 )
 from capsid.cli.output import print_json, say
-from capsid.progress import Console, duration
+from capsid.progress import Console, Progress, duration, silent
 
 if TYPE_CHECKING:
+    from capsid.data.split import Holdout
+    from capsid.recommender import Recommender
+    from capsid.running import RunOptions
     from capsid.runs.fit import RunSummary
 
 app = single_verb()
@@ -49,6 +52,14 @@ def fit(
         Path | None,
         typer.Option("--steps-from", metavar="RUN", help="Train as many steps as RUN did until it validated best."),
     ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="TOK",
+            help="Take the ids of `capsid tokenizer fit` with the same recipe, data and seed.",
+        ),
+    ] = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     force: Annotated[bool, typer.Option("--force", help="Refit and replace the existing RUN.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
@@ -59,6 +70,8 @@ def fit(
     number of steps from an earlier run.
 
     Codebooks, batches, steps and validations follow the size of the data, unless --set or --config names them.
+
+    Under torchrun several processes train together: 1, 2 and 4 of them end with the same weights to the bit.
 
     Examples:
 
@@ -73,30 +86,72 @@ def fit(
       capsid fit capsid --data ./my-shop --out runs/shop --vectors my-embeddings.npz
 
       capsid fit capsid --data ./my-shop --out runs/live --holdout none --steps-from runs/shop
+
+      torchrun --nproc-per-node 2 -m capsid fit capsid --data ./my-shop --out runs/shop --tokenizer ids
     """
-    from capsid.artifacts import reserved
-    from capsid.data.sources import load_dataset
     from capsid.data.split import Holdout
     from capsid.recommender import Recommender
-    from capsid.runs.fit import fit_or_reuse, steps_until_best
-    from capsid.stored import KIND
+    from capsid.runs.fit import lanes_of_team, steps_until_best
+    from capsid.train.team import joined, launched
 
-    progress, run = Console(), run_options(checkpoint_every)
     held = Holdout(holdout, check_share(holdout_share))
-    # What the user names comes last and wins.
-    given = (*(() if steps_from is None else steps_until_best(steps_from)), *all_settings(config, settings))
-    recommender = Recommender.from_recipe(recipe, seed=seed, settings=given, vectors=vectors, exact=exact)
-    if holdout == "none" and steps_from is None:
-        progress.line("nothing is held out, so all steps are trained; --steps-from RUN takes their number from a run")
-    with reserved(out, kind=KIND, replace=True):
-        dataset = load_dataset(data, progress=progress)
-        summary = fit_or_reuse(recommender, dataset, out, holdout=held, force=force, progress=progress, run=run)
+    with joined() as team:
+        progress, run = Console() if team.rank == 0 else silent, run_options(checkpoint_every, team)
+        # What the user names comes last and wins.
+        given = (
+            *(lanes_of_team(recipe, team) if launched() else ()),
+            *(() if steps_from is None else steps_until_best(steps_from)),
+            *all_settings(config, settings),
+        )
+        recommender = Recommender.from_recipe(recipe, seed=seed, settings=given, vectors=vectors, exact=exact)
+        if holdout == "none" and steps_from is None:
+            progress.line(
+                "nothing is held out, so all steps are trained; --steps-from RUN takes their number from a run"
+            )
+        summary = _fit(recommender, data, out, held, tokenizer, force, progress, run)
+    if summary is None:
+        return
     if summary.reused:
         progress.line(f"{out} is already finished with the same recipe, seed and data; --force refits it")
     if as_json:
         print_json(summary.to_dict())
     else:
         _tell(summary)
+
+
+def _fit(
+    recommender: Recommender,
+    data: str,
+    out: Path,
+    holdout: Holdout,
+    tokenizer: Path | None,
+    force: bool,
+    progress: Progress,
+    run: RunOptions,
+) -> RunSummary | None:
+    """Fit and write the run. Process 0 of a team does this; the others help it, write nothing and have no summary."""
+    from capsid.artifacts import reserved
+    from capsid.data.sources import load_dataset
+    from capsid.runs.fit import assist_fit, fit_or_reuse
+    from capsid.runs.tokenizers import tokenizer_source
+    from capsid.stored import KIND
+
+    if run.team.rank:
+        assist_fit(recommender, load_dataset(data, progress=progress), holdout=holdout, run=run)
+        return None
+    with reserved(out, kind=KIND, replace=True):
+        dataset = load_dataset(data, progress=progress)
+        ids = None if tokenizer is None else tokenizer_source(tokenizer, dataset, holdout, seed=recommender.seed)
+        return fit_or_reuse(
+            recommender,
+            dataset,
+            out,
+            holdout=holdout,
+            force=force,
+            progress=progress,
+            run=run,
+            tokenizer_from=ids,
+        )
 
 
 def _tell(summary: RunSummary) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from capsid.errors import ConfigError
-from capsid.running import RunOptions
+from capsid.running import ALONE, RunOptions, Team
 from capsid.settings import SettingError
 
 
@@ -70,10 +70,10 @@ CheckpointEvery = Annotated[
 CHECKPOINT_EVERY = RunOptions().checkpoint_every
 
 
-def run_options(checkpoint_every: float) -> RunOptions:
+def run_options(checkpoint_every: float, team: Team = ALONE) -> RunOptions:
     """Build `RunOptions` from the options of verbs that train."""
     try:
-        return RunOptions(checkpoint_every=checkpoint_every)
+        return RunOptions(checkpoint_every=checkpoint_every, team=team)
     except SettingError as error:
         message = f"--checkpoint-every must be {error.allowed}, got {checkpoint_every:g}"
         raise ConfigError(message, hint=error.hint) from None

@@ -18,7 +18,7 @@ from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.decode.watch import Edges
 from capsid.errors import DataError
-from capsid.evaluate.metrics import TargetRanks, check_ks, of_lists, per_user
+from capsid.evaluate.metrics import TargetRanks, check_ks, gains, of_lists, per_user
 from capsid.ids.trie import ROOT, Trie
 from capsid.popularity import TIERS, popularity_tiers
 from capsid.progress import Progress, duration, silent
@@ -68,26 +68,62 @@ def evaluate(
         )
     ks = check_ks(ks)
     began = time.monotonic()
-    parts, shown = [], np.full((len(cases), max(ks)), -1, dtype=np.int64)
-    code_ranks = np.zeros(len(cases), dtype=np.int64)
+    found = _ranked(retriever, cases, max(ks), filter_history=filter_history, batch=batch, progress=progress, of=split)
+    values = {**per_user(found.ranks, ks), "rank": found.ranks.expanded, "first_code_rank": found.code_ranks}
+    metrics = {name: float(v.mean()) for name, v in values.items() if "@" in name and ":" not in name}
+    extras = {**_extras(retriever, values, counts, cases.targets, max(ks)), **of_lists(found.items_UK, counts, max(ks))}
+    seconds = time.monotonic() - began
+    return Evaluation(split, len(cases), filter_history, ks, seconds, metrics, values, extras)
+
+
+def metric_values(
+    retriever: Retriever, cases: Cases, metric: str, *, filter_history: bool, part: tuple[int, int], batch: int = 64
+) -> np.ndarray:
+    """One metric (`recall@10`) of every case. Of `part` (number, count), only every count-th batch is ranked; cases of
+    other parts have 0, so the sum over all parts has every value. Shape: (cases,)."""
+    name, _, k = metric.partition("@")
+    found = _ranked(retriever, cases, int(k), filter_history=filter_history, batch=batch, part=part)
+    return gains(name, found.ranks.expanded, int(k))
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """The lists of all cases, the ranks of their targets, and the ranks of the targets' first codes."""
+
+    items_UK: np.ndarray
+    ranks: TargetRanks
+    code_ranks: np.ndarray
+
+
+def _ranked(
+    retriever: Retriever,
+    cases: Cases,
+    k: int,
+    *,
+    filter_history: bool,
+    batch: int,
+    progress: Progress = silent,
+    of: str = "",
+    part: tuple[int, int] = (0, 1),
+) -> _Found:
+    """The lists in the order of the cases, which are ranked by length. Cases of other parts have no items and rank 0.
+
+    Parts are whole batches, so that a case is ranked with the same others, and to the same bits, whoever does it.
+    """
+    began, number, count = time.monotonic(), *part
+    shown = np.full((len(cases), k), -1, dtype=np.int64)
+    ranks, code_ranks = np.zeros((4, len(cases)), dtype=np.int64), np.zeros(len(cases), dtype=np.int64)
     order = np.argsort(cases.histories.lengths, kind="stable")
-    for start in range(0, len(order), batch):
+    for start in range(number * batch, len(order), count * batch):
         rows = order[start : start + batch]
         histories, targets = cases.histories.take(rows), cases.targets[rows]
         allowed = retriever.filter(histories, filter_history=filter_history)
-        ranked = _rank(retriever, histories, targets, max(ks), allowed)
-        parts.append(ranked.ranks)
-        shown[rows] = ranked.items_UK
+        ranked = _rank(retriever, histories, targets, k, allowed)
+        shown[rows], own = ranked.items_UK, ranked.ranks
+        ranks[:, rows] = own.expanded, own.optimistic, own.before, own.size
         code_ranks[rows] = first_code_ranks(retriever.reader, ranked.first_UC, targets)
-        _tell(progress, split, start + len(rows), len(order), began)
-    back = np.argsort(order, kind="stable")
-    names = ("expanded", "optimistic", "before", "size")
-    ranks = TargetRanks(*(np.concatenate([getattr(p, n) for p in parts])[back] for n in names))
-    values = {**per_user(ranks, ks), "rank": ranks.expanded, "first_code_rank": code_ranks}
-    metrics = {name: float(v.mean()) for name, v in values.items() if "@" in name and ":" not in name}
-    extras = {**_extras(retriever, values, counts, cases.targets, max(ks)), **of_lists(shown, counts, max(ks))}
-    seconds = time.monotonic() - began
-    return Evaluation(split, len(cases), filter_history, ks, seconds, metrics, values, extras)
+        _tell(progress, of, start + len(rows), len(order), began)
+    return _Found(shown, TargetRanks(*ranks), code_ranks)
 
 
 @dataclass(frozen=True, eq=False)

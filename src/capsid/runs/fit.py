@@ -8,7 +8,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capsid.artifacts import MANIFEST, open_folder, read_json, reserved
 from capsid.config import canonical_json, kinds_of
@@ -17,9 +17,13 @@ from capsid.data.split import Holdout, Split
 from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Progress, silent
 from capsid.recipe import Recipe
+from capsid.recipes import get_recipe
 from capsid.recommender import Recommender
-from capsid.running import RunOptions
+from capsid.running import RunOptions, Team
 from capsid.stored import KIND
+
+if TYPE_CHECKING:
+    from capsid.fitting import TokenizerFrom
 
 LAST = Holdout()
 
@@ -61,30 +65,56 @@ def fit_or_reuse(
     replace: bool = False,
     progress: Progress = silent,
     run: RunOptions | None = None,
+    tokenizer_from: TokenizerFrom | None = None,
 ) -> RunSummary:
     """Fit and save, unless `out` holds a finished run of the same recipe, seed, data and holdout, which is reused.
 
     Unfinished work is kept beside the run and resumed; it is removed when the run is finished. Work of other seeds,
     recipes or data stays. A different or damaged run at `out` is replaced only with `force` (which always refits) or
     `replace`. Reusing a run does not fill the given recommender: load the run with `from_pretrained`.
+
+    `tokenizer_from` supplies a tokenizer fitted with the same parts, data and seed. In a team this is what process 0
+    does; the others call `assist_fit`.
     """
-    began = time.monotonic()
+    began, run = time.monotonic(), run or RunOptions()
     recommender.size_to(dataset)
     split = holdout.split(dataset)
     with reserved(Path(out), kind=KIND, replace=True) as place:
         if not force and _is_done(place, recommender, dataset, split, replace, progress):
+            run.team.broadcast(None)
             return summarise(out)
-        work = place.parent / f".{place.name}.work"
+        work = place.parent.absolute() / f".{place.name}.work"
         own = work / recommender.fingerprint(dataset, split)
-        if force:
+        # A launcher that starts a killed team again repeats the command, which must not discard what was done.
+        if force and not run.team.restarts:
             shutil.rmtree(own, ignore_errors=True)
+        own.mkdir(parents=True, exist_ok=True)
+        run.team.broadcast(str(work))
         progress.line(outlook(recommender.recipe, dataset, split))
-        recommender.fit(dataset, split=split, work=work, progress=progress, run=run)
+        recommender.fit(dataset, split=split, work=work, progress=progress, run=run, tokenizer_from=tokenizer_from)
+        # The others still read the working folder.
+        run.team.meet()
         recommender.save_pretrained(place)
         shutil.rmtree(own, ignore_errors=True)
         with contextlib.suppress(OSError):
             work.rmdir()
     return summarise(out, seconds=time.monotonic() - began, reused=False)
+
+
+def assist_fit(recommender: Recommender, dataset: Dataset, *, holdout: Holdout = LAST, run: RunOptions) -> None:
+    """Take part in `fit_or_reuse` as one of the other processes of a team: train with process 0 and write nothing."""
+    recommender.size_to(dataset)
+    split = holdout.split(dataset)
+    work = run.team.broadcast(None)
+    if work is None:
+        return
+    if not (Path(work) / recommender.fingerprint(dataset, split)).is_dir():
+        raise ArtifactError(
+            f"process {run.team.rank} does not find the working folder {work} of process 0",
+            hint="put --out on a disk that all processes share, and give all of them the same command and data",
+        )
+    recommender.fit(dataset, split=split, work=Path(work), progress=silent, run=run)
+    run.team.meet()
 
 
 def summarise(run: str | Path, *, seconds: float = 0.0, reused: bool = True) -> RunSummary:
@@ -108,6 +138,14 @@ def summarise(run: str | Path, *, seconds: float = 0.0, reused: bool = True) -> 
         seconds=round(seconds, 1),
         reused=reused,
     )
+
+
+def lanes_of_team(recipe: str, team: Team) -> tuple[str, ...]:
+    """Settings that cut batches into lanes which the processes of a team can share."""
+    from capsid.train.lanes import lanes_for
+
+    lanes = lanes_for(team.size)
+    return tuple(f"schedule.{n}.training.lanes={lanes}" for n in range(len(get_recipe(recipe).schedule)))
 
 
 def steps_until_best(run: str | Path) -> tuple[str, ...]:

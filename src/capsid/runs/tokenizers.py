@@ -22,7 +22,9 @@ from capsid.tokenize.item_tokenizer import KIND, NETWORK_FILES, ItemTokenizer, l
 from capsid.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from capsid.data.split import Holdout
     from capsid.evaluate.capsule_report import Drift
+    from capsid.fitting import TokenizerFrom
     from capsid.recipe import Recipe
 
 # Same as in `capsid.stored`, which is not imported here because it loads torch.
@@ -103,6 +105,28 @@ def fit_tokenizer(
             write_json(folder / ABOUT, _about(recipe, seed, about))
         checkpoint.remove()
     return fitted
+
+
+def tokenizer_source(path: str | Path, dataset: Dataset, holdout: Holdout, *, seed: int) -> TokenizerFrom:
+    """The tokenizer that `fit_tokenizer` wrote to `path`, for a fit on the same data with the same seed.
+
+    A fit then ends with the same ids and weights as one that makes its ids itself.
+    """
+    folder = open_folder(Path(path), kind=KIND)
+    about = read_json(folder / ABOUT)
+    if about.get("dataset_fingerprint") != dataset.fingerprint:
+        raise ConfigError(f"the tokenizer {path} was fitted on other data", hint=f"fit it on {dataset.name}")
+    if holdout.kind != "last":
+        raise ConfigError(
+            f"--tokenizer needs --holdout last, got {holdout.kind}: the tokenizer has seen all but the last two items",
+            hint="leave --tokenizer out, so that the fit makes ids from its own training part",
+        )
+    if about["seed"] != seed:
+        raise ConfigError(
+            f"the tokenizer {path} was fitted with seed {about['seed']}, this fit has seed {seed}",
+            hint=f"--seed {about['seed']}, or fit a tokenizer with --seed {seed}",
+        )
+    return lambda table, seed, progress: ItemTokenizer.load(folder)
 
 
 def fit_on_vectors(

@@ -22,6 +22,7 @@ from capsid.train.lanes import TreeSum
 
 # What a launcher tells each process (torch's "env://" convention).
 TOLD = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+CPU = torch.device("cpu")
 # Sums travel in parts of this many numbers (16 MB), so that memory does not grow with the number of processes.
 PART = 1 << 22
 
@@ -37,7 +38,7 @@ def backend(device: torch.device) -> str:
 
 
 @contextlib.contextmanager
-def joined(device: torch.device) -> Iterator[Team]:
+def joined(device: torch.device = CPU) -> Iterator[Team]:
     """The team that the launcher started; a team of one if none did, or if it started one process."""
     if not launched():
         yield Alone()
@@ -48,7 +49,10 @@ def joined(device: torch.device) -> Iterator[Team]:
         yield Alone(restarts=restarts)
         return
     with _told(rank):
-        dist.init_process_group(backend(device), rank=rank, world_size=size)
+        store, _, _ = next(dist.rendezvous("env://", rank, size))
+        # The launcher keeps its store when it starts killed processes again: addresses in it may be of the dead.
+        own = dist.PrefixStore(f"capsid/{restarts}", store)
+        dist.init_process_group(backend(device), store=own, rank=rank, world_size=size)
     try:
         yield Processes(rank, size, device, restarts)
     finally:
@@ -92,6 +96,10 @@ class Processes:
                 text.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
             dist.broadcast(text, 0)
         return json.loads(bytes(text.tolist()))
+
+    def meet(self) -> None:
+        """See `Team`."""
+        self.gather(torch.zeros(1))
 
 
 @contextlib.contextmanager
