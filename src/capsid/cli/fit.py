@@ -34,6 +34,16 @@ if TYPE_CHECKING:
     from capsid.runs.fit import RunSummary
 
 app = single_verb()
+StepsFrom = Annotated[
+    Path | None,
+    typer.Option("--steps-from", metavar="RUN", help="Train as many steps as RUN did until it validated best."),
+]
+TokenizerFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer", metavar="TOK", help="Take the ids of `capsid tokenizer fit` with the same recipe, data and seed."
+    ),
+]
 
 
 @app.command()
@@ -48,18 +58,8 @@ def fit(
     exact: Exact = False,
     holdout: HoldoutKind = "last",
     holdout_share: HoldoutShare = 0.1,
-    steps_from: Annotated[
-        Path | None,
-        typer.Option("--steps-from", metavar="RUN", help="Train as many steps as RUN did until it validated best."),
-    ] = None,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            "--tokenizer",
-            metavar="TOK",
-            help="Take the ids of `capsid tokenizer fit` with the same recipe, data and seed.",
-        ),
-    ] = None,
+    steps_from: StepsFrom = None,
+    tokenizer: TokenizerFolder = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     force: Annotated[bool, typer.Option("--force", help="Refit and replace the existing RUN.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
