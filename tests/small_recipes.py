@@ -28,6 +28,12 @@ SMALL = {
     "generator.history": "8",
     "decoder.width": "20",
 }
+# Recipes with another generator, which keep all promises of a recipe: ids of several lengths, suffixes, dense vectors.
+VARIANTS = {
+    "capsid with an encoder-decoder": ("capsid", ("generator=encoder-decoder", "over=children")),
+    "tiger with T5": ("tiger", ("generator=encoder-decoder", "generator.targets=last")),
+    "capsid-dense with an encoder-decoder": ("capsid-dense", ("generator=encoder-decoder",)),
+}
 TRAINING = {"batch_size": "32", "learning_rate": "0.01", "ema": "0.9"}
 
 
@@ -56,7 +62,8 @@ def _small_encoder(encoder: object) -> FieldEncoder | HashingEncoder | Views:
 
 def small(name: str, steps: int = 60) -> Recipe:
     """The recipe with small parts; text vectors without a language model."""
-    recipe = RECIPES[name]
+    name, settings = VARIANTS.get(name, (name, ()))
+    recipe = RECIPES[name].with_settings(settings)
     if recipe.encoder is not None:
         recipe = dataclasses.replace(recipe, encoder=_small_encoder(recipe.encoder))
     if hasattr(recipe.tokenizer, "inner"):
@@ -83,6 +90,8 @@ def small(name: str, steps: int = 60) -> Recipe:
         recipe = recipe.with_settings(f"merges.{f}={v}" for f, v in few.items())
     if hasattr(recipe.generator, "layers"):
         recipe = recipe.with_settings(f"{path}={value}" for path, value in SMALL.items())
+    if hasattr(recipe.generator, "head_width"):
+        recipe = recipe.with_settings(["generator.head_width=16", "generator.depth_layers=1"])
     for number, term in enumerate(recipe.objective):
         if hasattr(term, "dim"):
             recipe = recipe.with_settings([f"objective.{number}.hidden=24", f"objective.{number}.dim=16"])

@@ -6,6 +6,7 @@ import resource
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from capsid.data.item_table import ItemTable
 from capsid.decode.beam import BeamSearch
 from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
-from capsid.generate.generator import TransformerGenerator
+from capsid.generate.encoder_decoder import EncoderDecoderGenerator
+from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, Term, TermContext
 from capsid.ids.collisions import CollisionPolicy, Hashed, Suffix
@@ -92,16 +94,26 @@ def shared_prefixes(codes: Sequence[Sequence[int]], max_sharing: int, of: str = 
     return {prefix for prefix, count in counts.items() if max_sharing and count > max_sharing}
 
 
+# Makers of every generator of ids with several tokens.
+MakeGenerator = Callable[..., TransformerGenerator]
+GENERATORS: dict[str, MakeGenerator] = {
+    "transformer": TransformerGenerator,
+    "timeline": TimelineGenerator,
+    "encoder-decoder": partial(EncoderDecoderGenerator, head_width=6, depth_layers=2),
+    "encoder-decoder of one target": partial(EncoderDecoderGenerator, head_width=6, depth_layers=2, targets="last"),
+}
+
+
 def random_generator(
     ids: SemanticIds,
     seed: int = 0,
     *,
-    kind: type[TransformerGenerator] = TransformerGenerator,
+    kind: MakeGenerator = TransformerGenerator,
     scale: float = 12.0,
     **fields: Any,
 ) -> TransformerGenerator:
     """An untrained Transformer whose weights are large enough for its distributions to be far from flat."""
-    settings = {"layers": 2, "heads": 2, "width": 16, "feedforward": 24, "history": 6, **fields}
+    settings = {"layers": 2, "heads": 2, "width": 16, "feedforward": 24, "history": 6, "initial": "small", **fields}
     generator = kind(**settings).build(ids, np.ones(len(ids)), seed=seed)
     with torch.no_grad():
         for parameter in generator.network.parameters():

@@ -23,6 +23,7 @@ from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.encode.views import Views
 from capsid.errors import ConfigError
 from capsid.generate.dense_match import DenseMatch
+from capsid.generate.encoder_decoder import EncoderDecoderGenerator
 from capsid.generate.generator import (
     Generator,
     MaskedGenerator,
@@ -131,11 +132,12 @@ class Recipe:
         """Check that dense item vectors, generator and decoder fit: see `capsid.settings.check_together`."""
         if isinstance(self.decoder, BeamFusion) and self.dense is None:
             raise ConfigError("decoder=fusion needs a term 'dense' in the objective", hint="set decoder=beam")
-        if self.dense is not None and not isinstance(self.generator, TimelineGenerator):
+        closing = TimelineGenerator | EncoderDecoderGenerator
+        if self.dense is not None and not isinstance(self.generator, closing):
             raise ConfigError(
                 f"the term 'dense' does not work with generator={self.generator.kind}: the row after an id's last "
                 "token would already have read the vector that it must predict",
-                hint="set generator=timeline",
+                hint="set generator=timeline or generator=encoder-decoder",
             )
         if not isinstance(self.reading, ItemByItem):
             self._check_reading()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsid.blocks.layers import Block, BlockShape, Layer, SasRecBlock, reset
+from capsid.blocks.layers import Block, BlockShape, Layer, SasRecBlock, Spread, reset
 from capsid.blocks.reading import MixingBlock, NearBlock
 
 # Rates are rounded to 1/256, so this one takes the slow way through the attention and drops nothing.
@@ -43,11 +43,11 @@ def test_attention_that_could_drop_sees_what_the_padding_allows() -> None:
 
 
 def test_short_sequences_end_to_end_drop_as_well() -> None:
-    rows, slots = inputs().flatten(0, 1), torch.arange(15)
+    rows, own = inputs().flatten(0, 1), Spread(torch.arange(15), 3, 5)
     plain, dropping = make(), make(attention_dropout=NOTHING).train()
     assert isinstance(plain, Block)
     assert isinstance(dropping, Block)
-    torch.testing.assert_close(dropping.ragged(rows, slots, 5), plain.ragged(rows, slots, 5), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(dropping.ragged(rows, own), plain.ragged(rows, own), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rate", ["attention_dropout", "hidden_dropout"])

@@ -8,7 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import (
+    GENERATORS,
     ID_FORMS,
+    MakeGenerator,
     TableModel,
     ids_of_form,
     make_ids,
@@ -21,16 +23,16 @@ from worlds import (
 from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import ExactScoring, exact_scores
 from capsid.decode.retrieve import Retriever
-from capsid.generate.generator import TimelineGenerator, TransformerGenerator
+from capsid.generate.generator import TimelineGenerator
 from capsid.ragged import Ragged
 
-KINDS = [TransformerGenerator, TimelineGenerator]
+KINDS = pytest.mark.parametrize("kind", GENERATORS.values(), ids=GENERATORS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 @settings(max_examples=10)
 @given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS))
-def test_items_sum_to_one(kind: type[TransformerGenerator], seed: int, form: str) -> None:
+def test_items_sum_to_one(kind: MakeGenerator, seed: int, form: str) -> None:
     ids = ids_of_form(seed, form)
     reader = reader_of(random_generator(ids, seed, kind=kind), ids, over="children")
     scores_UN = exact_scores(reader, random_histories(seed, len(ids), [1, 3, 6])).double().exp()
@@ -39,12 +41,10 @@ def test_items_sum_to_one(kind: type[TransformerGenerator], seed: int, form: str
     torch.testing.assert_close(scores_UN[:, first].sum(1), torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS), data=st.data())
-def test_a_wide_beam_is_exact_scoring(
-    kind: type[TransformerGenerator], seed: int, form: str, data: st.DataObject
-) -> None:
+def test_a_wide_beam_is_exact_scoring(kind: MakeGenerator, seed: int, form: str, data: st.DataObject) -> None:
     ids = ids_of_form(seed, form)
     reader = reader_of(random_generator(ids, seed, kind=kind), ids, over="children")
     histories, k = random_histories(seed, len(ids), [1, 3, 9]), data.draw(st.sampled_from([1, 5, 30]))

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 from worlds import (
+    GENERATORS,
     ID_FORMS,
+    MakeGenerator,
     ids_of_form,
     loss_of,
     make_ids,
@@ -27,15 +29,13 @@ from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.train.options import Training
 
-KINDS = [TransformerGenerator, TimelineGenerator]
+KINDS = pytest.mark.parametrize("kind", GENERATORS.values(), ids=GENERATORS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 @settings(max_examples=10)
 @given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS))
-def test_the_loss_is_minus_the_log_of_the_items_probability(
-    kind: type[TransformerGenerator], seed: int, form: str
-) -> None:
+def test_the_loss_is_minus_the_log_of_the_items_probability(kind: MakeGenerator, seed: int, form: str) -> None:
     """Items of the history may come again, so that what `repeats` adds is there too."""
     ids = ids_of_form(seed, form)
     generator = random_generator(ids, seed, kind=kind)
@@ -79,8 +79,8 @@ def test_value_and_gradients_are_those_of_a_masked_softmax(seed: int, smoothing:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_reach_all_that_the_loss_depends_on(kind: type[TransformerGenerator]) -> None:
+@KINDS
+def test_gradients_reach_all_that_the_loss_depends_on(kind: MakeGenerator) -> None:
     """Against differences: the gradient of the mean loss along a random direction of the token table."""
     ids = ids_of_form(3, "variable")
     generator = random_generator(ids, 3, kind=kind, scale=4.0)
@@ -133,8 +133,8 @@ def test_masked_items_compete_with_the_catalogue() -> None:
     torch.testing.assert_close(loss_of(NextToken(), ids, generator, lesson, over="children"), expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_learns(kind: type[TransformerGenerator]) -> None:
+@pytest.mark.parametrize("kind", [TransformerGenerator, TimelineGenerator])
+def test_it_learns(kind: MakeGenerator) -> None:
     """Everybody goes round the catalogue: the probability of the next item becomes 1, and all sum to 1."""
     ids = make_ids([[i // 4, i % 4] for i in range(8)], (2, 4))
     made = kind(layers=1, heads=2, width=16, feedforward=16, history=6, dropout=0.0, embedding_dropout=0.0)

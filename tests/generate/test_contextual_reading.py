@@ -12,10 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from worlds import make_ids, objective_of, retriever_of
+from worlds import GENERATORS, MakeGenerator, make_ids, objective_of, retriever_of
 
 from capsid.generate.fit import fit_generator
-from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.ids.layout import PAD, TokenLayout
 from capsid.ids.reading import ItemTokens, Lesson, TokenBatch
 from capsid.ragged import Ragged
@@ -93,8 +92,8 @@ def world() -> Ragged:
     return Ragged.from_rows(rows, np.int64)
 
 
-@pytest.mark.parametrize("kind", [TransformerGenerator, TimelineGenerator])
-def test_a_contextual_reading_is_trained_and_searched(kind: type[TransformerGenerator]) -> None:
+@pytest.mark.parametrize("kind", GENERATORS.values(), ids=GENERATORS)
+def test_a_contextual_reading_is_trained_and_searched(kind: MakeGenerator) -> None:
     codes = [[i // 4, i % 4] for i in range(ITEMS)]
     ids = dataclasses.replace(make_ids(codes, (2, 4)), reading=Pairs())
     made = kind(layers=1, heads=2, width=16, feedforward=32, dropout=0.0, embedding_dropout=0.0, history=4)

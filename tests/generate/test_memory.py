@@ -10,7 +10,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import ID_FORMS, ids_of_form, loss_of, make_ids, objective_of, random_generator, random_histories, reader_of
+from worlds import (
+    GENERATORS,
+    ID_FORMS,
+    MakeGenerator,
+    ids_of_form,
+    loss_of,
+    make_ids,
+    objective_of,
+    random_generator,
+    random_histories,
+    reader_of,
+)
 
 from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import ExactScoring, exact_scores
@@ -24,7 +35,7 @@ from capsid.ids.transitions import Transitions
 from capsid.ragged import Ragged
 from capsid.train.options import Training
 
-KINDS = [TransformerGenerator, TimelineGenerator]
+KINDS = pytest.mark.parametrize("kind", GENERATORS.values(), ids=GENERATORS)
 
 
 def remembering(ids: SemanticIds, sequences: Sequence[Sequence[int]], distances: int = 2) -> SemanticIds:
@@ -42,12 +53,10 @@ def without(transitions: Transitions, piece: Sequence[int], at: int) -> Transiti
     return replace(transitions, counts=tuple(counts))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 @settings(max_examples=10)
 @given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS))
-def test_the_loss_is_that_of_a_search_without_the_predicted_pair(
-    kind: type[TransformerGenerator], seed: int, form: str
-) -> None:
+def test_the_loss_is_that_of_a_search_without_the_predicted_pair(kind: MakeGenerator, seed: int, form: str) -> None:
     rng = np.random.default_rng(seed)
     pieces = [rng.integers(0, 8, n).tolist() for n in (2, 5, 6)]
     ids = remembering(ids_of_form(seed, form), pieces)
@@ -62,12 +71,10 @@ def test_the_loss_is_that_of_a_search_without_the_predicted_pair(
     assert float(mean) * len(lesson.tokens.values) == pytest.approx(total, rel=1e-4, abs=1e-3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 @settings(max_examples=10)
 @given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS))
-def test_a_wide_beam_is_exact_scoring_and_items_sum_to_one(
-    kind: type[TransformerGenerator], seed: int, form: str
-) -> None:
+def test_a_wide_beam_is_exact_scoring_and_items_sum_to_one(kind: MakeGenerator, seed: int, form: str) -> None:
     rng = np.random.default_rng(seed)
     ids = remembering(ids_of_form(seed, form), [rng.integers(0, 20, 6).tolist() for _ in range(9)])
     histories = random_histories(seed, len(ids), [1, 3, 6])

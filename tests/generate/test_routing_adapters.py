@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from worlds import make_table, objective_of
+from worlds import GENERATORS, MakeGenerator, make_table, objective_of
 
 from capsid.data.planted import planted_vectors
 from capsid.encode.hashing import HashingEncoder
@@ -66,7 +66,7 @@ def bound(settings: RoutingAdapters, tokenizer: ItemTokenizer) -> BoundAdapters:
     return term
 
 
-def generator(kind: type[TransformerGenerator], ids: SemanticIds) -> TransformerGenerator:
+def generator(kind: MakeGenerator, ids: SemanticIds) -> TransformerGenerator:
     made = kind(layers=1, heads=2, width=8, feedforward=12, history=6, dropout=0.0, embedding_dropout=0.0)
     return made.build(ids, np.ones(len(ids)), seed=0)
 
@@ -81,8 +81,8 @@ class Fed:
         return self.network.predict(lesson, self.inputs_RD)
 
 
-@pytest.mark.parametrize("kind", [TransformerGenerator, TimelineGenerator])
-def test_values_stay_and_gradients_reach_adapters_and_gate(kind: type[TransformerGenerator]) -> None:
+@pytest.mark.parametrize("kind", GENERATORS.values(), ids=GENERATORS)
+def test_values_stay_and_gradients_reach_adapters_and_gate(kind: MakeGenerator) -> None:
     tokenizer = fitted()
     network = generator(kind, tokenizer.ids).network
     companion = bound(RoutingAdapters(rank=2), tokenizer)
@@ -101,8 +101,8 @@ def test_values_stay_and_gradients_reach_adapters_and_gate(kind: type[Transforme
     assert all(c.grad is None for c in centres), "centres are frozen"
 
 
-@pytest.mark.parametrize("kind", [TransformerGenerator, TimelineGenerator])
-def test_the_generator_learns_the_same_with_and_without_a_companion(kind: type[TransformerGenerator]) -> None:
+@pytest.mark.parametrize("kind", GENERATORS.values(), ids=GENERATORS)
+def test_the_generator_learns_the_same_with_and_without_a_companion(kind: MakeGenerator) -> None:
     tokenizer = fitted()
     batch_items = SEQUENCES.take(np.arange(5))
     lesson = tokenizer.ids.lesson(batch_items, last=7)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_recipes import small, tiny_world, world
+from small_recipes import VARIANTS, small, tiny_world, world
 from worlds import small_disk
 
 from capsid.artifacts import folder_kind
@@ -19,12 +19,20 @@ from capsid.recommender import Recommendation, Recommender
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 
 
+class Fitted(dict[str, Recommender]):
+    """Small recipes, each fitted when a test first asks for it."""
+
+    def __missing__(self, name: str) -> Recommender:
+        self[name] = Recommender(small(name)).fit(world())
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def fitted() -> dict[str, Recommender]:
-    return {name: Recommender(small(name)).fit(world()) for name in RECIPES}
+    return Fitted()
 
 
-@pytest.fixture(params=RECIPES)
+@pytest.fixture(params=[*RECIPES, *VARIANTS])
 def recommender(request: pytest.FixtureRequest, fitted: dict[str, Recommender]) -> Recommender:
     return fitted[request.param]
 
@@ -153,11 +161,13 @@ def test_a_changed_byte_is_noticed(fitted: dict[str, Recommender], tmp_path: Pat
 
 
 def test_the_planted_world_is_learnt(fitted: dict[str, Recommender]) -> None:
-    recall = {name: r.evaluate(filter_history=True).metrics["recall@5"] for name, r in fitted.items()}
+    names = ("popularity", "sasrec", "rq-kmeans", *VARIANTS)
+    recall = {name: fitted[name].evaluate(filter_history=True).metrics["recall@5"] for name in names}
     assert recall["popularity"] < 0.15
     assert recall["sasrec"] > 0.8
     assert recall["rq-kmeans"] > 3 * recall["popularity"]
     assert recall["rq-kmeans"] > 0.3
+    assert all(recall[name] > 2 * recall["popularity"] for name in VARIANTS)
 
 
 def test_the_best_next_item_is_the_planted_one(fitted: dict[str, Recommender]) -> None:
@@ -174,7 +184,7 @@ def same_weights(a: Recommender, b: Recommender) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [*RECIPES, "tiger with T5"])
 def test_refit_equals_fresh_fit_and_the_recipe_stays(name: str) -> None:
     recipe = small(name, steps=3)
     fresh = Recommender(recipe, seed=4).fit(tiny_world())

@@ -52,6 +52,24 @@ class Cache:
         return replace(self, own_keys_UWTHK=keys, own_values_UWTHK=values)
 
 
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Where rows without padding are placed in `sequences` padded to `width`: row r at `slots_R[r]` of all slots."""
+
+    slots_R: Tensor
+    sequences: int
+    width: int
+
+    def padded(self, rows_R: Tensor) -> Tensor:
+        """Rows at their slots, zeros elsewhere. Shape: (sequences, width, ...)."""
+        out = rows_R.new_zeros(self.sequences * self.width, *rows_R.shape[1:]).index_copy(0, self.slots_R, rows_R)
+        return out.view(self.sequences, self.width, *rows_R.shape[1:])
+
+    def rows(self, padded: Tensor) -> Tensor:
+        """The inverse: only what is at a slot."""
+        return padded.flatten(0, 1)[self.slots_R]
+
+
 class Layer(nn.Module):
     """Common part of all blocks: norms, output projection and feed-forward net, with residual connections."""
 
@@ -96,17 +114,12 @@ class Block(Layer):
         mixed = self._attend(q, k, v, seen)
         return self._finish(x_BLD, mixed.transpose(1, 2).flatten(2)), Cache(k, v)
 
-    def ragged(self, x_RD: Tensor, slots_R: Tensor, width: int) -> Tensor:
-        """Run concatenated short sequences: row r is at `slots[r]` of sequences padded to `width`."""
-        sequences = int(slots_R[-1]) // width + 1
-        q, k, v = (
-            t.new_zeros(sequences * width, *t.shape[1:]).index_copy(0, slots_R, t).view(sequences, width, *t.shape[1:])
-            for t in self._project(x_RD)
-        )
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    def ragged(self, x_RD: Tensor, own: Spread) -> Tensor:
+        """Run short sequences whose rows are concatenated without padding: linear layers see no padding."""
+        q, k, v = (own.padded(t).transpose(1, 2) for t in self._project(x_RD))
         # Padding is at the end, so the causal mask hides it from every real row.
         mixed = self._attend(q, k, v)
-        return self._finish(x_RD, mixed.transpose(1, 2).flatten(2).flatten(0, 1)[slots_R])
+        return self._finish(x_RD, own.rows(mixed.transpose(1, 2).flatten(2)))
 
     def step(self, x_UWD: Tensor, cache: Cache, parents_UW: Tensor, padding_UL: Tensor) -> tuple[Tensor, Cache]:
         """Add one position per beam: the queries of all beams of a user share that user's history keys."""
@@ -137,15 +150,8 @@ class Block(Layer):
 
     def _attend(self, q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attention under a causal mask, or under `mask`: True at visible positions, or numbers added to scores."""
-        if not (self.training and self.attention_dropout):
-            return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, attn_mask=mask, is_causal=mask is None)
-        # torch's attention would draw one random number per element for its dropout.
-        scores_BHLL = (q_BHLK / math.sqrt(q_BHLK.shape[-1])) @ k_BHLK.transpose(2, 3)
-        if mask is None:
-            mask = torch.ones(scores_BHLL.shape[-2:], dtype=torch.bool).tril()
-        if mask.dtype == torch.bool:
-            mask = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
-        return dropout((scores_BHLL + mask).softmax(-1), self.attention_dropout, self.training) @ v_BHLK
+        root, rate = math.sqrt(q_BHLK.shape[-1]), self.attention_dropout
+        return attend(q_BHLK, k_BHLK, v_BHLK, mask, root=root, rate=rate, training=self.training)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         qkv = self.qkv(self.norm_attention(x))
@@ -170,6 +176,26 @@ class SasRecBlock(Block):
         x = self.norm_feedforward(x + self.out(mixed))
         hidden = dropout(F.relu(self.up(x)), self.hidden_dropout, self.training)
         return x + dropout(self.down(hidden), self.dropout, self.training)
+
+
+def attend(
+    q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Tensor | None, *, root: float, rate: float, training: bool
+) -> Tensor:
+    """Attention with scores divided by `root` and a share `rate` of the weights dropped in training.
+
+    `mask` is True at visible positions, or holds numbers that are added to the scores; without it attention is causal.
+    """
+    if not (training and rate):
+        return F.scaled_dot_product_attention(
+            q_BHLK, k_BHMK, v_BHMK, attn_mask=mask, is_causal=mask is None, scale=1 / root
+        )
+    # torch's attention would draw one random number per element for its dropout.
+    scores_BHLM = (q_BHLK / root) @ k_BHMK.transpose(2, 3)
+    if mask is None:
+        mask = torch.ones(scores_BHLM.shape[-2:], dtype=torch.bool, device=scores_BHLM.device).tril()
+    if mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, -torch.inf)
+    return dropout((scores_BHLM + mask).softmax(-1), rate, training) @ v_BHMK
 
 
 def after_empty(seen_BLM: Tensor, empty_B: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Cuts training sequences into pieces that fit a network's history length, without losing a target."""
+"""Cuts training sequences: into pieces that fit a network's history length without losing a target, or at random."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def training_pieces(sequences: Ragged, history: int) -> Ragged:
     stop = lengths[row] - numbers.values * history
     start = np.maximum(stop - history - 1, 0)
     return sequences.slices(start, stop - start, row)
+
+
+def random_ends(pieces: Ragged, rng: np.random.Generator) -> Ragged:
+    """Every piece cut after a random one of its items, the second at the earliest, each as likely as the others."""
+    return pieces.slices(0, rng.integers(2, pieces.lengths + 1))

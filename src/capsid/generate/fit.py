@@ -1,6 +1,7 @@
 """Train a generator on histories under a list of loss terms. Prepares the data; `capsid.train` runs the loop.
 
-Every next item of every training sequence is a target once per epoch. A sequence longer than the model's history is cut
+Every next item of every training sequence is a target once per epoch, or one random item per sequence if the generator
+chooses so. A sequence longer than the model's history is cut
 into pieces that overlap by one item, so that no target is lost.
 """
 
@@ -16,9 +17,9 @@ import torch
 from torch import nn
 
 from capsid.data.augment import Augment
-from capsid.data.pieces import training_pieces
+from capsid.data.pieces import random_ends, training_pieces
 from capsid.errors import ConfigError, DataError
-from capsid.generate.generator import Trainable
+from capsid.generate.generator import ChoosesTargets, Trainable
 from capsid.generate.terms import Objective
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
@@ -64,6 +65,9 @@ def fit_generator(
     network = generator.network
     _freeze(network, learns)
     plan = BatchPlan(lengths, training.batch_size, seed, training.window)
+    one_target = isinstance(generator, ChoosesTargets) and generator.targets == "last"
+    # With one target per sequence all targets have the same weight anyway.
+    weighted = training.equal_targets and not one_target
     usual = int((pieces.lengths - 1).sum()) / len(plan)
 
     def batch(rows: np.ndarray, step: int) -> tuple[Ragged, float]:
@@ -71,13 +75,16 @@ def fit_generator(
         items = pieces.take(rows)
         if augment is not None:
             items = augment.apply(items, numpy_rng(seed, "augment", step))
+        if one_target:
+            items = random_ends(items, numpy_rng(seed, "target", step))
         # Sequences of a batch have similar lengths, so batches differ much in their number of targets.
-        return items, int((items.lengths - 1).sum()) / usual if training.equal_targets else 1.0
+        return items, int((items.lengths - 1).sum()) / usual if weighted else 1.0
 
     def loss_of(items: Ragged, factor: float, rng: np.random.Generator) -> Loss:
         lesson = ids.lesson(items, last=generator.history + 1, rng=rng)
+        lesson = lesson.latest() if one_target else lesson
         found = objective.measured(lesson, network)
-        total = found.value * factor if training.equal_targets else found.value
+        total = found.value * factor if weighted else found.value
         return Loss(total, int(lesson.batch.lengths_B.sum()) - len(lesson.batch), found.predictions)
 
     def loss(rows: np.ndarray, step: int) -> Loss:

@@ -77,6 +77,13 @@ class Remembers(Protocol):
     memory: int
 
 
+@runtime_checkable
+class ChoosesTargets(Protocol):
+    """A generator whose training sequences have one target each in a step (`targets="last"`), or all of their items."""
+
+    targets: str
+
+
 @dataclass(kw_only=True)
 class TransformerGenerator:
     """The causal Transformer of CapsID, appendix A.3 (4 layers, 4 heads, 128, feed-forward 512, 50 items of history).
@@ -174,16 +181,19 @@ class TransformerGenerator:
         return layout.merges.members if self.compose and len(layout.merges) else None
 
     def check_together(self) -> None:
-        """Width and heads, length and cosine: see `capsid.settings.check_together`."""
-        if self.width % self.heads:
-            raise ConfigError(
-                f"generator.width must be a multiple of generator.heads, got {self.width} and {self.heads}",
-                hint=f"the nearest width is {max(1, round(self.width / self.heads)) * self.heads}",
-            )
+        """Sizes that depend on each other, length and cosine: see `capsid.settings.check_together`."""
+        self._check_sizes()
         if self.score_length and not self.cosine_temperature:
             raise ConfigError(
                 "generator.score_length needs a generator.cosine_temperature above 0",
                 hint="inner products contain the length already",
+            )
+
+    def _check_sizes(self) -> None:
+        if self.width % self.heads:
+            raise ConfigError(
+                f"generator.width must be a multiple of generator.heads, got {self.width} and {self.heads}",
+                hint=f"the nearest width is {max(1, round(self.width / self.heads)) * self.heads}",
             )
 
     def _shape(self, ids: SemanticIds) -> NetworkShape:

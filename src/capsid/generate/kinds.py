@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from capsid.generate.dense_match import DenseMatch
+from capsid.generate.encoder_decoder import EncoderDecoderGenerator
 from capsid.generate.generator import (
     MaskedGenerator,
     PopularityGenerator,
@@ -15,7 +16,15 @@ from capsid.generate.next_token import NextToken
 from capsid.generate.routing_adapters import RoutingAdapters
 
 GENERATORS: dict[str, type] = {
-    g.kind: g for g in (TransformerGenerator, SasRecGenerator, TimelineGenerator, MaskedGenerator, PopularityGenerator)
+    g.kind: g
+    for g in (
+        TransformerGenerator,
+        SasRecGenerator,
+        TimelineGenerator,
+        EncoderDecoderGenerator,
+        MaskedGenerator,
+        PopularityGenerator,
+    )
 }
 TERMS: dict[str, type] = {t.kind: t for t in (NextToken, DenseMatch)}
 # Terms that learn beside the generator for a part of a phase.

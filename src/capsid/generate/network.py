@@ -23,7 +23,7 @@ from capsid.errors import ConfigError
 from capsid.generate.memory import Memory, bonuses, open_followers
 from capsid.generate.open_items import OpenItems
 from capsid.generate.repeats import Repeats, completions, history_items
-from capsid.generate.token_table import LastNorm, TokenTable, TokenVectors
+from capsid.generate.token_table import LastNorm, LastRMSNorm, TokenTable, TokenVectors
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import Ragged
@@ -86,14 +86,14 @@ class Predictions:
 
 
 class GeneratorNetwork(nn.Module):
-    """What training and decoding need of a network. All score tokens alike: a tied token table and a last LayerNorm.
+    """What training and decoding need of a network. All score tokens alike: a tied token table and a last norm.
 
     `closes` says whether `predict` can give the rows after the last tokens of items. What is read at an item's position
     must not reach that row.
     """
 
     token: TokenTable
-    norm: LastNorm
+    norm: LastNorm | LastRMSNorm
     closes: ClassVar[bool] = False
 
     def reset(self, generator: torch.Generator) -> None:
@@ -144,24 +144,15 @@ class GeneratorNetwork(nn.Module):
         return scores_E
 
 
-class TokenNetwork(GeneratorNetwork):
-    """Common base of networks over tokens: token and depth embeddings, a last LayerNorm, tied scores, and what is added
-    to the scores of items of the history (`repeats`) and of their followers (`memory`)."""
+class BonusNetwork(GeneratorNetwork):
+    """A network that may add to the scores of items of the history (`repeats`) and of their followers (`memory`)."""
 
-    def __init__(self, shape: NetworkShape, members: Ragged | None = None) -> None:
-        super().__init__()
-        self.shape = shape
-        self.token = token_table(shape, members)
-        self.depth = nn.Embedding(shape.depths + 1, shape.width)
-        self.norm = LastNorm(shape.width, ones=shape.token_bias)
-        self.repeats = Repeats() if shape.repeats else None
-        self.memory = Memory(shape.memory) if shape.memory else None
+    shape: NetworkShape
+    repeats: Repeats | None
+    memory: Memory | None
 
-    def reset(self, generator: torch.Generator) -> None:
-        """Fresh weights."""
-        layers = sum(isinstance(module, Layer) for module in self.modules())
-        reset(self, layers, generator, self.shape.initial)
-        self.token.start()
+    def _start_bonuses(self) -> None:
+        """What is added becomes 0."""
         for module in (self.repeats, self.memory):
             if module is not None:
                 module.start()
@@ -183,6 +174,31 @@ class TokenNetwork(GeneratorNetwork):
         """Token embeddings at the input, before those of positions and depths are added."""
         return x if self.shape.input_scale == 1.0 else x * self.shape.input_scale
 
+    def _after(self, state: State, caches: tuple[Cache, ...], parents_UW: Tensor, tokens_UW: Tensor) -> State:
+        """The state after every beam appended a token."""
+        open_items = tuple(items.on(parents_UW, tokens_UW, state.depth) for items in state.open)
+        return replace(state, caches=caches, depth=state.depth + 1, open=open_items)
+
+
+class TokenNetwork(BonusNetwork):
+    """Common base of networks over tokens: token and depth embeddings, a last LayerNorm and tied scores."""
+
+    def __init__(self, shape: NetworkShape, members: Ragged | None = None) -> None:
+        super().__init__()
+        self.shape = shape
+        self.token = token_table(shape, members)
+        self.depth = nn.Embedding(shape.depths + 1, shape.width)
+        self.norm = LastNorm(shape.width, ones=shape.token_bias)
+        self.repeats = Repeats() if shape.repeats else None
+        self.memory = Memory(shape.memory) if shape.memory else None
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Fresh weights."""
+        layers = sum(isinstance(module, Layer) for module in self.modules())
+        reset(self, layers, generator, self.shape.initial)
+        self.token.start()
+        self._start_bonuses()
+
     def _stepped(
         self, blocks: nn.ModuleList, x_UWD: Tensor, state: State, parents_UW: Tensor, tokens_UW: Tensor
     ) -> tuple[State, Tensor]:
@@ -192,8 +208,7 @@ class TokenNetwork(GeneratorNetwork):
             assert isinstance(block, Block)
             x_UWD, cache = block.step(x_UWD, old, parents_UW, state.padding_UL)
             caches.append(cache)
-        open_items = tuple(items.on(parents_UW, tokens_UW, state.depth) for items in state.open)
-        return replace(state, caches=tuple(caches), depth=state.depth + 1, open=open_items), x_UWD
+        return self._after(state, tuple(caches), parents_UW, tokens_UW), x_UWD
 
 
 class CausalTransformer(TokenNetwork):

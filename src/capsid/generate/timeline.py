@@ -18,10 +18,10 @@ from torch.nn import functional as F
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, Layer
 from capsid.blocks.reading import Distances, MixingBlock, NearBlock
+from capsid.generate.item_rows import ItemRows
 from capsid.generate.network import NetworkShape, Predictions, State, TokenNetwork, counted
-from capsid.generate.token_table import TokenVectors
+from capsid.generate.token_table import TokenVectors, corrections
 from capsid.ids.layout import PAD
-from capsid.ids.mixtures import Corrections
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import Ragged
 
@@ -60,32 +60,19 @@ class TimelineTransformer(TokenNetwork):
         """Hidden rows for every token of every item of the lesson."""
         vectors = self.token.vectors()
         read_BPD = self._read(vectors, lesson.batch, lesson.batch.positions_B - 1, inputs_RD)[:, :-1]
-        lengths_M = lesson.tokens.lengths
-        # A row for each token of an item, and one more that has read them all.
-        rows = Ragged.ranges(0, lengths_M + 1 if closing else lengths_M)
-        depth_R = rows.values
-        # The token before a row's own, somebody else's where the row is its item's first.
-        before_R = np.maximum(np.repeat(lesson.tokens.offsets[:-1], rows.lengths) + depth_R - 1, 0)
-        tokens_R = torch.from_numpy(lesson.tokens.values[before_R].astype(np.int64))
-        forced_RD = None if forced_ND is None else forced_ND[torch.from_numpy(before_R)]
+        rows = ItemRows.of(lesson, closing=closing)
+        forced_RD = None if forced_ND is None else forced_ND[torch.from_numpy(rows.before_R)]
         # An item is predicted from the timeline's hidden row of the position before it.
         last_M = lesson.row_M * read_BPD.shape[1] + lesson.position_M - 1
         rows_RD = torch.where(
-            torch.from_numpy(depth_R == 0)[:, None],
-            read_BPD.flatten(0, 1)[torch.from_numpy(np.repeat(last_M, rows.lengths))],
-            self._generated(vectors, tokens_R, torch.from_numpy(np.maximum(depth_R - 1, 0)), forced_RD),
+            rows.first_R[:, None],
+            read_BPD.flatten(0, 1)[torch.from_numpy(last_M[rows.item_R])],
+            self._generated(vectors, rows.tokens_R, torch.from_numpy(np.maximum(rows.depth_R - 1, 0)), forced_RD),
         )
-        # Items are short and differ in length: linear layers run on rows without padding, attention on padded items.
-        width = int(depth_R.max()) + 1
-        slots_R = torch.from_numpy((np.cumsum(depth_R == 0) - 1) * width + depth_R)
         for block in self.depth_blocks:
             assert isinstance(block, Block)
-            rows_RD = block.ragged(rows_RD, slots_R, width)
-        added = self._added(lesson)
-        if not closing:
-            return Predictions(rows_RD, lesson.tokens, vectors, added)
-        last_R = torch.from_numpy(depth_R == np.repeat(lengths_M, rows.lengths))
-        return Predictions(rows_RD[~last_R], lesson.tokens, vectors, added, rows_RD[last_R])
+            rows_RD = block.ragged(rows_RD, rows.own)
+        return rows.predictions(rows_RD, vectors, self._added(lesson))
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read histories once; only the last position of each is used further."""
@@ -115,7 +102,7 @@ class TimelineTransformer(TokenNetwork):
         slots_R = torch.from_numpy(user_R * positions + batch.positions_BL[user_R, column_R])
         embedded_RD = F.embedding(tokens_R, vectors.enter_VD)
         if batch.soft is not None:
-            embedded_RD = embedded_RD + _corrections(batch.soft, vectors)
+            embedded_RD = embedded_RD + corrections(batch.soft, vectors)
         embedded_RD = embedded_RD if inputs_RD is None else embedded_RD + inputs_RD
         items = torch.zeros(len(batch) * positions, self.shape.width).index_add(0, slots_R, embedded_RD)
         x_BPD = self._entering(items.view(len(batch), positions, -1))
@@ -133,15 +120,3 @@ class TimelineTransformer(TokenNetwork):
         embedded = embedded if extra is None else embedded + extra
         x = self._entering(embedded) + self.depth(depths)
         return dropout(x, self.shape.embedding_dropout, self.training)
-
-
-def _corrections(soft: Corrections, vectors: TokenVectors) -> Tensor:
-    """The difference between mixtures and the vectors of tokens. Shape: (R, D)."""
-    return F.embedding_bag(
-        torch.from_numpy(soft.tokens.values.astype(np.int64)),
-        vectors.enter_VD,
-        torch.from_numpy(soft.tokens.offsets),
-        mode="sum",
-        per_sample_weights=torch.from_numpy(soft.weights_E),
-        include_last_offset=True,
-    )

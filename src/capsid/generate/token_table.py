@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid.blocks.dropout import dropout
+from capsid.blocks.t5 import EPS
+from capsid.ids.mixtures import Corrections
 from capsid.ragged import Ragged
 
 
@@ -39,6 +41,19 @@ class LastNorm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         """Rows of width S."""
         normed = super().forward(x)
+        return F.pad(normed, (0, 1), value=1.0) if self.ones else normed
+
+
+class LastRMSNorm(nn.RMSNorm):
+    """T5's last norm: RMSNorm times `factor`, with dropout; with `ones`, a 1 is appended for the tokens' biases."""
+
+    def __init__(self, width: int, *, factor: float, rate: float, ones: bool = False) -> None:
+        super().__init__(width, eps=EPS)
+        self.factor, self.rate, self.ones = factor, rate, ones
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows of width S."""
+        normed = dropout(super().forward(x) * self.factor, self.rate, self.training)
         return F.pad(normed, (0, 1), value=1.0) if self.ones else normed
 
 
@@ -118,3 +133,15 @@ class TokenTable(nn.Embedding):
             own_MD = own_MD * dropout(own_MD.new_ones(self.merged, 1), self.own_dropout, self.training)
         sums_MD = F.embedding_bag(self.members_P, plain_WD, self.starts_M, mode="sum")
         return torch.cat([plain_WD, torch.addcmul(own_MD, sums_MD, self.scales_M1)])
+
+
+def corrections(soft: Corrections, vectors: TokenVectors) -> Tensor:
+    """The difference between mixtures and the vectors of tokens. Shape: (R, D)."""
+    return F.embedding_bag(
+        torch.from_numpy(soft.tokens.values.astype(np.int64)),
+        vectors.enter_VD,
+        torch.from_numpy(soft.tokens.offsets),
+        mode="sum",
+        per_sample_weights=torch.from_numpy(soft.weights_E),
+        include_last_offset=True,
+    )

@@ -7,7 +7,7 @@ L longest row in tokens, M predicted items.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -59,6 +59,20 @@ class Lesson:
     column_M: np.ndarray
     tokens: Ragged
     followers: Followers | None = None
+
+    def latest(self) -> Lesson:
+        """The same batch with only the last item of every row to predict."""
+        last = np.flatnonzero(np.append(self.row_M[1:] != self.row_M[:-1], True))
+        return replace(
+            self,
+            row_M=self.row_M[last],
+            item_M=self.item_M[last],
+            before_M=self.before_M[last],
+            position_M=self.position_M[last],
+            column_M=self.column_M[last],
+            tokens=self.tokens.take(last),
+            followers=self.followers and self.followers.take(last),
+        )
 
 
 class ItemTokens(Protocol):

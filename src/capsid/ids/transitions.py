@@ -29,6 +29,11 @@ class Followers:
     counts_EJ: np.ndarray
     own: Ragged
 
+    def take(self, cases: np.ndarray) -> Followers:
+        """Those of the given cases, in the given order."""
+        entry = Ragged(np.arange(len(self.counts_EJ)), self.items.offsets).take(cases).values
+        return Followers(self.items.take(cases), self.counts_EJ[entry], self.own.take(entry))
+
 
 @dataclass(frozen=True, eq=False)
 class Transitions:

@@ -1,0 +1,188 @@
+"""T5's network over items: an encoder reads the history's tokens, a decoder predicts the next item's tokens.
+
+The layers are those of `capsid.blocks.t5`, with embeddings tied to the scores, which are multiplied by width^-0.5 as in
+T5 (Raffel et al. 2020, arXiv 1910.10683; TIGER, arXiv 2305.05065, trains one over semantic ids). The decoder begins
+with the padding token. Knows tokens only. Shapes: B encoded sequences, L their length, Q queries of an encoded
+sequence, M items, R rows, U users, W beams, T tokens of an item.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsid.blocks.dropout import dropout
+from capsid.blocks.layers import Cache, Spread, reset
+from capsid.blocks.t5 import EPS, DecoderBlock, EncoderBlock, RelativePositions, T5Shape, reset_t5
+from capsid.generate.item_rows import ItemRows
+from capsid.generate.memory import Memory
+from capsid.generate.network import BonusNetwork, NetworkShape, Predictions, State, padded, token_table
+from capsid.generate.repeats import Repeats
+from capsid.generate.token_table import LastRMSNorm, TokenVectors, corrections
+from capsid.ids.layout import PAD
+from capsid.ids.reading import Lesson, TokenBatch
+from capsid.ragged import Ragged, offsets_of
+
+
+@dataclass(frozen=True, eq=False)
+class _Sequences:
+    """What the encoder reads: embeddings, the position of each token's item, and which tokens are read."""
+
+    x_BLD: Tensor
+    positions_BL: Tensor
+    real_BL: Tensor
+
+    def before(self, row_M: np.ndarray, position_M: np.ndarray, columns: int) -> _Sequences:
+        """One sequence per item: what comes before the item's position in its row."""
+        rows, limit_M1 = torch.from_numpy(row_M), torch.from_numpy(position_M)[:, None]
+        positions_ML, real_ML = self.positions_BL[rows, :columns], self.real_BL[rows, :columns]
+        return _Sequences(self.x_BLD[rows, :columns], positions_ML, real_ML & (positions_ML < limit_M1))
+
+
+class EncoderDecoder(BonusNetwork):
+    """The encoder is bidirectional, or `causal`: then a token sees its own item and those before it, and one pass of
+    the encoder serves all items of a sequence as targets. Otherwise every target needs a pass of its own."""
+
+    closes: ClassVar[bool] = True
+
+    def __init__(
+        self, shape: NetworkShape, t5: T5Shape, decoder_layers: int, *, causal: bool, members: Ragged | None = None
+    ) -> None:
+        super().__init__()
+        self.shape, self.t5, self.causal = shape, t5, causal
+        self.token = token_table(shape, members)
+        self.encoder = nn.ModuleList(EncoderBlock(t5) for _ in range(shape.layers))
+        self.encoder_positions = RelativePositions(t5, both_ways=True)
+        self.encoder_norm = nn.RMSNorm(shape.width, eps=EPS)
+        self.decoder = nn.ModuleList(DecoderBlock(t5) for _ in range(decoder_layers))
+        self.decoder_positions = RelativePositions(t5, both_ways=False)
+        # Cosines need hidden rows of length sqrt(D), as they leave the norm.
+        factor = 1.0 if shape.cosine_temperature else shape.width**-0.5
+        self.norm = LastRMSNorm(shape.width, factor=factor, rate=shape.dropout, ones=shape.token_bias)
+        self.repeats = Repeats() if shape.repeats else None
+        self.memory = Memory(shape.memory) if shape.memory else None
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Fresh weights."""
+        if self.shape.initial == "t5":
+            reset_t5(self, self.t5, generator)
+        else:
+            reset(self, len(self.encoder) + len(self.decoder), generator, self.shape.initial)
+        self.token.start()
+        self._start_bonuses()
+
+    def predict(
+        self,
+        lesson: Lesson,
+        inputs_RD: Tensor | None = None,
+        *,
+        forced_ND: Tensor | None = None,
+        closing: bool = False,
+    ) -> Predictions:
+        """Hidden rows for every token of every item of the lesson."""
+        vectors = self.token.vectors()
+        read, row_M = self._sequences(vectors, lesson.batch, inputs_RD), lesson.row_M
+        # No item reads beyond the column where the last of them begins.
+        columns = int(lesson.column_M.max())
+        if self.causal:
+            read = _Sequences(read.x_BLD[:, :columns], read.positions_BL[:, :columns], read.real_BL[:, :columns])
+        else:
+            read, row_M = read.before(lesson.row_M, lesson.position_M, columns), np.arange(len(lesson.row_M))
+        encoded_BLD = self._encode(read)
+        rows = ItemRows.of(lesson, closing=closing)
+        crossing, seen_BQL = _crossing(read, row_M[rows.item_R], lesson.position_M[rows.item_R])
+        added_HTT = self._own_scores(rows.own.width)
+        x_RD = self._begun(vectors, rows, forced_ND)
+        for block in self.decoder:
+            assert isinstance(block, DecoderBlock)
+            x_RD = block.whole(x_RD, rows.own, crossing, block.keys(encoded_BLD), added_HTT, seen_BQL)
+        return rows.predictions(x_RD, vectors, self._added(lesson))
+
+    def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
+        """Read histories once; the keys that the decoder attends to are computed once per user."""
+        vectors = self.token.vectors()
+        read = self._sequences(vectors, histories, inputs_RD)
+        encoded_ULD = self._encode(read)
+        caches = []
+        for block in self.decoder:
+            assert isinstance(block, DecoderBlock)
+            caches.append(block.keys(encoded_ULD))
+        positions_U = torch.from_numpy(histories.positions_B)
+        state = State(tuple(caches), ~read.real_BL, positions_U, vectors, open=self._open(histories))
+        begin_U1 = torch.full((len(histories), 1), PAD, device=encoded_ULD.device)
+        read_caches, rows_U1D = self._advance(state, torch.zeros_like(begin_U1), begin_U1)
+        return replace(state, caches=read_caches), rows_U1D
+
+    def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
+        """One more token for every beam: the new state, and the rows that predict what follows."""
+        caches, rows_UWD = self._advance(state, parents_UW, tokens_UW)
+        return self._after(state, caches, parents_UW, tokens_UW), rows_UWD
+
+    def _advance(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[tuple[Cache, ...], Tensor]:
+        """One more position of the decoder for every beam."""
+        x_UWD = self._dropped(self._entering(F.embedding(tokens_UW, state.vectors.enter_VD)))
+        own_keys = state.caches[0].own_keys_UWTHK
+        added_HT = self.decoder_positions.last(1 if own_keys is None else own_keys.shape[2] + 1)
+        caches = []
+        for block, old in zip(self.decoder, state.caches):
+            assert isinstance(block, DecoderBlock)
+            x_UWD, cache = block.step(x_UWD, old, parents_UW, added_HT, ~state.padding_UL)
+            caches.append(cache)
+        return tuple(caches), x_UWD
+
+    def _sequences(self, vectors: TokenVectors, batch: TokenBatch, inputs_RD: Tensor | None) -> _Sequences:
+        """The batch as the encoder reads it."""
+        tokens_BL, positions_BL = torch.from_numpy(batch.tokens_BL), torch.from_numpy(batch.positions_BL)
+        x_BLD = F.embedding(tokens_BL, vectors.enter_VD)
+        if batch.soft is not None:
+            x_BLD = x_BLD + padded(batch, corrections(batch.soft, vectors))
+        if inputs_RD is not None:
+            x_BLD = x_BLD + padded(batch, inputs_RD)
+        return _Sequences(self._entering(x_BLD), positions_BL, tokens_BL != PAD)
+
+    def _encode(self, read: _Sequences) -> Tensor:
+        """The encoder's hidden rows. Shape: (B, L, D)."""
+        positions_BL, seen_BLL = read.positions_BL, read.real_BL[:, None, :]
+        if self.causal:
+            seen_BLL = seen_BLL & (positions_BL[:, None, :] <= positions_BL[:, :, None])
+        near_HLL = self.encoder_positions(positions_BL.shape[1])
+        # No query is without a visible key, because every position, also a padded one, sees the first item.
+        added_BHLL = near_HLL.masked_fill(~seen_BLL[:, None], -torch.inf)
+        x_BLD = self._dropped(read.x_BLD)
+        for block in self.encoder:
+            x_BLD = block(x_BLD, added_BHLL)
+        return dropout(self.encoder_norm(x_BLD), self.shape.dropout, self.training)
+
+    def _own_scores(self, length: int) -> Tensor:
+        """What is added to the decoder's scores inside an item; minus infinity for later tokens. Shape: (H, T, T)."""
+        later_TT = torch.ones(length, length, dtype=torch.bool).triu(1)
+        return self.decoder_positions(length).masked_fill(later_TT, -torch.inf)
+
+    def _begun(self, vectors: TokenVectors, rows: ItemRows, forced_ND: Tensor | None) -> Tensor:
+        """What the decoder reads: the padding token first, then the item's tokens. Shape: (R, D)."""
+        x_RD = F.embedding(rows.tokens_R.masked_fill(rows.first_R, PAD), vectors.enter_VD)
+        if forced_ND is not None:
+            x_RD = x_RD + forced_ND[torch.from_numpy(rows.before_R)] * ~rows.first_R[:, None]
+        return self._dropped(self._entering(x_RD))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return dropout(x, self.shape.embedding_dropout, self.training)
+
+
+def _crossing(read: _Sequences, row_R: np.ndarray, limit_R: np.ndarray) -> tuple[Spread, Tensor]:
+    """Where rows stand among the queries of their sequence, and what each sees of it: positions below its limit."""
+    counts_B = np.bincount(row_R, minlength=len(read.positions_BL))
+    width = int(counts_B.max())
+    # Rows are in the order of their sequences, so a row's place is its number minus that of its sequence's first row.
+    place_R = np.arange(len(row_R)) - offsets_of(counts_B)[row_R]
+    crossing = Spread(torch.from_numpy(row_R * width + place_R), len(counts_B), width)
+    # Queries that pad a sequence see its first item: a softmax over nothing would be NaN.
+    limits_BQ = torch.ones(len(counts_B) * width, dtype=torch.int64)
+    limits_BQ[crossing.slots_R] = torch.from_numpy(limit_R)
+    seen_BQL = read.positions_BL[:, None, :] < limits_BQ.view(-1, width)[:, :, None]
+    return crossing, seen_BQL & read.real_BL[:, None, :]
