@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -21,6 +21,7 @@ from capsid.data.pieces import random_ends, training_pieces
 from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import ChoosesTargets, Trainable
 from capsid.generate.terms import Objective
+from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
@@ -65,24 +66,19 @@ def fit_generator(
     network = generator.network
     _freeze(network, learns)
     plan = BatchPlan(lengths, training.batch_size, seed, training.window)
-    one_target = isinstance(generator, ChoosesTargets) and generator.targets == "last"
+    source = _Lessons(generator, ids, pieces, augment, seed)
     # With one target per sequence all targets have the same weight anyway.
-    weighted = training.equal_targets and not one_target
+    weighted = training.equal_targets and not source.one_target
     usual = int((pieces.lengths - 1).sum()) / len(plan)
 
     def batch(rows: np.ndarray, step: int) -> tuple[Ragged, float]:
         """The items of a batch, and the factor of its loss."""
-        items = pieces.take(rows)
-        if augment is not None:
-            items = augment.apply(items, numpy_rng(seed, "augment", step))
-        if one_target:
-            items = random_ends(items, numpy_rng(seed, "target", step))
+        items = source.items(rows, step)
         # Sequences of a batch have similar lengths, so batches differ much in their number of targets.
         return items, int((items.lengths - 1).sum()) / usual if weighted else 1.0
 
     def loss_of(items: Ragged, factor: float, rng: np.random.Generator) -> Loss:
-        lesson = ids.lesson(items, last=generator.history + 1, rng=rng)
-        lesson = lesson.latest() if one_target else lesson
+        lesson = source.lesson(items, rng)
         found = objective.measured(lesson, network)
         total = found.value * factor if weighted else found.value
         return Loss(total, int(lesson.batch.lengths_B.sum()) - len(lesson.batch), found.predictions)
@@ -105,6 +101,34 @@ def fit_generator(
         rates = {f"objective.{pattern}": rate for pattern, rate in objective.rates.items()}
         task = replace(task, network=learner, apart=tuple(objective), rates=rates)
     return train(task, training, seed=seed, steps=steps, checkpoint=checkpoint, progress=progress, name=name, team=team)
+
+
+@dataclass(frozen=True, eq=False)
+class _Lessons:
+    """Turns rows of a batch plan into lessons. Whatever is random depends on the seed and the step only."""
+
+    generator: Trainable
+    ids: SemanticIds
+    pieces: Ragged
+    augment: Augment | None
+    seed: int
+
+    @property
+    def one_target(self) -> bool:
+        """Whether a sequence has one target, at a random end, instead of all its items."""
+        return isinstance(self.generator, ChoosesTargets) and self.generator.targets == "last"
+
+    def items(self, rows: np.ndarray, step: int) -> Ragged:
+        """The sequences of a batch, as they are read in this step."""
+        items = self.pieces.take(rows)
+        if self.augment is not None:
+            items = self.augment.apply(items, numpy_rng(self.seed, "augment", step))
+        return random_ends(items, numpy_rng(self.seed, "target", step)) if self.one_target else items
+
+    def lesson(self, items: Ragged, rng: np.random.Generator) -> Lesson:
+        """These sequences as network input, with the items to predict."""
+        lesson = self.ids.lesson(items, last=self.generator.history + 1, rng=rng)
+        return lesson.latest() if self.one_target else lesson
 
 
 def _freeze(network: torch.nn.Module, learns: Sequence[str]) -> None:
