@@ -31,6 +31,7 @@ from capsid.evaluate.evaluator import metric_values
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import ReadsSoftly, Remembers, Trainable
 from capsid.generate.terms import Objective, TermContext
+from capsid.ids.layout import FIRST
 from capsid.ids.semantic_ids import SemanticIds, churn
 from capsid.ids.trie import Trie
 from capsid.popularity import popularity_ranks
@@ -87,6 +88,8 @@ def fit_recipe(
     if start is not None and isinstance(generator, Trainable):
         generator.load_state(tokenizer.ids, start.generator.state())
     trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(table))
+    ids = tokenizer.ids.second
+    second = None if ids is None else Trie.build(ids.prefix_free, bucket_priority(table))
     log, dense, before = [], None, None
     for number, stretch in enumerate(stretch for phase in recipe.schedule for stretch in phase.stretches()):
         phase = stretch.phase
@@ -97,12 +100,12 @@ def fit_recipe(
             trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(table))
         terms = phase.terms or recipe.objective
         width = generator.network.token.embedding_dim
-        context = TermContext(tokenizer.ids, trie, recipe.over, tokenizer, width, seed + number)
+        context = TermContext(tokenizer.ids, trie, recipe.over, tokenizer, width, seed + number, second)
         objective = Objective(terms if phase.adapt is None else (phase.adapt, *terms), context)
         objective.carry(before)
         if before is None and start is not None:
             objective.continue_from(start.dense)
-        reader = Reader(generator, tokenizer.ids, trie, generator.history, recipe.over)
+        reader = Reader(generator, tokenizer.ids, trie, generator.history, recipe.over, second=second)
         ranker = recipe.decoder.quick if isinstance(recipe.decoder, HasQuick) else recipe.decoder
         now = _Now(Retriever(reader, ranker), objective)
         validate = _validation(now, split.valid, phase.training, seed, run.team)
@@ -113,14 +116,7 @@ def fit_recipe(
             settled = _Settled(objective, table, progress)
             tokenizer = stages.tokenizer(f"tokenizer-{number}-adapted", settled)
             trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(table))
-    return Fitted(tokenizer, trie, generator, tuple(log), dense)
-
-
-def tokenizer_parts(recipe: Recipe) -> ItemTokenizer:
-    """The unfitted parts of the recipe that make ids."""
-    return ItemTokenizer(
-        encoder=recipe.encoder, tokenizer=recipe.tokenizer, collisions=recipe.collisions, merges=recipe.merges
-    )
+    return Fitted(tokenizer, trie, generator, tuple(log), dense, second)
 
 
 def bucket_priority(table: ItemTable) -> np.ndarray:
@@ -136,7 +132,7 @@ class _FirstFit:
     progress: Progress
 
     def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
-        parts = tokenizer_parts(self.recipe)
+        parts = self.recipe.item_tokenizer()
         return parts.fit(self.table, seed=self.seed, progress=self.progress, checkpoint=checkpoint)
 
 
@@ -151,7 +147,7 @@ class _Given:
     progress: Progress
 
     def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
-        given, wanted = self.source(self.table, self.seed, self.progress), tokenizer_parts(self.recipe)
+        given, wanted = self.source(self.table, self.seed, self.progress), self.recipe.item_tokenizer()
         if canonical_json(given) != canonical_json(wanted):
             apart = difference(given, wanted)
             told = ", ".join(f"{path} {theirs}, not {ours}" for path, (theirs, ours) in list(apart.items())[:3])
@@ -255,14 +251,17 @@ class _Now:
         return dataclasses.replace(self.retriever, reader=reader)
 
 
-def _tell_ids(ids: SemanticIds, progress: Progress) -> None:
+def _tell_ids(ids: SemanticIds, progress: Progress, name: str = "ids") -> None:
+    if ids.second is not None:
+        _tell_ids(ids.second, progress, "second ids")
     about = ids.statistics()
     merges = len(ids.layout.merges)
     merged = f" ({merges:,} merged, {about.mean_tokens:.2f} tokens per item)" if merges else ""
     progress.line(
-        f"ids: {about.items:,} items, {about.mean_length:.2f} codes each, {100 * about.collision_rate:.1f} % collide, "
+        f"{name}: {about.items:,} items, {about.mean_length:.2f} codes each, "
+        f"{100 * about.collision_rate:.1f} % collide, "
         f"use of codebooks {', '.join(f'{100 * u:.0f} %' for u in about.utilization)}, "
-        f"{ids.layout.vocabulary:,} tokens{merged}"
+        f"{ids.layout.end - ids.layout.first + FIRST:,} tokens{merged}"
     )
 
 

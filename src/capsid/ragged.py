@@ -159,6 +159,16 @@ class Ragged:
             out[full] = np.add.reduceat(values, self.offsets[:-1][full], axis=0)
         return out
 
+    def beside(self, other: Ragged) -> Ragged:
+        """Row i of this one followed by row i of the other."""
+        out = offsets_of(self.lengths + other.lengths)
+        values = np.empty(out[-1], dtype=self.values.dtype)
+        # A value moves by as much as the begin of its row does; the other's rows begin where this one's end.
+        values[np.repeat(out[:-1] - self.offsets[:-1], self.lengths) + np.arange(len(self.values))] = self.values
+        begins = out[:-1] + self.lengths - other.offsets[:-1]
+        values[np.repeat(begins, other.lengths) + np.arange(len(other.values))] = other.values
+        return Ragged(values, out)
+
     def append(self, other: Ragged) -> Ragged:
         """This one's rows, then the other's."""
         return Ragged.join([self, other])

@@ -16,6 +16,7 @@ from capsid.data.augment import Augment
 from capsid.decode.beam import BeamSearch
 from capsid.decode.fusion import BeamFusion
 from capsid.decode.kinds import RANKERS
+from capsid.decode.mixed import Mixed
 from capsid.decode.ranked import Ranker
 from capsid.encode.base import ItemEncoder
 from capsid.encode.kinds import ENCODERS
@@ -39,7 +40,9 @@ from capsid.ids.reading import ItemByItem, Reading
 from capsid.ids.trie import Over
 from capsid.settings import check_settings, check_together, setting
 from capsid.tokenize.base import Merges, Tokenizer
+from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
+from capsid.tokenize.second_id import SecondId
 from capsid.train.options import Training
 
 
@@ -109,6 +112,7 @@ class Recipe:
     collisions: CollisionPolicy = setting(factory=Bucket, about="How to treat items with equal codes.")
     merges: Merges | None = setting(None, "Learns which neighbouring tokens to merge; none: no merges.")
     reading: Reading = setting(factory=ItemByItem, about="How a history becomes a sequence of tokens.")
+    second: SecondId | None = setting(None, "Makes a second id for every item; none: items have one id.")
     generator: Generator = setting(about="Scores the next token after a history.")
     objective: tuple[Term, ...] = setting((), "Loss terms that the generator is trained with.")
     over: Over = setting(
@@ -129,7 +133,9 @@ class Recipe:
         return next((t for t in found if isinstance(t, DenseMatch)), None)
 
     def check_together(self) -> None:
-        """Check that dense item vectors, generator and decoder fit: see `capsid.settings.check_together`."""
+        """Check that parts fit together: see `capsid.settings.check_together`."""
+        if self.second is not None or isinstance(self.decoder, Mixed):
+            self._check_second()
         if isinstance(self.decoder, BeamFusion) and self.dense is None:
             raise ConfigError("decoder=fusion needs a term 'dense' in the objective", hint="set decoder=beam")
         closing = TimelineGenerator | EncoderDecoderGenerator
@@ -145,6 +151,7 @@ class Recipe:
     def _check_reading(self) -> None:
         """Parts that add something to every item that is read need one position per item."""
         wrong = {
+            "second": self.second is not None,
             f"generator={self.generator.kind}": isinstance(self.generator, MaskedGenerator | SasRecGenerator),
             "the term 'dense'": self.dense is not None,
             "schedule.adapt": any(phase.adapt is not None for phase in self.schedule),
@@ -156,6 +163,32 @@ class Recipe:
                     f"{name} does not work with reading={self.reading.kind}: it needs items that are read one by one",
                     hint="set reading=item-by-item",
                 )
+
+    def item_tokenizer(self) -> ItemTokenizer:
+        """The unfitted parts that make ids."""
+        return ItemTokenizer(
+            encoder=self.encoder,
+            tokenizer=self.tokenizer,
+            collisions=self.collisions,
+            merges=self.merges,
+            second=self.second,
+        )
+
+    def _check_second(self) -> None:
+        """Two ids per item need parts that read, predict and search both."""
+        if self.second is None:
+            raise ConfigError("decoder=mixed needs two ids per item", hint="set second=second-id, or decoder=beam")
+        if self.over != "children":
+            raise ConfigError(f"two ids per item need over=children, got over={self.over}", hint="set over=children")
+        if not isinstance(self.generator, TimelineGenerator):
+            raise ConfigError(
+                f"two ids per item do not work with generator={self.generator.kind}", hint="set generator=timeline"
+            )
+        if self.dense is not None or any(phase.adapt is not None for phase in self.schedule):
+            raise ConfigError(
+                "two ids per item do not work with the term 'dense' or with a phase that adapts codes",
+                hint="set second=null, and decoder=beam or decoder=fusion",
+            )
 
     def with_vectors(self, path: str | Path) -> Recipe:
         """A copy that reads item vectors from a file (see `capsid.encode.precomputed`) instead of making them."""
@@ -212,6 +245,9 @@ PLACES: dict[str, Kinds] = {
     "collisions": COLLISIONS,
     "merges": MERGES,
     "reading": READINGS,
+    "second": {SecondId.kind: SecondId},
+    "second.tokenizer": TOKENIZERS,
+    "second.collisions": COLLISIONS,
     "generator": GENERATORS,
     "decoder": RANKERS,
     "schedule.adapt": JOINT_TERMS,

@@ -148,7 +148,7 @@ class Recommender:
         """The search over this recommender's items."""
         f = self.fitted
         return Retriever(
-            Reader(f.generator, f.tokenizer.ids, f.trie, f.generator.history, self.recipe.over, f.dense),
+            Reader(f.generator, f.tokenizer.ids, f.trie, f.generator.history, self.recipe.over, f.dense, f.second),
             self.recipe.decoder,
         )
 

@@ -106,7 +106,8 @@ def named_in(settings: Iterable[str]) -> frozenset[str]:
 def _wanted(recipe: Recipe, size: DataSize, named: frozenset[str]) -> Iterator[Change]:
     histories = size.histories(getattr(recipe.generator, "history", 1))
     for path, part in _parts(recipe, ""):
-        top = path.partition(".")[0]
+        # The tokenizer of second ids is sized like the first one.
+        top = path.removeprefix("second.").partition(".")[0]
         if isinstance(part, Training) and top in ("encoder", "schedule"):
             yield from _training(path, part, histories, HISTORIES, "histories", named)
         elif isinstance(part, Training) and top == "tokenizer":

@@ -1,7 +1,8 @@
 """A fitted recommender as a folder: JSON, safetensors, npz, npy and Parquet under one manifest of hashes.
 
 recipe.json  about.json  log.json  users.json  items.parquet  split.npz  tokenizer/  trie/  generator.safetensors
-dense.safetensors (if the method has dense item vectors in addition to ids)  README.md (the model card, for people only)
+dense.safetensors (if the method has dense item vectors in addition to ids)  trie-second/ (if items have two ids)
+README.md (the model card, for people only)
 """
 
 from __future__ import annotations
@@ -41,24 +42,30 @@ KIND = "run"
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Everything that was learnt. `log` has one entry per phase; `dense` holds dense item vectors, if there are any."""
+    """Everything that was learnt. `log` has one entry per phase; `dense` holds dense item vectors, if there are any.
+
+    `second` is the trie of second ids, if items have two.
+    """
 
     tokenizer: ItemTokenizer
     trie: Trie
     generator: Any
     log: tuple[dict[str, Any], ...]
     dense: DenseItems | None = None
+    second: Trie | None = None
 
     def with_items(self, tokenizer: ItemTokenizer, block: str | None) -> Fitted:
         """A copy with the new items of `tokenizer`; `block` names the vectors that dense vectors are made from."""
         old, ids = len(self.trie), tokenizer.ids
-        trie = self.trie.extend(ids.prefix_free.take(np.arange(old, len(ids))))
-        dense = self.dense
+        new = np.arange(old, len(ids))
+        trie, second, dense = self.trie.extend(ids.prefix_free.take(new)), self.second, self.dense
+        if second is not None and ids.second is not None:
+            second = second.extend(ids.second.prefix_free.take(new))
         if dense is not None:
             if block not in tokenizer.blocks_:
                 raise DataError(f"the new items have no vectors {block!r}", hint="fit again with vectors kept")
             dense = dense.extended(tokenizer.blocks_[block][old:])
-        return dataclasses.replace(self, tokenizer=tokenizer, trie=trie, dense=dense)
+        return dataclasses.replace(self, tokenizer=tokenizer, trie=trie, dense=dense, second=second)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +159,8 @@ def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None)
         (folder / "tokenizer").mkdir()
         fitted.tokenizer.save(folder / "tokenizer")
         fitted.trie.save(folder / "trie")
+        if fitted.second is not None:
+            fitted.second.save(folder / "trie-second")
         (folder / "generator.safetensors").write_bytes(tensor_bytes(fitted.generator.state()))
         for name, text in (texts or {}).items():
             (folder / name).write_text(text, encoding="utf-8")
@@ -175,11 +184,14 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
         trie = Trie.load(folder / "trie", memory_map=True)
         log = tuple(untrusted.mapping(entry, "log.json: an entry") for entry in read_json(folder / "log.json"))
         catalogue = _load_catalogue(folder, about, tokenizer.ids.items)
-        if not trie.holds(tokenizer.ids.prefix_free):
-            raise untrusted.refuse("the trie does not hold the ids of the items")
+        ids = tokenizer.ids.second
+        second = None if ids is None else Trie.load(folder / "trie-second", memory_map=True)
+        for tree, own in ((trie, tokenizer.ids), (second, ids)):
+            if tree is not None and own is not None and not tree.holds(own.prefix_free):
+                raise untrusted.refuse("the trie does not hold the ids of the items")
         seed = untrusted.whole(about["seed"], "about.json: seed", least=-(2**63), most=2**64)
         dense = _load_dense(folder, recipe, generator, len(trie))
-        return Stored(recipe, seed, Fitted(tokenizer, trie, generator, log, dense), catalogue)
+        return Stored(recipe, seed, Fitted(tokenizer, trie, generator, log, dense, second), catalogue)
 
 
 def _load_dense(folder: Path, recipe: Recipe, generator: Any, items: int) -> DenseItems | None:

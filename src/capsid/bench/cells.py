@@ -133,7 +133,8 @@ def read_again(recipe: Mapping[str, Any], data: str, seed: int, evaluations: Any
 
 def tokenizer_fingerprint(recipe: Recipe, data: str, seed: int) -> str:
     """Covers everything that fitted ids depend on: cells with the same fingerprint can share ids."""
-    return fingerprint(recipe.encoder, recipe.tokenizer, recipe.collisions, recipe.merges, data, seed)
+    second = () if recipe.second is None else (recipe.second,)
+    return fingerprint(recipe.encoder, recipe.tokenizer, recipe.collisions, recipe.merges, *second, data, seed)
 
 
 @functools.cache

@@ -37,7 +37,6 @@ from capsid.encode.cache import encode_items
 from capsid.errors import ArtifactError, CapsidError, DataError
 from capsid.evaluate.positions import position_accuracy
 from capsid.evaluate.tokenizer_quality import quality_of
-from capsid.fitting import tokenizer_parts
 from capsid.locks import held
 from capsid.progress import Progress, duration
 from capsid.recommender import Recommender
@@ -147,7 +146,7 @@ class SharedTokenizers:
     def _make(self, table: ItemTable, seed: int, progress: Progress) -> None:
         began = time.monotonic()
         checkpoint = self.run.checkpoint(self.folder.with_suffix(".checkpoint"))
-        made = tokenizer_parts(self.recipe).fit(table, seed=seed, progress=progress, checkpoint=checkpoint)
+        made = self.recipe.item_tokenizer().fit(table, seed=seed, progress=progress, checkpoint=checkpoint)
         with new_folder(self.folder, kind=SHARED) as new:
             made.save(new)
             write_json(new / "made.json", {"seconds": time.monotonic() - began})

@@ -12,7 +12,7 @@ import io
 import itertools
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +23,7 @@ from capsid.data.attributes import FIXED, price_number
 from capsid.data.findings import Findings
 from capsid.data.lines import not_utf8, numbered_lines
 from capsid.errors import DataError
+from capsid.vocabulary import Vocabulary
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "user": ("user", "user_id", "userid", "uid", "customer_id", "customer", "reviewerid", "session_id", "session"),
@@ -343,3 +344,16 @@ def _price(series: pl.Series, file: str, findings: Findings) -> pl.Series:
             where = f"{file} row {row + 1}"
             findings.error("mixed-types", where, f"the price {text!r} is not a number", "write prices as 12.50")
     return pl.Series("price", values, dtype=pl.Float64)
+
+
+def items_frame(items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> tuple[pl.DataFrame, Vocabulary]:
+    """Items with a column `item_id` as a frame, and their ids."""
+    frame = to_polars(items)
+    if "item_id" not in frame.columns:
+        raise DataError("items need a column 'item_id'", hint=f"found: {', '.join(frame.columns)}")
+    # Convert ids as the file readers do, so that an item added later has the same id as in a file.
+    ids = as_text_ids(frame["item_id"], "items")
+    if ids.null_count():
+        row = int(ids.is_null().arg_true()[0]) + 1
+        raise DataError(f"items row {row}: the item's id is missing", hint="every item needs an id of its own")
+    return frame.with_columns(ids.alias("item_id")), Vocabulary(ids)

@@ -67,6 +67,13 @@ class Filter:
         keys = keys[self._lists_permit(keys % self.stride)]
         return Filter(self.trie, self.listed, self.only_listed, keys, self.stride)
 
+    def over(self, trie: Trie) -> Filter:
+        """The same filter over another trie of the same items."""
+        listed = None if self.listed is None else slots_of(trie, self.trie.items[self.listed])
+        user, slot = np.divmod(self.seen, self.stride)
+        seen = np.sort(user * self.stride + trie.slots[self.trie.items[slot]].astype(np.int64))
+        return Filter(trie, listed, self.only_listed, seen, self.stride)
+
     def open(self, users: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         """Is there anything left to recommend below each node, for its user?"""
         # Items below a node fill the slots low .. high, so a count in this range is a difference of two ranks.

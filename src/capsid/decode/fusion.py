@@ -21,7 +21,7 @@ from capsid.blocks.segments import segment_logsumexp
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
 from capsid.decode.protocol import Dense
-from capsid.decode.ranked import RankedItems, RankedLeaves, leaf_slots
+from capsid.decode.ranked import RankedItems, RankedLeaves, best_items, leaf_slots
 from capsid.decode.reader import Reader
 from capsid.errors import ConfigError
 from capsid.ids.layout import PAD
@@ -57,7 +57,10 @@ class BeamFusion:
         slots = leaf_slots(reader.trie, leaves.leaves_UF, allowed)
         expected_UFC = reader.dense.expected(rows_after(reader, started, leaves.leaves_UF))
         scores_E = self._scores(reader.trie, reader.dense, leaves, slots, expected_UFC)
-        return _best(reader.trie, leaves, slots, scores_E, k)
+        # Items are in the order of plain beam search, which decides ties.
+        users, width = leaves.leaves_UF.shape
+        items_E = reader.trie.items[slots.values]
+        return best_items(users, slots.row_numbers // width, items_E, scores_E, k, leaves.seen_U)
 
     def _scores(
         self, trie: Trie, dense: Dense, leaves: RankedLeaves, slots: Ragged, expected_UFC: Tensor
@@ -93,18 +96,3 @@ def rows_after(reader: Reader, started: tuple[Any, Tensor], leaves_UF: np.ndarra
         out_UFD = torch.where((lengths_UF == depth + 1)[..., None], rows_UFD, out_UFD)
         parents_UF = torch.arange(width).expand(users, width)
     return out_UFD
-
-
-def _best(trie: Trie, leaves: RankedLeaves, slots: Ragged, scores_E: np.ndarray, k: int) -> RankedItems:
-    """The k best items of every user. Items stand in the order of plain beam search, which a stable sort keeps."""
-    users, width = leaves.leaves_UF.shape
-    user_E = slots.row_numbers // width
-    order_E = np.lexsort((-scores_E, user_E))
-    rank_E = Ragged.ranges(0, np.bincount(user_E, minlength=users)).values
-    kept = rank_E < k
-    user, rank, chosen = user_E[kept], rank_E[kept], order_E[kept]
-    items_UK = np.full((users, k), -1, dtype=np.int64)
-    scores_UK = np.full((users, k), -np.inf, dtype=np.float32)
-    items_UK[user, rank] = trie.items[slots.values[chosen]]
-    scores_UK[user, rank] = scores_E[chosen]
-    return RankedItems(items_UK, scores_UK, leaves.seen_U)

@@ -6,5 +6,6 @@ from capsid.decode.beam import BeamSearch
 from capsid.decode.ensemble import Ensemble
 from capsid.decode.exact import ExactScoring
 from capsid.decode.fusion import BeamFusion
+from capsid.decode.mixed import Mixed
 
-RANKERS: dict[str, type] = {r.kind: r for r in (BeamSearch, ExactScoring, BeamFusion, Ensemble)}
+RANKERS: dict[str, type] = {r.kind: r for r in (BeamSearch, ExactScoring, BeamFusion, Ensemble, Mixed)}

@@ -102,6 +102,21 @@ def expand(trie: Trie, ranked: RankedLeaves, k: int, allowed: Filter | None) -> 
     return Buckets(RankedItems(items, scores, ranked.seen_U), before_UF, sizes_UF)
 
 
+def best_items(
+    users: int, user_E: np.ndarray, items_E: np.ndarray, scores_E: np.ndarray, k: int, seen_U: np.ndarray | None
+) -> RankedItems:
+    """The k best of every user's items, from entries ordered by user; equal scores keep the order of the entries."""
+    order_E = np.lexsort((-scores_E, user_E))
+    rank_E = Ragged.ranges(0, np.bincount(user_E, minlength=users)).values
+    kept = rank_E < k
+    user, rank, chosen = user_E[kept], rank_E[kept], order_E[kept]
+    items_UK = np.full((users, k), -1, dtype=np.int64)
+    scores_UK = np.full((users, k), -np.inf, dtype=np.float32)
+    items_UK[user, rank] = items_E[chosen]
+    scores_UK[user, rank] = scores_E[chosen]
+    return RankedItems(items_UK, scores_UK, seen_U)
+
+
 def leaf_slots(trie: Trie, leaves_UF: np.ndarray, allowed: Filter | None) -> Ragged:
     """The slots of the items of leaves, without those that the filter blocks.
 

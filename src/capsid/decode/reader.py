@@ -11,6 +11,7 @@ from torch import Tensor
 
 from capsid.decode.likelihood import edge_log_probabilities
 from capsid.decode.protocol import Decodable, Dense
+from capsid.errors import ConfigError
 from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import ROOT, Over, Trie
@@ -21,7 +22,8 @@ from capsid.ragged import Ragged
 class Reader:
     """`history` is how many items of a history are read; `over` is what a token's probability is normalised over.
 
-    `dense` are vectors beside the ids, where the method has them.
+    `dense` are vectors beside the ids, where the method has them; `second` is the trie of the items' second ids, where
+    they have two. A reader of second ids reads histories by the ids that they are second to (`read_by`).
     """
 
     model: Decodable
@@ -30,10 +32,22 @@ class Reader:
     history: int
     over: Over = "vocabulary"
     dense: Dense | None = None
+    second: Trie | None = None
+    read_by: SemanticIds | None = None
+
+    @property
+    def of_second(self) -> Reader:
+        """A reader of the same model that searches the second ids; an error if there are none."""
+        ids = self.ids.second
+        if ids is None or self.second is None:
+            raise ConfigError("the items have one id each", hint="set second=second-id, or decoder=beam")
+        return Reader(self.model, ids, self.second, self.history, self.over, read_by=self.ids)
 
     def read(self, histories: Ragged, *, variant: int = 0) -> TokenBatch:
         """Histories (rows of item numbers) as network input; `variant` as in `capsid.ids.reading.Reading`."""
-        return self.ids.read(histories, last=self.history, variant=variant)
+        if self.read_by is None:
+            return self.ids.read(histories, last=self.history, variant=variant)
+        return self.read_by.read(histories, last=self.history, variant=variant).seen_as(self.ids.prefix_free)
 
     def start(self, histories: Ragged, *, variant: int = 0) -> tuple[Any, Tensor]:
         """The model's state after histories, and the rows that predict the first token."""

@@ -29,6 +29,21 @@ class Edges:
         return Edges(user, beam, token, node, leaf, self.score[torch.from_numpy(mask)])
 
 
+@dataclass(eq=False)
+class RootScores:
+    """A watch that keeps the log-probabilities of the root's children, so that they are computed only once.
+
+    Shape: (U, children), in trie order; None until a search has called it.
+    """
+
+    scores_UC: np.ndarray | None = None
+
+    def weighed(self, depth: int, edges: Edges, open_E: np.ndarray) -> None:
+        """Keep the first depth."""
+        if depth == 0:
+            self.scores_UC = edges.score.numpy().reshape(int(edges.user[-1]) + 1, -1)
+
+
 class Watch(Protocol):
     """Called at every step."""
 

@@ -16,7 +16,7 @@ from capsid.decode.filters import Filter
 from capsid.decode.ranked import Buckets, RankedLeaves, RanksLeaves, expand
 from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
-from capsid.decode.watch import Edges
+from capsid.decode.watch import RootScores
 from capsid.errors import DataError
 from capsid.evaluate.metrics import TargetRanks, check_ks, gains, of_lists, per_user
 from capsid.ids.trie import ROOT, Trie
@@ -140,23 +140,12 @@ def _rank(retriever: Retriever, histories: Ragged, targets: np.ndarray, k: int, 
     if not isinstance(ranker, RanksLeaves):
         items_UK = ranker.rank(reader, histories, k, allowed).items_UK
         return _Ranked(items_UK, item_ranks(items_UK, targets), reader.root_scores(histories))
-    first = _RootScores()
+    first = RootScores()
     leaves = ranker.leaves(reader, histories, min(k, len(reader.trie)), allowed, first)
     buckets = expand(reader.trie, leaves, k, allowed)
     # A ranker that does not search does not call the watch.
     first_UC = first.scores_UC if first.scores_UC is not None else reader.root_scores(histories)
     return _Ranked(buckets.items.items_UK, bucket_ranks(reader.trie, leaves, buckets, targets), first_UC)
-
-
-@dataclass(eq=False)
-class _RootScores:
-    """Records the log-probabilities of the root's children during a search, so that histories are read only once."""
-
-    scores_UC: np.ndarray | None = None
-
-    def weighed(self, depth: int, edges: Edges, open_E: np.ndarray) -> None:
-        if depth == 0:
-            self.scores_UC = edges.score.numpy().reshape(int(edges.user[-1]) + 1, -1)
 
 
 def item_ranks(items_UK: np.ndarray, targets: np.ndarray) -> TargetRanks:

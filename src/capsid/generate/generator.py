@@ -144,8 +144,11 @@ class TransformerGenerator:
         self.network_ = self._network(ids)
         self.network_.reset(torch.Generator().manual_seed(child_seed(seed, "weights")))
         if self.warm_start and vectors is not None:
-            plain = len(vectors) if self._members(ids.layout) is None else ids.layout.merges.first
-            _start_tokens(self.network_.token, vectors[:plain], seed)
+            if self._members(ids.layout) is not None:
+                # A composed token starts as its members; its own row stays 0.
+                vectors = vectors.copy()
+                vectors[ids.layout.merges.first : ids.layout.end] = np.nan
+            _start_tokens(self.network_.token, vectors, seed)
         self.network_.eval()
         return self
 
@@ -200,6 +203,7 @@ class TransformerGenerator:
         self.check_together()
         return NetworkShape(
             vocabulary=ids.layout.vocabulary,
+            beyond=ids.layout.vocabulary - ids.layout.end,
             depths=ids.layout.depths + 1,
             layers=self.layers,
             heads=self.heads,

@@ -34,9 +34,10 @@ BLOCKS: dict[str, type[Block]] = {"pre-norm": Block, "sasrec": SasRecBlock}
 @dataclass(frozen=True, kw_only=True)
 class NetworkShape(BlockShape):
     """A stack of blocks over tokens: how many tokens and depths there are, how tokens enter and are scored, and how
-    histories are read."""
+    histories are read. The last `beyond` tokens are those of second ids."""
 
     vocabulary: int
+    beyond: int = 0
     depths: int
     embedding_dropout: float
     cosine_temperature: float = 0.0
@@ -70,7 +71,8 @@ class Predictions:
     """Hidden rows from which tokens are predicted, one for each token of `targets` (one row per item), in order.
 
     `vectors` are those of all tokens; `added` is added to the products of rows and vectors. `ends_MD` are
-    the rows after each item's last token, where they were asked for.
+    the rows after each item's last token, where they were asked for. `second` predicts the second ids of the same
+    items, where they have two.
     """
 
     hidden_ND: Tensor
@@ -78,6 +80,7 @@ class Predictions:
     vectors: TokenVectors
     added: Added | None = None
     ends_MD: Tensor | None = None
+    second: Predictions | None = None
 
     @property
     def targets_N(self) -> Tensor:
@@ -309,6 +312,7 @@ def token_table(shape: NetworkShape, members: Ragged | None = None) -> TokenTabl
         length=shape.score_length,
         bias=shape.token_bias,
         own_dropout=shape.own_dropout,
+        beyond=shape.beyond,
     )
 
 

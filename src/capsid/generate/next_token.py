@@ -1,7 +1,7 @@
 """Cross-entropy of the next token, over the whole vocabulary or over the tokens that can follow in the trie.
 
 Over the children of a node, the losses of an item's tokens sum to minus the log of the item's probability, and rows
-below the root score only the children of their own node.
+below the root score only the children of their own node. Where items have two ids, the losses of both are added.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from capsid.blocks.children_cross_entropy import ChildEdges, children_cross_entropy
 from capsid.blocks.cross_entropy import Added, linear_cross_entropy
-from capsid.generate.network import Predictions
+from capsid.errors import ConfigError
+from capsid.generate.network import GeneratorNetwork, Predictions
 from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
@@ -38,7 +39,11 @@ class NextToken:
 
     def bind(self, context: TermContext) -> BoundTerm:
         """Normalised as the recipe says."""
-        return OverVocabulary(self) if context.over == "vocabulary" else OverChildren(self, context.trie)
+        if context.over == "children":
+            return OverChildren(self, context.trie, context.second)
+        if context.second is not None:
+            raise ConfigError("two ids per item need over=children: each has its own trie", hint="set over=children")
+        return OverVocabulary(self)
 
 
 class OverVocabulary(BoundTerm):
@@ -50,7 +55,7 @@ class OverVocabulary(BoundTerm):
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
         """Mean over predicted tokens."""
-        rows_NS, added = _cooled(step, self.settings.temperature)
+        rows_NS, added = _cooled(step.predictions, step.network, self.settings.temperature)
         return linear_cross_entropy(
             rows_NS,
             step.predictions.vectors.score_VS,
@@ -61,21 +66,40 @@ class OverVocabulary(BoundTerm):
 
 
 class OverChildren(BoundTerm):
-    """Every token competes with its siblings in the trie."""
+    """Every token competes with its siblings in the trie of its id."""
+
+    def __init__(self, settings: NextToken, trie: Trie, second: Trie | None = None) -> None:
+        super().__init__(settings.weight)
+        self._first = _Siblings(settings, trie)
+        self._second = None if second is None else _Siblings(settings, second)
+
+    def loss(self, step: Step, prepared: Prepared) -> Tensor:
+        """Mean over predicted tokens; a token without siblings is certain and contributes 0.
+
+        The losses of second ids are divided by the number of the first ids' tokens too, so that an item counts as much
+        in one id as in the other, whatever their lengths.
+        """
+        found = step.predictions
+        total = self._first.loss(found, step.network)
+        if self._second is not None and found.second is not None:
+            total = total + self._second.loss(found.second, step.network)
+        return total / len(found.targets.values)
+
+
+class _Siblings:
+    """The loss of the ids of one trie."""
 
     def __init__(self, settings: NextToken, trie: Trie) -> None:
-        super().__init__(settings.weight)
         self.settings, self.trie = settings, trie
         self.root_C = torch.from_numpy(trie.children(np.array([ROOT])).token)
 
-    def loss(self, step: Step, prepared: Prepared) -> Tensor:
-        """Mean over predicted tokens; a token without siblings is certain and contributes 0."""
-        predictions, rows = step.predictions, _cooled(step, self.settings.temperature)
+    def loss(self, predictions: Predictions, network: GeneratorNetwork) -> Tensor:
+        """The sum over predicted tokens."""
+        rows = _cooled(predictions, network, self.settings.temperature)
         nodes_N = parent_nodes(self.trie, predictions.targets)
         at_root_N = nodes_N == ROOT
         root = self._at_root(predictions, *rows, np.flatnonzero(at_root_N))
-        below = self._below(predictions, *rows, np.flatnonzero(~at_root_N & (self._fan(nodes_N) > 1)), nodes_N)
-        return (root + below) / len(nodes_N)
+        return root + self._below(predictions, *rows, np.flatnonzero(~at_root_N & (self._fan(nodes_N) > 1)), nodes_N)
 
     def _fan(self, nodes: np.ndarray) -> np.ndarray:
         return self.trie.first_child[nodes + 1] - self.trie.first_child[nodes]
@@ -135,10 +159,9 @@ def parent_nodes(trie: Trie, targets: Ragged) -> np.ndarray:
     return out
 
 
-def _cooled(step: Step, temperature: float) -> tuple[Tensor, Added | None]:
+def _cooled(found: Predictions, network: GeneratorNetwork, temperature: float) -> tuple[Tensor, Added | None]:
     """Hidden rows and added scores, both divided by the temperature."""
-    found = step.predictions
-    rows_NS, added = step.network.norm(found.hidden_ND), found.added
+    rows_NS, added = network.norm(found.hidden_ND), found.added
     if temperature != 1.0:
         rows_NS = rows_NS / temperature
         added = added and replace(added, values_E=added.values_E / temperature)

@@ -27,7 +27,7 @@ from capsid.tokenize.item_tokenizer import ItemTokenizer
 class TermContext:
     """What a term may look at while it is bound. Ids and trie stay as they are for the whole stretch.
 
-    `width` is that of the network's hidden rows.
+    `width` is that of the network's hidden rows. `second` is the trie of second ids, where items have two.
     """
 
     ids: SemanticIds
@@ -36,6 +36,7 @@ class TermContext:
     tokenizer: ItemTokenizer | None = None
     width: int = 0
     seed: int = 0
+    second: Trie | None = None
 
 
 @dataclass(frozen=True, eq=False)

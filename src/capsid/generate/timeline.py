@@ -8,6 +8,7 @@ Shapes: P positions, R rows, N targets, T tokens of an item, otherwise as in `ca
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -60,6 +61,20 @@ class TimelineTransformer(TokenNetwork):
         """Hidden rows for every token of every item of the lesson."""
         vectors = self.token.vectors()
         read_BPD = self._read(vectors, lesson.batch, lesson.batch.positions_B - 1, inputs_RD)[:, :-1]
+        first = self._next(vectors, read_BPD, lesson, forced_ND, closing)
+        if lesson.second is None:
+            return first
+        return replace(first, second=self._next(vectors, read_BPD, lesson.second))
+
+    def _next(
+        self,
+        vectors: TokenVectors,
+        read_BPD: Tensor,
+        lesson: Lesson,
+        forced_ND: Tensor | None = None,
+        closing: bool = False,
+    ) -> Predictions:
+        """Hidden rows for every token of every item of the lesson, from the timeline's hidden rows."""
         rows = ItemRows.of(lesson, closing=closing)
         forced_RD = None if forced_ND is None else forced_ND[torch.from_numpy(rows.before_R)]
         # An item is predicted from the timeline's hidden row of the position before it.

@@ -60,9 +60,10 @@ class LastRMSNorm(nn.RMSNorm):
 class TokenTable(nn.Embedding):
     """One row per token, tied: the same vectors are read and scored with.
 
-    With `members`, the last tokens are merged ones, each made of the given earlier tokens: a vector is the scaled sum
-    of its members' plus the token's own row, which starts at 0. In training a share `own_dropout` of the own rows is
-    dropped at every step, so that the members learn to explain a token and its own row to correct them.
+    With `members`, the last tokens (before `beyond` others) are merged ones, each made of the given earlier tokens: a
+    vector is the scaled sum of its members' plus the token's own row, which starts at 0. In training a share
+    `own_dropout` of the own rows is dropped at every step, so that the members learn to explain a token and its own row
+    to correct them.
 
     With a temperature above 0, a score is the cosine over it, for hidden rows of length sqrt(D), as LayerNorm makes
     them; otherwise it is the inner product. With `length`, the cosine is multiplied by a learnt power of the vector's
@@ -84,6 +85,7 @@ class TokenTable(nn.Embedding):
         length: bool = False,
         bias: bool = False,
         own_dropout: float = 0.0,
+        beyond: int = 0,
     ) -> None:
         super().__init__(vocabulary, width)
         self.temperature = temperature
@@ -91,6 +93,7 @@ class TokenTable(nn.Embedding):
         self.power = nn.Parameter(torch.zeros(())) if length else None
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
         self.merged = 0 if members is None else len(members)
+        self.end = vocabulary - beyond
         if members is not None:
             # The sum of n members over sqrt(n), as in the warm start of merged tokens.
             roots = np.sqrt(members.lengths.astype(np.float32))
@@ -101,7 +104,7 @@ class TokenTable(nn.Embedding):
     def start(self) -> None:
         """Own rows of merged tokens, power and biases become 0."""
         with torch.no_grad():
-            self.weight[len(self.weight) - self.merged :] = 0.0
+            self.weight[self.end - self.merged : self.end] = 0.0
             for parameter in (self.power, self.bias):
                 if parameter is not None:
                     parameter.zero_()
@@ -128,11 +131,12 @@ class TokenTable(nn.Embedding):
     def _composed(self) -> Tensor:
         if not self.merged:
             return self.weight
-        plain_WD, own_MD = self.weight[: -self.merged], self.weight[-self.merged :]
+        first = self.end - self.merged
+        plain_WD, own_MD, rest_WD = self.weight[:first], self.weight[first : self.end], self.weight[self.end :]
         if self.own_dropout:
             own_MD = own_MD * dropout(own_MD.new_ones(self.merged, 1), self.own_dropout, self.training)
         sums_MD = F.embedding_bag(self.members_P, plain_WD, self.starts_M, mode="sum")
-        return torch.cat([plain_WD, torch.addcmul(own_MD, sums_MD, self.scales_M1)])
+        return torch.cat([plain_WD, torch.addcmul(own_MD, sums_MD, self.scales_M1), rest_WD])
 
 
 def corrections(soft: Corrections, vectors: TokenVectors) -> Tensor:

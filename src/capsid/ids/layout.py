@@ -1,8 +1,8 @@
 """Which global token means which code at which depth; every token belongs to one depth.
 
 Tokens 0 and 1 are padding and end-of-item; then one block of tokens per depth; then the suffix block that TIGER's
-collision policy uses; then one token for every merge. The position of a code in its row is its depth;
-code -1 means that the item has no token at that depth. Knows nothing of items.
+collision policy uses; then one token for every merge; then the tokens of a second id, if items have two. The position
+of a code in its row is its depth; code -1 means that the item has no token at that depth. Knows nothing of items.
 """
 
 from __future__ import annotations
@@ -24,13 +24,21 @@ FIRST = 2
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """`sizes[d]` codes at depth d, then `suffix` tokens that tell colliding items apart (0: none), then merges."""
+    """`sizes[d]` codes at depth d, then `suffix` tokens that tell colliding items apart (0: none), then merges.
+
+    Tokens are numbered from `first` on. `second` is the layout of second ids of the same items, whose tokens come after
+    these.
+    """
 
     sizes: tuple[int, ...]
     suffix: int = 0
     merges: MergeTable = field(default_factory=MergeTable)
+    first: int = FIRST
+    second: TokenLayout | None = None
 
     def __post_init__(self) -> None:
+        if self.second is not None and self.second.first < self.end:
+            raise DataError(f"the tokens of second ids begin at {self.second.first}, before {self.end}")
         if not len(self.merges):
             return
         if self.merges.first != self._unmerged:
@@ -40,21 +48,27 @@ class TokenLayout:
     @cached_property
     def bases(self) -> np.ndarray:
         """First token of every depth, and of the suffix block as the last entry."""
-        return FIRST + offsets_of(self.sizes)
+        return self.first + offsets_of(self.sizes)
 
     @property
     def _unmerged(self) -> int:
         return int(self.bases[-1]) + self.suffix
 
     @property
-    def vocabulary(self) -> int:
-        """Number of tokens, specials and merged ones included."""
+    def end(self) -> int:
+        """The first token after those of this layout, merged ones included."""
         return self._unmerged + len(self.merges)
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens, specials, merged ones and those of second ids included."""
+        return self.end if self.second is None else self.second.vocabulary
 
     @property
     def depths(self) -> int:
         """Largest number of tokens in an id, without the end token: that of an id without merges."""
-        return len(self.sizes) + (1 if self.suffix else 0)
+        own = len(self.sizes) + (1 if self.suffix else 0)
+        return own if self.second is None else max(own, self.second.depths)
 
     @property
     def plain(self) -> TokenLayout:
@@ -63,12 +77,12 @@ class TokenLayout:
 
     @cached_property
     def depth_of(self) -> np.ndarray:
-        """Depth of every token: specials -1, suffix tokens the last depth, merged ones where they begin."""
+        """Depth of every token: suffix tokens the last depth, merged ones where they begin, -1 for all others."""
         out = np.full(self.vocabulary, -1, dtype=np.int64)
         for depth in range(len(self.sizes)):
             out[self.bases[depth] : self.bases[depth + 1]] = depth
         out[self.bases[-1] : self._unmerged] = len(self.sizes)
-        out[self._unmerged :] = out[self._first_members]
+        out[self._unmerged : self.end] = out[self._first_members]
         return out
 
     @cached_property
@@ -76,7 +90,7 @@ class TokenLayout:
         """The code at depth 0 of every token that begins there, -1 elsewhere. Shape: (vocabulary,)."""
         out = np.full(self.vocabulary, -1, dtype=np.int64)
         out[self.bases[0] : self.bases[1]] = np.arange(self.sizes[0])
-        out[self._unmerged :] = out[self._first_members]
+        out[self._unmerged : self.end] = out[self._first_members]
         return out
 
     @property
@@ -87,7 +101,7 @@ class TokenLayout:
     def spans(self) -> np.ndarray:
         """How many codes every token stands for. Shape: (vocabulary,)."""
         out = ((self.depth_of >= 0) & (self.depth_of < len(self.sizes))).astype(np.int64)
-        out[self._unmerged :] = self.merges.members.lengths
+        out[self._unmerged : self.end] = self.merges.members.lengths
         return out
 
     def tokens(self, codes: Ragged, suffixes: np.ndarray | None = None) -> Ragged:

@@ -24,6 +24,13 @@ class Corrections:
     tokens: Ragged
     weights_E: np.ndarray
 
+    def followed(self, own: np.ndarray, others: np.ndarray) -> Corrections:
+        """The same for items of `own` tokens each, where each item is followed by `others` tokens that stay hard."""
+        there = np.tile([True, False], len(own))
+        lengths = np.zeros(int(own.sum() + others.sum()), dtype=np.int64)
+        lengths[np.repeat(there, np.stack([own, others], 1).ravel())] = self.tokens.lengths
+        return Corrections(Ragged.from_lengths(self.tokens.values, lengths), self.weights_E)
+
 
 @dataclass(frozen=True, eq=False)
 class Mixtures:
@@ -99,6 +106,6 @@ class Mixtures:
 def _members(layout: TokenLayout) -> Ragged:
     """Every token of the vocabulary as unmerged tokens of codes; none for suffix and special tokens."""
     merged = layout.merges.members
-    plain = np.arange(layout.vocabulary - len(layout.merges))
+    plain = np.arange(layout.end - len(layout.merges))
     codes = Ragged.from_lengths(plain[layout.spans[plain] > 0].astype(np.int32), layout.spans[plain])
     return codes.append(merged) if len(layout.merges) else codes

@@ -41,6 +41,11 @@ class TokenBatch:
     def __len__(self) -> int:
         return len(self.lengths_B)
 
+    def seen_as(self, tokens: Ragged) -> TokenBatch:
+        """The same reading with other ids of the items; `tokens` has those of the whole catalogue."""
+        followers = None if self.followers is None else self.followers.seen_as(tokens)
+        return replace(self, own=tokens.take(self.items.values), followers=followers)
+
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
@@ -48,7 +53,8 @@ class Lesson:
 
     Item m of row `row_M` comes after `before_M` items of the history, which fill `position_M` positions. Its tokens
     are in the batch from column `column_M` on, so that a network can read each of them before it predicts the next.
-    `followers` are the items that followed the items before it, without the item itself.
+    `followers` are the items that followed the items before it, without the item itself. `second` is the same lesson
+    with the second ids of the items, where they have two: both are predicted from one reading.
     """
 
     batch: TokenBatch
@@ -59,6 +65,17 @@ class Lesson:
     column_M: np.ndarray
     tokens: Ragged
     followers: Followers | None = None
+    second: Lesson | None = None
+
+    def seen_as(self, tokens: Ragged) -> Lesson:
+        """The same lesson with other ids of the items; `tokens` has those of the whole catalogue.
+
+        `column_M` stays: in the batch the other tokens are elsewhere or nowhere.
+        """
+        followers = None if self.followers is None else self.followers.seen_as(tokens)
+        return replace(
+            self, batch=self.batch.seen_as(tokens), tokens=tokens.take(self.item_M), followers=followers, second=None
+        )
 
     def latest(self) -> Lesson:
         """The same batch with only the last item of every row to predict."""
@@ -85,6 +102,10 @@ class ItemTokens(Protocol):
     @property
     def prefix_free(self) -> Ragged:
         """Merged tokens; no row is a prefix of another."""
+
+    @property
+    def entering(self) -> Ragged:
+        """The tokens that an item of a history is read as, where it is read by itself."""
 
     @property
     def unmerged(self) -> Ragged:
@@ -128,7 +149,7 @@ class ItemByItem:
     def read(self, ids: ItemTokens, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
         """See `Reading`."""
         items = histories.last(last)
-        own = ids.prefix_free.take(items.values)
+        own = ids.entering.take(items.values)
         lengths = items.sums(own.lengths)
         width = max(int(lengths.max()) if len(lengths) else 0, 1)
         there = np.arange(width)[None, :] < lengths[:, None]

@@ -20,7 +20,7 @@ from capsid.artifacts import read_json, write_json
 from capsid.config import Kinds, to_dict
 from capsid.errors import ConfigError, DataError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Settled, Suffix
-from capsid.ids.layout import ABSENT, END, TokenLayout, ending_present
+from capsid.ids.layout import ABSENT, END, FIRST, TokenLayout, ending_present
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.order import group_numbers, proper_prefixes
@@ -58,7 +58,8 @@ class SemanticIds:
     `reading` says how histories of these items are segmented.
     `unsettled` holds the codes as the tokenizer gave them, where the policy changed any; None: it changed none.
     With `mixtures` the items of a history are soft input; predicted items keep their codes. With `transitions` batches
-    and lessons name the items that followed the last items of a history in training.
+    and lessons name the items that followed the last items of a history in training. `second` are other ids of the same
+    items: an item of a history is read as the tokens of both, and both are predicted.
     """
 
     items: Vocabulary
@@ -69,6 +70,7 @@ class SemanticIds:
     unsettled: Ragged | None = None
     mixtures: Mixtures | None = None
     transitions: Transitions | None = None
+    second: SemanticIds | None = None
 
     @classmethod
     def assign(
@@ -130,9 +132,15 @@ class SemanticIds:
         """Tokens, with an end token where the id is a proper prefix of another: no row is a prefix of another."""
         return prefix_free(self.tokens)
 
+    @cached_property
+    def entering(self) -> Ragged:
+        """The tokens that an item of a history is read as, where it is read by itself: those of all its ids."""
+        return self.prefix_free if self.second is None else self.prefix_free.beside(self.second.prefix_free)
+
     def read(self, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
         """Network input for the last `last` items of every history (rows of item numbers); see `Reading.read`."""
-        batch = self._softened(self.reading.read(self, histories, last=last, variant=variant))
+        batch = self.reading.read(self, histories, last=last, variant=variant)
+        batch = self._softened(batch if self.second is None else batch.seen_as(self.prefix_free))
         if self.transitions is None:
             return batch
         items = batch.items
@@ -142,17 +150,22 @@ class SemanticIds:
     def lesson(self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
         """Network input for pieces of training sequences, and the items to predict in them."""
         lesson = self.reading.lesson(self, pieces, last=last, rng=rng)
+        lesson = lesson if self.second is None else lesson.seen_as(self.prefix_free)
         if self.mixtures is not None:
             lesson = replace(lesson, batch=self._softened(lesson.batch))
-        if self.transitions is None:
-            return lesson
-        last_CJ = last_items(lesson.batch.items, lesson.before_M, lesson.row_M, self.transitions.distances)
-        return replace(lesson, followers=self.transitions.after(last_CJ, self.prefix_free, lesson.item_M))
+        if self.transitions is not None:
+            last_CJ = last_items(lesson.batch.items, lesson.before_M, lesson.row_M, self.transitions.distances)
+            followers = self.transitions.after(last_CJ, self.prefix_free, lesson.item_M)
+            lesson = replace(lesson, followers=followers)
+        return lesson if self.second is None else replace(lesson, second=lesson.seen_as(self.second.prefix_free))
 
     def _softened(self, batch: TokenBatch) -> TokenBatch:
         if self.mixtures is None:
             return batch
-        return replace(batch, soft=self.mixtures.corrections(self.layout, batch.items.values, batch.own))
+        soft = self.mixtures.corrections(self.layout, batch.items.values, batch.own)
+        if self.second is not None:
+            soft = soft.followed(batch.own.lengths, self.second.prefix_free.lengths[batch.items.values])
+        return replace(batch, soft=soft)
 
     @cached_property
     def _buckets(self) -> dict[tuple[int, ...], list[int]]:
@@ -173,11 +186,13 @@ class SemanticIds:
         collisions: CollisionPolicy | None = None,
         costs: Costs | None = None,
         mixtures: Mixtures | None = None,
+        second: SemanticIds | None = None,
     ) -> SemanticIds:
         """More items; the tokens of the old ones do not change, and neither does the vocabulary.
 
         The policy is applied to the new rows only (default: a suffix where the old ids have one, else a shared
-        bucket). `mixtures` are those of the new items, needed if the old ones have any.
+        bucket). `mixtures` are those of the new items, needed if the old ones have any; `second` are the second ids of
+        old and new items, needed if the old ones have them.
         """
         codes = _checked(codes)
         policy = collisions or (Bucket() if self.suffixes is None else Suffix())
@@ -188,7 +203,13 @@ class SemanticIds:
         every = self.codes.append(settled.codes)
         unsettled = _if_other(self.encoded.append(codes), every)
         names = Vocabulary([*self.items, *items])
-        grown = replace(self, items=names, codes=every, suffixes=suffixes, unsettled=unsettled, mixtures=None)
+        grown = replace(
+            self, items=names, codes=every, suffixes=suffixes, unsettled=unsettled, mixtures=None, second=None
+        )
+        if self.second is not None:
+            if second is None:
+                raise DataError("items with two ids need second ids for new items", hint="pass second=")
+            grown = grown.with_second(second)
         if self.transitions is not None:
             grown = grown.with_transitions(self.transitions.grown(len(names)))
         if self.mixtures is not None:
@@ -225,6 +246,18 @@ class SemanticIds:
             raise DataError(f"transitions between {len(transitions)} items for {len(self)} items")
         return replace(self, transitions=transitions)
 
+    def with_second(self, second: SemanticIds) -> SemanticIds:
+        """The same ids with second ids of the same items, whose tokens must come after those of the first."""
+        if second.items != self.items:
+            raise DataError("second ids must belong to the same items in the same order")
+        if not isinstance(self.reading, ItemByItem):
+            raise ConfigError("two ids per item need histories that are read item by item")
+        return replace(self, layout=replace(self.layout, second=second.layout), second=second)
+
+    def numbered_from(self, first: int) -> SemanticIds:
+        """The same ids with tokens from `first` on; they must have no merges."""
+        return replace(self, layout=replace(self.layout, first=first))
+
     def statistics(self) -> IdStatistics:
         """Collisions, use of the codebooks, lengths."""
         final = np.bincount(group_numbers(self.tokens))
@@ -252,7 +285,7 @@ class SemanticIds:
         )
 
     def save(self, folder: Path) -> None:
-        """Write into an open artifact folder."""
+        """Write into an open artifact folder, without second ids."""
         arrays = {"codes": self.codes.values, "offsets": self.codes.offsets}
         if self.suffixes is not None:
             arrays["suffixes"] = self.suffixes
@@ -267,6 +300,8 @@ class SemanticIds:
         save_arrays(folder / "ids.npz", arrays)
         about = {"items": list(self.items), "sizes": list(self.layout.sizes), "suffix": self.layout.suffix}
         # Usual ids are written as they were before there was a choice.
+        if self.layout.first != FIRST:
+            about["first"] = self.layout.first
         if self.layout.merges.form != MergeTable.form:
             about["merges"] = self.layout.merges.form
         if self.reading != ItemByItem():

@@ -11,7 +11,7 @@ import numpy as np
 from capsid import untrusted
 from capsid.config import Kinds, from_dict
 from capsid.ids.kinds import READINGS
-from capsid.ids.layout import TokenLayout
+from capsid.ids.layout import FIRST, TokenLayout
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.pieces import PieceTable
@@ -27,6 +27,7 @@ def layout_of(about: dict[str, Any], arrays: Mapping[str, np.ndarray], items: in
     sizes = [untrusted.whole(s, "ids.json: a codebook's size", least=1, most=most) for s in about["sizes"]]
     suffix = untrusted.whole(about["suffix"], "ids.json: suffix", least=0, most=most)
     untrusted.whole(len(sizes), "ids.json: number of codebooks", least=1, most=1_000)
+    first = untrusted.whole(about.get("first", FIRST), "ids.json: first", least=FIRST, most=most)
     untrusted.whole(sum(sizes) + suffix, "ids.json: number of tokens", least=1, most=most)
     # Folders of versions without merges have no merge table, and older ones do not name its form.
     stored = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("merges/")}
@@ -35,7 +36,7 @@ def layout_of(about: dict[str, Any], arrays: Mapping[str, np.ndarray], items: in
         raise untrusted.refuse(f"ids.json: merges must be one of {', '.join(MERGE_TABLES)}, got {form!r}")
     table = MERGE_TABLES[form]
     merges = table.from_state(untrusted.finite(stored, "ids.npz: merges")) if stored else table()
-    return TokenLayout(tuple(sizes), suffix, merges)
+    return TokenLayout(tuple(sizes), suffix, merges, first)
 
 
 def reading_of(about: dict[str, Any], kinds: Kinds | None) -> Reading:

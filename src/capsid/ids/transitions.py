@@ -8,7 +8,7 @@ to predict), J distances, E entries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,10 @@ class Followers:
         """Those of the given cases, in the given order."""
         entry = Ragged(np.arange(len(self.counts_EJ)), self.items.offsets).take(cases).values
         return Followers(self.items.take(cases), self.counts_EJ[entry], self.own.take(entry))
+
+    def seen_as(self, tokens: Ragged) -> Followers:
+        """The same items with other ids; `tokens` has those of the whole catalogue."""
+        return replace(self, own=tokens.take(self.items.values))
 
 
 @dataclass(frozen=True, eq=False)

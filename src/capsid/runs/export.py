@@ -29,6 +29,8 @@ def export_onnx(recommender: Recommender, out: Path) -> Path:
     ids = fitted.tokenizer.ids
     if fitted.dense is not None:
         raise ConfigError(f"the recipe {recipe.name!r} has vectors beside ids, which cannot be exported")
+    if ids.second is not None:
+        raise ConfigError(f"the recipe {recipe.name!r} has two ids per item, which cannot be exported")
     if not isinstance(ids.reading, ItemByItem):
         raise ConfigError(f"the recipe {recipe.name!r} reads items in context, which cannot be exported")
     start, step = parts(fitted.generator)

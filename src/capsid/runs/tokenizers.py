@@ -91,12 +91,10 @@ def fit_tokenizer(
     A killed fit resumes when it is called again with the same recipe, seed and data. An existing tokenizer at `out` is
     an error unless it may be replaced.
     """
-    parts = ItemTokenizer(
-        encoder=recipe.encoder, tokenizer=recipe.tokenizer, collisions=recipe.collisions, merges=recipe.merges
-    )
+    parts = recipe.item_tokenizer()
     about = {"dataset": dataset.name, "dataset_fingerprint": dataset.fingerprint}
     with reserved(Path(out), kind=KIND, replace=replace) as place:
-        about_ids = (recipe.encoder, recipe.tokenizer, recipe.merges, seed, dataset.fingerprint)
+        about_ids = (recipe.encoder, recipe.tokenizer, recipe.merges, recipe.second, seed, dataset.fingerprint)
         checkpoint = _checkpoint(place, run, *about_ids)
         fitted = parts.fit(dataset, seed=seed, progress=progress, checkpoint=checkpoint)
         with new_folder(place, kind=KIND) as folder:
@@ -147,6 +145,11 @@ def fit_on_vectors(
     if recipe.encoder is None:
         raise ConfigError(
             f"the recipe {recipe.name!r} makes ids without vectors", hint="choose another recipe, such as capsid"
+        )
+    if recipe.second is not None:
+        raise ConfigError(
+            f"the recipe {recipe.name!r} makes two ids per item, which a tokenizer of plain vectors cannot",
+            hint="set second=null and decoder=beam, or choose capsid",
         )
     vectors = Path(vectors)
     parts = ItemTokenizer(tokenizer=recipe.tokenizer, collisions=recipe.collisions)

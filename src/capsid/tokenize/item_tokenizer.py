@@ -19,7 +19,7 @@ from capsid import untrusted
 from capsid.arrays import load_array, load_arrays, save_arrays
 from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds, from_dict, to_dict
-from capsid.data.columns import as_text_ids, to_polars
+from capsid.data.columns import items_frame
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import as_dataset
@@ -28,7 +28,7 @@ from capsid.encode.base import ItemEncoder, fresh, with_vectors
 from capsid.encode.cache import encode_blocks
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.views import MAIN, Views, blocks_of
-from capsid.errors import ConfigError, DataError, NotFittedError
+from capsid.errors import ConfigError, NotFittedError
 from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
 from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures
@@ -53,11 +53,15 @@ from capsid.tokenize.base import (
     Weighing,
 )
 from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
+from capsid.tokenize.second_id import SecondId
+from capsid.tokenize.token_vectors import token_vectors, with_second
 from capsid.vocabulary import Vocabulary
 
 KIND = "tokenizer"
 # What `load_network` reads.
 NETWORK_FILES = ("tokenizer.json", "tokenizer.npz")
+_PARTS = ("encoder", "tokenizer", "collisions", "merges", "second")
+_SECOND = "second"
 KINDS: Kinds = {**ENCODERS, **TOKENIZERS, **TOKENIZER_PARTS, **COLLISIONS, **MERGES}
 
 
@@ -65,6 +69,8 @@ KINDS: Kinds = {**ENCODERS, **TOKENIZERS, **TOKENIZER_PARTS, **COLLISIONS, **MER
 class ItemTokenizer:
     """The parts of a recipe; `encoder` is None if the tokenizer needs no vectors, `merges` is None without merges.
 
+    With `second` every item has two ids. The second ones are made by `second_`, an item tokenizer without vectors of
+    its own, and `ids` holds both.
     Item vectors have one owner. During the fit it is the item table (its block "item", and one for every other view
     of the encoder); afterwards it is `blocks_` of this class, which serves the vectors of known items.
     """
@@ -73,6 +79,7 @@ class ItemTokenizer:
     encoder: ItemEncoder | None = None
     collisions: CollisionPolicy = dataclasses.field(default_factory=Bucket)
     merges: Merges | None = None
+    second: SecondId | None = None
 
     @property
     def ids(self) -> SemanticIds:
@@ -119,6 +126,7 @@ class ItemTokenizer:
             self.encoder_, views = encode_blocks(self.encoder, table, seed=seed, progress=progress)
             table = table.with_blocks(views)
         self.blocks_ = dict(table.blocks)
+        self.second_: ItemTokenizer | None = None
         self.tokenizer_ = fresh(self.tokenizer)
         given: dict[str, Any] = {"seed": seed, "progress": progress, "checkpoint": checkpoint}
         if isinstance(self.tokenizer_, FitEncodes):
@@ -137,6 +145,13 @@ class ItemTokenizer:
                 checkpoint=None if checkpoint is None else checkpoint.beside("merges"),
             )
             self.ids_ = self.ids_.with_merges(self.merges_.table_)
+        if self.second is not None:
+            if checkpoint is not None:
+                given["checkpoint"] = checkpoint.beside("second")
+            made = ItemTokenizer(tokenizer=self.second.tokenizer, collisions=self.second.collisions).fit(table, **given)
+            made.ids_ = made.ids_.numbered_from(self.ids_.layout.end)
+            self.second_ = made.without_vectors()
+            self.ids_ = self.ids_.with_second(made.ids_)
         return self
 
     def revise(self, table: ItemTable, learnt_ND: np.ndarray) -> ItemTokenizer:
@@ -175,7 +190,9 @@ class ItemTokenizer:
         if ids.layout.sizes != layout.sizes:
             raise ConfigError("re-tokenising changed the codebook sizes, so the generator's tokens lost their meaning")
         old, kept = self.ids_.mixtures, self.ids_
-        self.ids_ = dataclasses.replace(ids, layout=layout, reading=kept.reading, transitions=kept.transitions)
+        self.ids_ = dataclasses.replace(
+            ids, layout=layout, reading=kept.reading, transitions=kept.transitions, second=kept.second
+        )
         if old is not None:
             self.ids_ = self.ids_.with_mixtures(self._mixtures(table, old.strongest, old.sharpness))
         return self
@@ -237,7 +254,7 @@ class ItemTokenizer:
         A known item keeps its codes, whatever its attributes are now. A new item gets the tokenizer's codes;
         `with_items` also applies the collision policy.
         """
-        frame, names = self._frame(items)
+        frame, names = items_frame(items)
         rows, known = self.ids.items.numbers(names, missing="negative"), self.ids.codes
         new = np.flatnonzero(rows < 0)
         found = iter(self.tokenizer_.encode(self._table(frame[new])) if len(new) else ())
@@ -254,11 +271,18 @@ class ItemTokenizer:
         grown = copy.copy(self)
         if vectors is not None:
             grown.encoder_ = with_vectors(self.encoder_, vectors)
-        table = grown._table(self._frame(items)[0])
+        return grown._with_table(grown._table(items_frame(items)[0]))
+
+    def _with_table(self, table: ItemTable) -> ItemTokenizer:
+        """A copy that also knows the items of a table."""
+        grown, second = copy.copy(self), None
         codes = self.tokenizer_.encode(table)
         old = self.ids.mixtures
         soft = None if old is None else self._mixtures(table, old.strongest, old.sharpness)
-        grown.ids_ = self.ids.extend(list(table.items), codes, self.collisions, self._costs(table), soft)
+        if self.second_ is not None:
+            grown.second_ = self.second_._with_table(table)
+            second = grown.second_.ids
+        grown.ids_ = self.ids.extend(list(table.items), codes, self.collisions, self._costs(table), soft, second)
         grown.blocks_ = {n: np.concatenate([old_ND, table.vectors(n)]) for n, old_ND in self.blocks_.items()}
         return grown
 
@@ -273,35 +297,18 @@ class ItemTokenizer:
         return self.ids.lookup(tokens)
 
     def token_vectors(self) -> np.ndarray | None:
-        """One vector per token where the tokenizer has centres, NaN elsewhere. Shape: (vocabulary, d).
-
-        A merged token gets the sum of its n members over sqrt(n), which keeps the norm of independent vectors.
-        """
-        layout = self.ids.layout
-        centres = self.tokenizer_.centres()
+        """One vector per token where the tokenizer has centres, NaN elsewhere. Shape: (vocabulary, d)."""
+        layout, centres = self.ids.layout, self.tokenizer_.centres()
         if centres is None:
             return None
-        out = np.full((layout.vocabulary, centres[0].shape[1]), np.nan, dtype=np.float32)
-        for depth, rows in enumerate(centres):
-            out[layout.bases[depth] : layout.bases[depth] + len(rows)] = rows
-        members = layout.merges.members
-        if len(members):
-            sums = members.sums(out[members.values])
-            out[layout.merges.first :] = sums / np.sqrt(members.lengths)[:, None]
-        return out
+        first = token_vectors(layout, centres)
+        more = None if self.second_ is None else self.second_.token_vectors()
+        return first if more is None else with_second(first, more, layout.end)
 
     def save(self, folder: Path) -> None:
         """Write into an open artifact folder."""
-        write_json(
-            folder / "tokenizer.json",
-            {
-                "encoder": to_dict(self.encoder),
-                "tokenizer": to_dict(self.tokenizer),
-                "collisions": to_dict(self.collisions),
-                "merges": to_dict(self.merges),
-                "text_fields": list(self.text_fields_),
-            },
-        )
+        parts = {name: to_dict(getattr(self, name)) for name in _PARTS}
+        write_json(folder / "tokenizer.json", {**parts, "text_fields": list(self.text_fields_)})
         save_arrays(folder / "tokenizer.npz", self.tokenizer_.state())
         if self.encoder_ is not None:
             save_arrays(folder / "encoder.npz", self.encoder_.state())
@@ -310,6 +317,9 @@ class ItemTokenizer:
         for name, vectors_ND in self.blocks_.items():
             np.save(folder / _vectors_file(name), vectors_ND, allow_pickle=False)
         self.ids.save(folder)
+        if self.second_ is not None:
+            (folder / _SECOND).mkdir()
+            self.second_.save(folder / _SECOND)
 
     @classmethod
     def load(cls, folder: Path, kinds: Kinds | None = None) -> ItemTokenizer:
@@ -317,9 +327,8 @@ class ItemTokenizer:
         known = {**KINDS, **(kinds or {})}
         with untrusted.interpreting(folder, "tokenizer"):
             about = untrusted.mapping(read_json(folder / "tokenizer.json"), "tokenizer.json")
-            # Folders written before merges existed do not name them.
-            names = ("encoder", "tokenizer", "collisions", "merges")
-            parts: dict[str, Any] = {n: from_dict(None, about[n], known) if about.get(n) else None for n in names}
+            # Folders written before merges or second ids existed do not name them.
+            parts: dict[str, Any] = {n: from_dict(None, about[n], known) if about.get(n) else None for n in _PARTS}
             self = cls(**parts)
             self.text_fields_ = tuple(untrusted.texts(about["text_fields"], "tokenizer.json: text_fields"))
             self.tokenizer_ = _loaded(self.tokenizer, folder / "tokenizer.npz")
@@ -328,6 +337,9 @@ class ItemTokenizer:
             self.ids_ = SemanticIds.load(folder, kinds)
             if tuple(self.tokenizer_.sizes) != self.ids_.layout.sizes:
                 raise untrusted.refuse("the tokenizer's codebooks and the ids' codebooks have different sizes")
+            self.second_ = None if self.second is None else cls.load(folder / _SECOND, kinds)
+            if self.second_ is not None:
+                self.ids_ = self.ids_.with_second(self.second_.ids)
             # Mapped, not read: only diagnostics look at the vectors.
             views = self.encoder.parts if isinstance(self.encoder, Views) else (MAIN, self.block)
             files = {name: folder / _vectors_file(name) for name in views}
@@ -354,21 +366,9 @@ class ItemTokenizer:
         """The fitted items with their vectors."""
         return table.with_blocks(self.blocks_)
 
-    def _frame(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> tuple[pl.DataFrame, Vocabulary]:
-        """Items as a frame, and their ids."""
-        self.ids  # noqa: B018  (raises if not fitted)
-        frame = to_polars(items)
-        if "item_id" not in frame.columns:
-            raise DataError("items need a column 'item_id'", hint=f"found: {', '.join(frame.columns)}")
-        # Convert ids as the file readers do, so that an item added later has the same id as in a file.
-        ids = as_text_ids(frame["item_id"], "items")
-        if ids.null_count():
-            row = int(ids.is_null().arg_true()[0]) + 1
-            raise DataError(f"items row {row}: the item's id is missing", hint="every item needs an id of its own")
-        return frame.with_columns(ids.alias("item_id")), Vocabulary(ids)
-
     def _table(self, frame: pl.DataFrame) -> ItemTable:
         """A table of new items with their vectors."""
+        self.ids  # noqa: B018  (raises if not fitted)
         names = Vocabulary(str(i) for i in frame["item_id"])
         table = ItemTable.new_items(names, frame.drop("item_id"), self.text_fields_)
         if self.encoder_ is None:

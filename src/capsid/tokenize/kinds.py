@@ -14,9 +14,12 @@ from capsid.tokenize.residual_kmeans import ResidualKMeans
 from capsid.tokenize.rqvae.assign import Sinkhorn
 from capsid.tokenize.rqvae.terms import CodeDiversity, CollaborativeMatch
 from capsid.tokenize.rqvae.tokenizer import RQVAE
+from capsid.tokenize.second_id import SecondId
 
 TOKENIZERS: dict[str, type] = {
     t.kind: t for t in (CapsuleTokenizer, ResidualKMeans, RQVAE, AlignedTree, Mixture, Chained, Frequency, Atomic)
 }
-TOKENIZER_PARTS: dict[str, type] = {part.kind: part for part in (Sinkhorn, CollaborativeMatch, CodeDiversity, Field)}
+TOKENIZER_PARTS: dict[str, type] = {
+    part.kind: part for part in (Sinkhorn, CollaborativeMatch, CodeDiversity, Field, SecondId)
+}
 MERGES: dict[str, type] = {SemanticBPE.kind: SemanticBPE}

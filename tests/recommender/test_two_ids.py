@@ -1,0 +1,118 @@
+"""Two ids per item through a whole recipe: fit, resume, save, new items, filters, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_recipes import small, world
+
+from capsid.decode.mixed import Mixed
+from capsid.errors import ConfigError
+from capsid.recipe import Recipe
+from capsid.recommender import Recommender
+from capsid.runs.export import export_onnx
+
+
+def recipe(*settings: str) -> Recipe:
+    return small("capsid-two", 20).with_settings(("generator.memory=2", *settings))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Recommender:
+    return Recommender(recipe(), seed=0).fit(world())
+
+
+def lists(recommender: Recommender) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
+    histories = [world().items.ids(row[:-2]) for row in world().sequences][:5]
+    return [(tuple(r.items), tuple(r.scores)) for r in recommender.recommend_many(histories, 8)]
+
+
+def test_it_recommends_by_both_ids(fitted: Recommender) -> None:
+    ids = fitted.fitted.tokenizer.ids
+    assert ids.second is not None
+    assert ids.second.layout.sizes == (24,)
+    assert fitted.fitted.generator.network.shape.vocabulary == ids.second.layout.end
+    history = world().items.ids(world().sequences[0][:-2])
+    found = fitted.recommend(history, 8)
+    assert not set(found.items) & set(history)
+    assert found.seen is not None
+    assert 0 < found.seen <= 1 + 1e-6
+    alone = dataclasses.replace(fitted.retriever, ranker=Mixed(weight=1.0))
+    one = alone.rank(world().sequences.take(np.arange(5)), 8, filter_history=True)
+    both = fitted.retriever.rank(world().sequences.take(np.arange(5)), 8, filter_history=True)
+    assert (one.scores_UK != both.scores_UK).any()
+
+
+def test_saved_and_loaded_it_answers_the_same(fitted: Recommender, tmp_path: Path) -> None:
+    fitted.save_pretrained(tmp_path / "run")
+    again = Recommender.from_pretrained(tmp_path / "run")
+    assert lists(again) == lists(fitted)
+    assert again.fitted.tokenizer.ids.second == fitted.fitted.tokenizer.ids.second
+
+
+def test_a_stopped_fit_resumes_to_the_same(fitted: Recommender, tmp_path: Path) -> None:
+    first = Recommender(recipe(), seed=0).fit(world(), work=tmp_path)
+    again = Recommender(recipe(), seed=0).fit(world(), work=tmp_path)
+    assert lists(first) == lists(again) == lists(fitted)
+
+
+def test_new_items_get_both_ids(fitted: Recommender, tmp_path: Path) -> None:
+    fitted.save_pretrained(tmp_path / "run")
+    grown = Recommender.from_pretrained(tmp_path / "run")
+    before = grown.fitted.tokenizer.ids
+    title = world().title(3)
+    assert grown.add_items({"item_id": ["new"], "title": [title]}) == ["new"]
+    ids = grown.fitted.tokenizer.ids
+    assert ids.second is not None
+    assert before.second is not None
+    old = np.arange(len(before))
+    assert ids.tokens.take(old) == before.tokens
+    assert ids.second.tokens.take(old) == before.second.tokens
+    assert len(ids) == len(ids.second) == len(before) + 1
+    assert grown.fitted.second is not None
+    assert grown.fitted.second.holds(ids.second.prefix_free)
+    history = world().items.ids(world().sequences[0][:-2])
+    assert grown.recommend(history, 1, allow=["new"]).items == ("new",)
+    grown.save_pretrained(tmp_path / "grown")
+    again = Recommender.from_pretrained(tmp_path / "grown")
+    assert again.recommend(history, 5).items == grown.recommend(history, 5).items
+
+
+def test_filters_hold_for_both_ids(fitted: Recommender) -> None:
+    history = world().items.ids(world().sequences[0][:-2])
+    deny = list(fitted.recommend(history, 3).items)
+    kept = fitted.recommend(history, 8, deny=deny)
+    assert not set(kept.items) & {*deny, *history}
+    only = world().items.ids(np.arange(10, 14))
+    assert set(fitted.recommend(history, 8, allow=only, filter_history=False).items) == set(only)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["over=vocabulary"], "need over=children, got over=vocabulary"),
+        (["generator=transformer"], "do not work with generator=transformer"),
+        (["second=null"], "decoder=mixed needs two ids per item"),
+        (["schedule.0.adapt=routing-adapters"], "do not work with the term 'dense' or with a phase that adapts codes"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small("capsid-two").with_settings(settings)
+
+
+def test_another_second_id_and_the_search_of_the_first_alone() -> None:
+    other = ("second.tokenizer=frequency", "second.collisions=bucket", "decoder=beam")
+    found = Recommender(recipe(*other)).fit(world())
+    assert found.fitted.tokenizer.ids.second is not None
+    assert len(found.recommend(world().items.ids([1, 2]), 4).items) == 4
+
+
+def test_it_cannot_be_exported_or_explained_step_by_step(fitted: Recommender, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="two ids per item, which cannot be exported"):
+        export_onnx(fitted, tmp_path / "onnx")
+    with pytest.raises(ConfigError, match="'mixed' does not search step by step"):
+        fitted.explain(world().items.ids([1, 2]))
