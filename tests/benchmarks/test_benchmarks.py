@@ -100,3 +100,12 @@ def test_results_name_no_host_and_no_path(load, tmp_path: Path) -> None:  # type
     assert platform.node() not in text
     assert str(Path.home()) not in text
     assert [p.name for p in path.parent.iterdir()] == ["x.json"]
+
+
+def test_t5_lists_equal_those_of_generate(load, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    result = load("t5").main(["--quick", "--out", str(tmp_path / "t5.json")])["compare"]
+    assert result["agreement"]["users_equal"] == 1.0
+    assert result["agreement"]["largest_score_difference"] < 1e-4
+    assert result["largest_logit_difference"] < 1e-4
+    assert result["times_slower_than_ours"]["cpu"] > 0
+    assert json.loads((tmp_path / "t5.json").read_text())["config"]["beam"] == 8
