@@ -18,7 +18,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -41,8 +41,8 @@ def cache_home() -> Path:
     return Path(os.environ.get("CAPSID_HOME") or Path.home() / ".cache" / "capsid")
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically; only a new or a regular file, never a device or a pipe."""
+def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write a file, whole or in pieces, atomically; only a new or a regular file, never a device or a pipe."""
     path = Path(path)
     with _told(path):
         path = _followed(path)
@@ -55,7 +55,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         with open(handle, "wb") as file:
             try:
                 file.truncate()
-                file.write(data)
+                file.writelines([data] if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(handle)
                 os.replace(temporary, path)

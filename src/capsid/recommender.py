@@ -225,20 +225,27 @@ class Recommender:
         return explain(self.answerer, query, prefix=prefix, influence=influence)
 
     def predict(
-        self, split: str = "test", k: int = 50, *, filter_history: bool = False, progress: Progress = silent
+        self,
+        split: str = "test",
+        k: int = 50,
+        *,
+        filter_history: bool = False,
+        rows: range | None = None,
+        progress: Progress = silent,
     ) -> Iterator[tuple[str, list[str], list[float]]]:
-        """User, ranked items and scores for every case of a split."""
+        """User, ranked items and scores for every case of a split, or only for cases `rows`."""
         check_k(k)
         retriever, catalogue = self.retriever, self.catalogue_
-        cases = self._held_out(split)
-        for start in range(0, len(cases), BATCH):
-            rows = np.arange(start, min(start + BATCH, len(cases)))
-            ranked = retriever.rank(cases.histories.take(rows), k, filter_history=filter_history)
-            for row, items, scores in zip(rows, ranked.items_UK, ranked.scores_UK):
+        cases = self.held_out(split)
+        asked = range(len(cases)) if rows is None else rows
+        for start in range(asked.start, asked.stop, BATCH):
+            rows_B = np.arange(start, min(start + BATCH, asked.stop))
+            ranked = retriever.rank(cases.histories.take(rows_B), k, filter_history=filter_history)
+            for row, items, scores in zip(rows_B, ranked.items_UK, ranked.scores_UK):
                 kept = items >= 0
                 user = catalogue.users[int(cases.users[row])]
                 yield user, catalogue.items.ids(items[kept]), [float(s) for s in scores[kept]]
-            progress.update(f"{split}: {rows[-1] + 1:,}/{len(cases):,} users")
+            progress.update(f"{split}: {rows_B[-1] + 1:,}/{len(cases):,} users")
 
     def evaluate(
         self,
@@ -252,7 +259,7 @@ class Recommender:
         retriever, catalogue = self.retriever, self.catalogue_
         found = evaluate(
             retriever,
-            self._held_out(split),
+            self.held_out(split),
             catalogue.counts,
             split=split,
             ks=ks,
@@ -263,7 +270,8 @@ class Recommender:
         self._evaluations[split, filter_history] = found
         return found
 
-    def _held_out(self, split: str) -> Cases:
+    def held_out(self, split: str) -> Cases:
+        """The cases of a split; an error if the run held out none."""
         cases = self.catalogue_.split.cases(split)
         if not len(cases):
             raise DataError(
@@ -311,9 +319,14 @@ class Recommender:
         save_run(Path(path), stored, texts={NAME: model_card(stored, list(self._evaluations.values()))})
 
     @classmethod
-    def from_pretrained(cls, path: str | Path, *, kinds: Kinds | None = None) -> Recommender:
-        """Load a saved folder; a changed byte or missing file is an error. `kinds` adds parts that are not built in."""
-        stored = load_run(Path(path), kinds or {})
+    def from_pretrained(
+        cls, path: str | Path, *, kinds: Kinds | None = None, manifest: str | None = None
+    ) -> Recommender:
+        """Load a saved folder; a changed byte or missing file is an error. `kinds` adds parts that are not built in.
+
+        `manifest` is the hash of the manifest of a run whose files another process has checked.
+        """
+        stored = load_run(Path(path), kinds or {}, manifest)
         self = cls(stored.recipe, seed=stored.seed)
         self.fitted_, self.catalogue_ = stored.fitted, stored.catalogue
         return self

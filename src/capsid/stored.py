@@ -24,12 +24,12 @@ from safetensors.torch import save as tensor_bytes
 import capsid
 from capsid import untrusted
 from capsid.arrays import load_arrays, save_arrays
-from capsid.artifacts import new_folder, open_folder, read_json, write_json
+from capsid.artifacts import MANIFEST, file_hash, new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds
 from capsid.data.dataset import item_titles
 from capsid.data.split import Cases, Split
 from capsid.encode.base import fresh
-from capsid.errors import DataError
+from capsid.errors import ArtifactError, DataError
 from capsid.generate.dense_items import DenseItems
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
@@ -168,9 +168,11 @@ def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None)
             (folder / "dense.safetensors").write_bytes(tensor_bytes(fitted.dense.state()))
 
 
-def load_run(path: Path, kinds: Kinds) -> Stored:
-    """Check every hash, then read everything."""
-    folder = open_folder(path, kind=KIND)
+def load_run(path: Path, kinds: Kinds, manifest: str | None = None) -> Stored:
+    """Check every hash, then read everything. With the hash of its manifest the folder is known to be whole."""
+    folder = open_folder(path, kind=KIND, only=None if manifest is None else ())
+    if manifest is not None and file_hash(folder / MANIFEST) != manifest:
+        raise ArtifactError(f"{folder} is not the run that was checked", hint="start the job again")
     with untrusted.interpreting(folder, KIND):
         about = untrusted.mapping(read_json(folder / "about.json"), "about.json")
         recipe = Recipe.from_dict(read_json(folder / "recipe.json"), kinds)

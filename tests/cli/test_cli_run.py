@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_world import capsid, contents, lines, settings
+from cli_world import Answer, capsid, contents, lines, settings
 
 from capsid.data.planted import planted_dataset
 from capsid.data.prepared import write_prepared
@@ -139,6 +139,37 @@ def test_predict_prints_the_same_lines(fitted: Path, tmp_path: Path) -> None:
     capsid(*command, tmp_path / "p.jsonl")
     assert (tmp_path / "p.jsonl").read_text() == printed
     assert printed.count("\n") == 120
+    assert [p.name for p in tmp_path.iterdir()] == ["p.jsonl"], "the shards are removed when the file is written"
+
+
+def test_predict_resumes_and_every_engine_writes_the_same(
+    fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from capsid.scale import ranked
+
+    def predict(name: str, *options: object) -> Answer:
+        return capsid("predict", fitted, "-k", 3, "--out", tmp_path / name, *options)
+
+    assert predict("one.jsonl").code == 0
+    # Two shards of one batch each for 120 users; a shard of other users' lists would be noticed.
+    monkeypatch.setattr(ranked, "USERS_PER_SHARD", ranked.BATCH)
+    killed, done = ranked.RankShards.table, []
+
+    def dies_at_the_second(self: ranked.RankShards, number: int) -> object:
+        done.append(number)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        return killed(self, number)
+
+    monkeypatch.setattr(ranked.RankShards, "table", dies_at_the_second)
+    assert predict("two.jsonl").code == 130
+    assert len(list((tmp_path / ".two.jsonl.shards").glob("lists-*.parquet"))) == 1
+    assert predict("two.jsonl").code == 0
+    assert done == [0, 1, 1], "the finished shard is not made again"
+    monkeypatch.undo()
+    assert predict("three.jsonl", "--engine", "processes", "--workers", 1).code == 0
+    assert len({(tmp_path / f"{name}.jsonl").read_bytes() for name in ("one", "two", "three")}) == 1
+    assert predict("four.jsonl", "--engine", "spark").code == 2
 
 
 def test_recommend(fitted: Path) -> None:

@@ -152,7 +152,21 @@ def test_encode_refuses(tokenizer: Path, file: Path, tmp_path: Path) -> None:
     refused(encode(file, "--shard-rows", 300), 1, "but this input makes 2 shards", "choose another --out")
 
 
-@pytest.mark.parametrize("verb", ["fit", "encode"])
+def test_ids_of_all_rows(tokenizer: Path, file: Path, tmp_path: Path) -> None:
+    codes = ("vectors", "encode", tokenizer, "--vectors", file, "--out", tmp_path / "codes", "--shard-rows", 150)
+    assert capsid(*codes).code == 0
+    ids = ("vectors", "ids", tokenizer, "--codes", tmp_path / "codes", "--out", tmp_path / "ids")
+    about = capsid(*ids, "--json").json
+    assert (about["items"], about["shards"], about["complete"]) == (ITEMS, 3, True)
+    assert about["collision_rate"] == capsid("tokenizer", "report", tokenizer, "--json").json["collision_rate"]
+    exported = capsid("tokenizer", "export", tokenizer, "--out", tmp_path / "ids.jsonl")
+    assert exported.code == 0
+    tokens = pl.read_ndjson(tmp_path / "ids.jsonl")["tokens"].to_list()
+    assert pl.read_parquet(tmp_path / "ids" / "ids-*.parquet")["tokens"].to_list() == tokens
+    assert "400 items in 3 shards" in capsid(*ids).out
+
+
+@pytest.mark.parametrize("verb", ["fit", "encode", "ids"])
 def test_help_has_examples(verb: str) -> None:
     shown = capsid("vectors", verb, "--help").out
     assert f"capsid vectors {verb} " in shown.split("Examples:")[1]

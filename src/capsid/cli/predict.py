@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from capsid.cli.options import Force, single_verb
+from capsid.cli.options import Address, EngineName, Force, Workers, single_verb
 from capsid.cli.output import parse_k
+from capsid.cli.output_file import OutputFile
 from capsid.cli.ranked_file import RankedFile, RankedList
 from capsid.progress import Console
 
@@ -25,27 +30,51 @@ def predict(
         bool,
         typer.Option("--filter-history/--no-filter-history", help="Leave out items of the user's history."),
     ] = False,
+    engine: EngineName = "here",
+    workers: Workers = None,
+    address: Address = None,
     force: Force = False,
 ) -> None:
     """Write one line per user: {"user": ..., "items": [best first], "scores": [log-probabilities]}.
 
     A .csv or .parquet has a row for each item: user, rank, item, score. FILE is written whole or not at all; pipes and
-    devices such as /dev/null are written directly.
+    devices such as /dev/null are written directly. A stopped run resumes: lists that are done stay in a hidden folder
+    beside FILE until it is written. The engine does not change the lists.
 
     Examples:
 
       capsid predict runs/films --split test -k 50 --out films.jsonl
 
       capsid predict runs/films --split valid -k 10 --filter-history --out - | head
+
+      capsid predict runs/films --out films.parquet --engine processes --workers 4
+
+      capsid predict runs/films --out films.parquet --engine ray --address 10.0.0.1:6379
     """
     parse_k(k)
     target = RankedFile.check(out, force=force)
-    from capsid.recommender import Recommender
+    from capsid.scale.engine import engine_named
+    from capsid.scale.jobs import RankJob
+    from capsid.scale.ranked import read_lists
+    from capsid.scale.run import run_job
 
-    progress = Console()
-    recommender = Recommender.from_pretrained(run)
-    ranked = recommender.predict(split, k, filter_history=filter_history, progress=progress)
-    lists = [RankedList(user, tuple(items), tuple(scores)) for user, items, scores in ranked]
-    target.write(lists)
+    progress, chosen = Console(), engine_named(engine, workers=workers, address=address)
+    with work_folder(target.file) as folder:
+        job = RankJob.prepare(run, folder, split=split, k=k, filter_history=filter_history)
+        shards, done = run_job(job, chosen, progress=progress)
+        target.write(RankedList(user, tuple(items), tuple(scores)) for user, items, scores in read_lists(shards))
     if not target.file.printed:
-        progress.line(f"{len(lists):,} users, the best {k} items each: {out}")
+        progress.line(f"{done.items:,} users, the best {k} items each: {out}")
+
+
+@contextlib.contextmanager
+def work_folder(file: OutputFile) -> Iterator[Path]:
+    """Where the shards are until the file is written: beside a regular file, so that a stopped run finds them."""
+    if file.printed or file.stream:
+        with tempfile.TemporaryDirectory(prefix="capsid-") as temporary:
+            yield Path(temporary) / "lists"
+        return
+    place = Path(file.name)
+    folder = place.with_name(f".{place.name}.shards")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

@@ -127,6 +127,47 @@ def encode(
     say(f"codes: {out}" if done.complete else f"codes: {out} (other parts are not finished yet)")
 
 
+@app.command("ids")
+def ids(
+    path: Annotated[Path, typer.Argument(metavar="TOK|RUN", help="The tokenizer that made the codes.")],
+    codes: Annotated[Path, typer.Option("--codes", metavar="FOLDER", help="What `capsid vectors encode` wrote.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the ids, one file per shard.")],
+    engine: EngineName = "here",
+    workers: Workers = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the ids of all items as Parquet with item_id, codes and tokens, and the trie of all ids.
+
+    Items with equal codes get the suffix of the tokenizer's collision policy, or share an id, and merges are applied.
+    A stopped run resumes.
+
+    Examples:
+
+      capsid vectors ids runs/ids --codes runs/codes --out runs/catalogue
+
+      capsid vectors ids runs/ids --codes runs/codes --out runs/catalogue --engine processes --workers 4
+    """
+    from dataclasses import asdict
+
+    from capsid.scale.engine import engine_named
+    from capsid.scale.ids import build_trie
+    from capsid.scale.jobs import IdsJob
+    from capsid.scale.run import run_job
+
+    chosen = engine_named(engine, workers=workers, address=address)
+    progress, start = Console(), time.monotonic()
+    job, settled = IdsJob.prepare(path, codes, out, progress)
+    shards, done = run_job(job, chosen, progress=progress)
+    trie = build_trie(shards, progress)
+    if as_json:
+        print_json({"folder": str(out), **asdict(done), **asdict(settled), "trie_nodes": trie.nodes})
+        return
+    say(f"{done.items:,} items in {done.shards:,} shards, {duration(time.monotonic() - start)}")
+    say(f"collision rate of the codes: {settled.collision_rate:.4f}")
+    say(f"ids: {out}")
+
+
 def parse_part(part: str) -> tuple[int, int]:
     """`I/N` as two numbers."""
     asked = re.fullmatch(r"(\d{1,9})/(\d{1,9})", part)

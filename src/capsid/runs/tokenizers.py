@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,16 +65,22 @@ def open_tokenizer(path: str | Path, *, kinds: Kinds | None = None) -> OpenToken
     return OpenTokenizer(ItemTokenizer.load(path / "tokenizer", kinds), titles)
 
 
-def open_network(path: str | Path, *, kinds: Kinds | None = None) -> Tokenizer:
-    """The fitted tokenizer of a tokenizer's or a run's folder without its ids: its size does not grow with the items.
+def open_parts(path: str | Path, names: Iterable[str] = ()) -> Path:
+    """The folder of the tokenizer in a tokenizer's or a run's folder, to read its network and the files `names`.
 
-    The hashes of the files that are read are checked.
+    Only the hashes of these files are checked, so that this takes as long for millions of items as for a few.
     """
     path = Path(path)
     kind = KIND if folder_kind(path) == KIND else RUN
     folder = path if kind == KIND else path / "tokenizer"
-    open_folder(path, kind=kind, only={(folder / name).relative_to(path).as_posix() for name in NETWORK_FILES})
-    return load_network(folder, kinds)
+    only = {(folder / name).relative_to(path).as_posix() for name in (*NETWORK_FILES, *names)}
+    open_folder(path, kind=kind, only=only)
+    return folder
+
+
+def open_network(path: str | Path, *, kinds: Kinds | None = None) -> Tokenizer:
+    """The fitted tokenizer of a tokenizer's or a run's folder, without the ids: it does not grow with the items."""
+    return load_network(open_parts(path), kinds)
 
 
 def fit_tokenizer(

@@ -41,6 +41,7 @@ class CodeShards:
     """Columns item_id, codes, and confidences (null where the tokenizer has none)."""
 
     name: ClassVar[str] = "codes"
+    beside: ClassVar[frozenset[str]] = frozenset()
     tokenizer: Tokenizer
     source: MappedVectors
     folder: Path

@@ -23,6 +23,8 @@ from capsid.scale.shards import ShardDone, Shards, write_shard
 
 if TYPE_CHECKING:
     from capsid.scale.codes import CodeShards
+    from capsid.scale.ids import IdShards, Settled
+    from capsid.scale.ranked import RankShards
 
 
 class Job(Protocol):
@@ -81,6 +83,70 @@ class EncodeJob:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IdsJob:
+    """Tokens of all items from their shards of codes, settled before the job starts."""
+
+    kind: ClassVar[str] = "ids"
+    tokenizer: str
+    codes: str
+    codes_key: str
+    out: str
+    suffix: int
+
+    @classmethod
+    def prepare(cls, tokenizer: Path, codes: Path, out: Path, progress: Progress) -> tuple[IdsJob, Settled]:
+        """Settle the catalogue; workers read the result."""
+        from capsid.scale.ids import CodeFolder, settle
+
+        settled = settle(tokenizer, codes, out, progress)
+        paths = {"tokenizer": str(tokenizer.absolute()), "codes": str(codes.absolute()), "out": str(out.absolute())}
+        return cls(**paths, codes_key=CodeFolder.open(codes).key, suffix=settled.suffix_tokens), settled
+
+    def open(self) -> IdShards:
+        """Read the layout, map the suffixes."""
+        from capsid.ids.layout import TokenLayout
+        from capsid.scale.ids import CodeFolder, IdShards, id_parts
+
+        codes = CodeFolder.open(Path(self.codes))
+        if codes.key != self.codes_key:
+            raise ArtifactError(f"the codes in {self.codes} changed after the job was started", hint="start it again")
+        parts = id_parts(Path(self.tokenizer))
+        return IdShards(codes, Path(self.out), TokenLayout(parts.sizes, self.suffix, parts.merges))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankJob:
+    """The best items for every held-out user of a run."""
+
+    kind: ClassVar[str] = "rank"
+    run: str
+    run_key: str
+    split: str
+    k: int
+    filter_history: bool
+    users: int
+    out: str
+
+    @classmethod
+    def prepare(cls, run: Path, out: Path, *, split: str, k: int, filter_history: bool) -> RankJob:
+        """Check the run once, and count the users."""
+        from capsid.artifacts import MANIFEST, file_hash
+        from capsid.recommender import Recommender
+
+        users = len(Recommender.from_pretrained(run).held_out(split))
+        key = file_hash(run / MANIFEST)
+        question: dict[str, Any] = {"split": split, "k": k, "filter_history": filter_history, "users": users}
+        return cls(run=str(run.absolute()), run_key=key, out=str(out.absolute()), **question)
+
+    def open(self) -> RankShards:
+        """The shards; the run is loaded with the first one."""
+        from capsid.scale.ranked import RankShards
+
+        question = (self.split, self.k, self.filter_history, self.users)
+        return RankShards(Path(self.run), self.run_key, *question, Path(self.out))
+
+
+@dataclass(frozen=True, kw_only=True)
 class WaitJob:
     """Shards that only wait, to measure what an engine itself costs. Each writes an empty file."""
 
@@ -97,6 +163,7 @@ class WaitJob:
 @dataclass(frozen=True)
 class _Waiting:
     name: ClassVar[str] = "wait"
+    beside: ClassVar[frozenset[str]] = frozenset()
     folder: Path
     count: int
     seconds: float
@@ -120,7 +187,7 @@ class _Waiting:
         return {"shards": self.count}
 
 
-JOBS: Mapping[str, type] = {job.kind: job for job in (EncodeJob, WaitJob)}
+JOBS: Mapping[str, type] = {job.kind: job for job in (EncodeJob, IdsJob, RankJob, WaitJob)}
 
 
 def job_text(job: Job) -> str:

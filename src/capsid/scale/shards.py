@@ -32,6 +32,8 @@ class Shards(Protocol):
     """What a folder of shards is made of. Opening it is cheap: a heavy part is loaded with the first shard."""
 
     name: ClassVar[str]
+    # Names of other files and folders that belong to the folder.
+    beside: ClassVar[frozenset[str]]
 
     @property
     def folder(self) -> Path:
@@ -127,7 +129,11 @@ def collect(shards: Shards, done: Iterable[ShardDone], progress: Progress, what:
 def shard_lock(folder: Path, part: Part) -> Iterator[None]:
     """Be the only driver of this part. Two drivers would do no harm, but all the work twice."""
     lock = folder.with_name(f".{folder.name}.{part[0]}-of-{part[1]}.lock")
-    with held(lock, wait=False) as ours:
+    with contextlib.ExitStack() as stack:
+        try:
+            ours = stack.enter_context(held(lock, wait=False))
+        except OSError as error:
+            raise ArtifactError(f"could not write {folder}: {error.strerror}", hint="choose another --out") from None
         if not ours:
             by = holder(lock)
             raise ArtifactError(
@@ -151,16 +157,20 @@ def read_about(path: Path) -> Any:
 def check_folder(shards: Shards) -> None:
     """Refuse a folder that holds other shards or other files."""
     folder = shards.folder
-    if folder.exists() and not folder.is_dir():
+    try:
+        there = folder.exists()
+    except OSError as error:  # such as a name that is too long
+        raise ArtifactError(f"could not write {folder}: {error.strerror}", hint="choose another --out") from None
+    if there and not folder.is_dir():
         raise ArtifactError(f"{folder} exists and is not a folder", hint="choose another --out")
-    for path in sorted(folder.glob("*")) if folder.exists() else ():
+    for path in sorted(folder.glob("*")) if there else ():
         number = re.fullmatch(rf"{shards.name}-(\d{{5,}})\.parquet", path.name)
         if number and int(number[1]) >= shards.count:
             raise ArtifactError(
                 f"{folder} holds {path.name}, but this input makes {shards.count} shards",
                 hint="choose another --out, or remove the shards of the earlier run",
             )
-        if not number and path.name != SUMMARY and not path.name.startswith("."):
+        if not number and path.name not in {SUMMARY, *shards.beside} and not path.name.startswith("."):
             raise ArtifactError(f"{folder} holds {path.name}, which is not a shard", hint="choose another --out")
 
 

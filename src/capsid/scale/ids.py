@@ -1,0 +1,256 @@
+"""Semantic IDs of a whole catalogue from its shards of codes.
+
+Which items have equal codes is settled once for the catalogue, in the process that starts the job; it holds the codes
+of all items but no texts and no vectors. Tokens are then a map over the shards, and the trie is built from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from capsid import untrusted
+from capsid.arrays import load_array, load_arrays
+from capsid.artifacts import file_hash, new_folder, read_json, write_bytes
+from capsid.config import fingerprint, from_dict
+from capsid.encode.base import fresh
+from capsid.errors import ArtifactError, ConfigError
+from capsid.ids.collisions import CollisionPolicy
+from capsid.ids.layout import TokenLayout
+from capsid.ids.merges import MergeTable
+from capsid.ids.order import group_numbers
+from capsid.ids.semantic_ids import prefix_free
+from capsid.ids.trie import Trie
+from capsid.progress import Progress
+from capsid.ragged import Ragged
+from capsid.runs.tokenizers import open_parts
+from capsid.scale.codes import CodeShards, lists
+from capsid.scale.shards import SUMMARY, Shards, read_about, shard_file
+from capsid.tokenize.base import tokenizer_key
+from capsid.tokenize.item_tokenizer import KINDS, load_network
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SUFFIXES, TRIE = ".suffixes.npy", "trie"
+ENCODE_AGAIN = "run `capsid vectors encode` again: it makes what is missing"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What settling a catalogue found: items, the share of codes that collide, and tokens of its layout."""
+
+    items: int
+    collision_rate: float
+    suffix_tokens: int
+    vocabulary: int
+
+
+@dataclass(frozen=True)
+class CodeFolder:
+    """A complete folder of shards of codes."""
+
+    folder: Path
+    files: dict[str, str]
+    rows_per_shard: int
+    items: int
+    tokenizer: str
+    key: str
+
+    @classmethod
+    def open(cls, folder: Path) -> CodeFolder:
+        """Read `shards.json`, which exists if every shard does."""
+        if not (folder / SUMMARY).is_file():
+            raise ArtifactError(f"{folder} is not a finished folder of codes: it has no {SUMMARY}", hint=ENCODE_AGAIN)
+        with untrusted.interpreting(folder / SUMMARY, "list of shards"):
+            about = untrusted.mapping(read_json(folder / SUMMARY), SUMMARY)
+            files = untrusted.mapping(about["files"], f"{SUMMARY}: files")
+            per_shard, items = (untrusted.whole(about[n], n, least=1, most=2**62) for n in ("rows_per_shard", "items"))
+            return cls(folder, files, per_shard, items, about["tokenizer"], file_hash(folder / SUMMARY))
+
+    def rows(self, number: int) -> tuple[int, int]:
+        """The first row of a shard, and the one after its last."""
+        start = number * self.rows_per_shard
+        return start, min(start + self.rows_per_shard, self.items)
+
+    def read(self, number: int, columns: tuple[str, ...]) -> pa.Table:
+        """Columns of a shard; a shard that is missing, cut off or made of other data is an error."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        name = f"{CodeShards.name}-{number:05d}.parquet"
+        path, (start, stop) = self.folder / name, self.rows(number)
+        if not path.is_file():
+            raise ArtifactError(f"the shard {path} is missing", hint=ENCODE_AGAIN)
+        about = read_about(path)
+        if about is None:
+            raise ArtifactError(f"the shard {path} could not be read", hint=f"it may be cut off; {ENCODE_AGAIN}")
+        if (about.get("tokenizer"), about.get("rows")) != (self.tokenizer, self.files.get(name)):
+            raise ArtifactError(f"the shard {path} was made of other data than {SUMMARY} says", hint=ENCODE_AGAIN)
+        try:
+            found = pq.read_table(path, columns=list(columns), use_threads=False)
+        except (OSError, pa.ArrowException) as error:
+            raise ArtifactError(
+                f"the shard {path} could not be read: {str(error).splitlines()[0][:200]}", hint=ENCODE_AGAIN
+            ) from None
+        if found.num_rows != stop - start:
+            raise ArtifactError(
+                f"the shard {path} has {found.num_rows:,} rows, not {stop - start:,}", hint=ENCODE_AGAIN
+            )
+        return found
+
+    def codes(self, number: int) -> Ragged:
+        """The codes of a shard."""
+        return ragged(self.read(number, ("codes",))["codes"])
+
+
+def ragged(column: pa.ChunkedArray) -> Ragged:
+    """An Arrow column of lists as rows of unequal length."""
+    joined = column.combine_chunks()
+    offsets = joined.offsets.to_numpy().astype(np.int64)
+    return Ragged(joined.values.to_numpy()[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+@dataclass(frozen=True, eq=False)
+class IdShards:
+    """Columns item_id, codes and tokens (global ids, no end token)."""
+
+    name: ClassVar[str] = "ids"
+    beside: ClassVar[frozenset[str]] = frozenset({TRIE})
+    codes: CodeFolder
+    folder: Path
+    layout: TokenLayout
+
+    @property
+    def count(self) -> int:
+        """As many as there are shards of codes."""
+        return len(self.codes.files)
+
+    @cached_property
+    def suffixes(self) -> np.ndarray | None:
+        """The settled suffix of every item, mapped; None where the layout has none."""
+        return load_array(self.folder / SUFFIXES, memory_map=True) if self.layout.suffix else None
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of the layout."""
+        merges = {name: array.tolist() for name, array in self.layout.merges.state().items()}
+        return fingerprint(self.layout.sizes, self.layout.suffix, merges if len(self.layout.merges) else {})
+
+    def items(self, number: int) -> int:
+        """Rows of a shard."""
+        start, stop = self.codes.rows(number)
+        return stop - start
+
+    def common(self) -> dict[str, Any]:
+        """The layout."""
+        return {"layout": self.key}
+
+    def about(self, number: int) -> dict[str, Any]:
+        """The layout, and the rows' codes and suffixes."""
+        own = self._suffixes(number)
+        files = self.codes.files.get(f"{CodeShards.name}-{number:05d}.parquet")
+        digest = hashlib.sha256(f"{self.codes.tokenizer}{files}".encode())
+        digest.update(b"" if own is None else np.ascontiguousarray(own).data)
+        return {"layout": self.key, "rows": digest.hexdigest()[:32], "first": self.codes.rows(number)[0]}
+
+    def table(self, number: int) -> pa.Table:
+        """Codes and tokens of the rows."""
+        import pyarrow as pa
+
+        found = self.codes.read(number, ("item_id", "codes"))
+        codes = ragged(found["codes"])
+        tokens = self.layout.tokens(codes, self._suffixes(number))
+        columns = {"item_id": found["item_id"], "codes": lists(codes, np.int32), "tokens": lists(tokens, np.int32)}
+        return pa.table(columns)
+
+    def summary(self) -> dict[str, Any]:
+        """Sizes and the layout."""
+        sizes = {"items": self.codes.items, "rows_per_shard": self.codes.rows_per_shard, "shards": self.count}
+        layout = {"sizes": list(self.layout.sizes), "suffix": self.layout.suffix, "vocabulary": self.layout.vocabulary}
+        return {**sizes, **layout, "tokenizer": self.codes.tokenizer, "layout": self.key}
+
+    def _suffixes(self, number: int) -> np.ndarray | None:
+        start, stop = self.codes.rows(number)
+        return None if self.suffixes is None else self.suffixes[start:stop]
+
+
+@dataclass(frozen=True, eq=False)
+class IdParts:
+    """What ids are made with: the tokenizer's key, its codebook sizes, its collision policy and its merges."""
+
+    key: str
+    sizes: tuple[int, ...]
+    policy: CollisionPolicy
+    merges: MergeTable
+
+
+def id_parts(tokenizer: Path) -> IdParts:
+    """Read the parts from a tokenizer's or a run's folder, and none of its ids."""
+    folder = open_parts(tokenizer, ("merges.npz",))
+    network = load_network(folder)
+    with untrusted.interpreting(folder, "tokenizer"):
+        about = untrusted.mapping(read_json(folder / "tokenizer.json"), "tokenizer.json")
+        policy: CollisionPolicy = from_dict(None, about["collisions"], KINDS)
+        merges = MergeTable()
+        if about.get("merges"):
+            fitted = fresh(from_dict(None, about["merges"], KINDS)).load_state(load_arrays(folder / "merges.npz"))
+            merges = fitted.table_
+        return IdParts(tokenizer_key(network), tuple(network.sizes), policy, merges)
+
+
+def settle(tokenizer: Path, codes: Path, out: Path, progress: Progress) -> Settled:
+    """Settle equal codes of the whole catalogue, and leave the suffixes where workers find them."""
+    parts, source = id_parts(tokenizer), CodeFolder.open(codes)
+    policy = parts.policy
+    if source.tokenizer != parts.key:
+        raise ArtifactError(f"the codes in {codes} were made by another tokenizer than {tokenizer}", hint=ENCODE_AGAIN)
+    if policy.needs_costs:
+        raise ConfigError(
+            f"the collision policy {policy.kind!r} needs the vectors of colliding items, which shards of codes lack",
+            hint="fit the tokenizer with --set collisions=suffix or collisions=bucket",
+        )
+    every = joined(source.codes(number) for number in range(len(source.files)))
+    settled = policy.settle(every, parts.sizes)
+    layout = TokenLayout(parts.sizes, policy.width(settled.suffixes), parts.merges)
+    if layout.suffix:
+        assert settled.suffixes is not None, "a policy with suffix tokens gives suffixes"
+        write_array(out / SUFFIXES, settled.suffixes.astype(np.int32))
+    distinct = int(group_numbers(every).max()) + 1 if len(every) else 0
+    rate = 1.0 - distinct / max(len(every), 1)
+    progress.line(f"ids: {len(every):,} items, {100 * rate:.2f} % of the codes collide, {layout.suffix} suffix tokens")
+    return Settled(len(every), rate, layout.suffix, layout.vocabulary)
+
+
+def joined(parts: Iterable[Ragged]) -> Ragged:
+    """The rows of all parts."""
+    every = list(parts)
+    return Ragged.from_lengths(np.concatenate([p.values for p in every]), np.concatenate([p.lengths for p in every]))
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write a .npy atomically."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    write_bytes(path, buffer.getvalue())
+
+
+def build_trie(shards: Shards, progress: Progress) -> Trie:
+    """The trie of all ids, from finished shards; it is stored beside them."""
+    import pyarrow.parquet as pq
+
+    files = (shard_file(shards, number) for number in range(shards.count))
+    trie = Trie.build(
+        prefix_free(joined(ragged(pq.read_table(f, columns=["tokens"], use_threads=False)["tokens"]) for f in files))
+    )
+    with new_folder(shards.folder / TRIE, kind="trie") as folder:
+        trie.save(folder)
+    progress.line(f"ids: trie of {len(trie):,} items, {trie.nodes:,} nodes, {trie.nbytes / 1e6:,.0f} MB")
+    return trie
