@@ -88,7 +88,9 @@ def small(name: str, steps: int = 60) -> Recipe:
     if recipe.second is not None:
         recipe = recipe.with_settings(["second.tokenizer.codebooks=24"])
     if recipe.merges is not None:
-        few = {"size": "12", "min_count": "5", "theta": "0.5,0.0", "training.steps": "40"}
+        few = {"size": "12"}
+        if hasattr(recipe.merges, "training"):
+            few |= {"min_count": "5", "theta": "0.5,0.0", "training.steps": "40"}
         recipe = recipe.with_settings(f"merges.{f}={v}" for f, v in few.items())
     if hasattr(recipe.generator, "layers"):
         recipe = recipe.with_settings(f"{path}={value}" for path, value in SMALL.items())

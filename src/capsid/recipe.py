@@ -42,6 +42,7 @@ from capsid.settings import check_settings, check_together, setting
 from capsid.tokenize.base import Merges, Tokenizer
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
+from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.second_id import SecondId
 from capsid.train.options import Training
 
@@ -152,6 +153,7 @@ class Recipe:
         """Parts that add something to every item that is read need one position per item."""
         wrong = {
             "second": self.second is not None,
+            "merges=semantic-bpe": isinstance(self.merges, SemanticBPE),
             f"generator={self.generator.kind}": isinstance(self.generator, MaskedGenerator | SasRecGenerator),
             "the term 'dense'": self.dense is not None,
             "schedule.adapt": any(phase.adapt is not None for phase in self.schedule),

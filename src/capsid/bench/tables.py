@@ -23,6 +23,7 @@ from capsid.popularity import TIERS
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.tokenize.pieces.merges import Pieces
 
 COLD = 5
 COSTS = "decode_cost.json"
@@ -365,4 +366,6 @@ def _design(recipe: Recipe) -> tuple[str, ...]:
     merges = recipe.merges
     by_count = isinstance(merges, SemanticBPE) and merges.frequency_only
     subwords = "no" if merges is None else ("frequency" if by_count else "frequency and meaning")
+    if isinstance(merges, Pieces):
+        subwords = "frequency, across items"
     return soft, str(tokenizer["rounds"]) if routes else "none", length, subwords, "yes"

@@ -17,6 +17,7 @@ from capsid.evaluate.merge_report import MergeReport, merge_report
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 
 Decode = Callable[[Ragged], np.ndarray | None]
 
@@ -78,7 +79,8 @@ def tokenizer_quality(
 ) -> TokenizerQuality:
     """The report on these ids. `vectors_ND` are the items' vectors, `decode` maps codes to vectors.
 
-    `tokenizer` is the fitted one that made the codes, for the numbers of routing. `merges` are the fitted ones, if any.
+    `tokenizer` is the fitted one that made the codes, for the numbers of routing. `merges` are the fitted ones, if any;
+    only those of SemanticBPE are reported.
     """
     about = ids.statistics()
     similar = overall = None
@@ -109,7 +111,7 @@ def tokenizer_quality(
         mean_tokens=about.mean_tokens,
         length_histogram=about.length_histogram,
         reconstruction=Reconstruction(soft=None if routing is None else routing.soft, hard=hard),
-        merges=None if merges is None else merge_report(ids, merges),
+        merges=merge_report(ids, merges) if isinstance(merges, SemanticBPE) else None,
         **_of_routing(routing),
     )
 

@@ -1,8 +1,8 @@
 """Train a generator on histories under a list of loss terms. Prepares the data; `capsid.train` runs the loop.
 
 Every next item of every training sequence is a target once per epoch, or one random item per sequence if the generator
-chooses so. A sequence longer than the model's history is cut
-into pieces that overlap by one item, so that no target is lost.
+or the reading of the ids chooses so. A sequence longer than the model's history is cut into pieces that overlap by one
+item, so that no target is lost.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
 from capsid.tokenize.base import Adapting, SoftAssigning
 from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -77,8 +78,9 @@ class BoundAdapters(BoundTerm):
             raise ConfigError(f"the tokenizer {kind!r} assigns no weights", hint="drop adapt from the phase")
         self.adapters = tokenizer.tokenizer_.begin_adapting(settings.rank, seed=context.seed)
         self.gate: _Gate | None = None
-        if settings.gate_bias and len(context.ids.layout.merges):
-            self.gate = _Gate(tokenizer.merges_, settings.merge_weight)
+        merges = tokenizer.merges_
+        if settings.gate_bias and isinstance(merges, SemanticBPE) and len(context.ids.layout.merges):
+            self.gate = _Gate(merges, settings.merge_weight)
         # Frozen modules are referenced, not registered, so that they stay out of checkpoints.
         self._seen: tuple[SoftAssigning, np.ndarray] = tokenizer.tokenizer_, tokenizer.vectors_
         self._ids, self._tokenizer, self._churn = context.ids, tokenizer, settings.churn

@@ -11,6 +11,7 @@ from capsid.evaluate.merge_report import MergeUse, merge_uses, token_carriers
 from capsid.inspection.answers import Merges, Shortened, ShownMerge, Subword, Titled
 from capsid.popularity import TIERS
 from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.vocabulary import Vocabulary
 
 EXAMPLES = 3
@@ -22,6 +23,11 @@ def merges_of(tokenizer: ItemTokenizer, title: Title, *, top: int) -> Merges:
     if tokenizer.merges_ is None:
         raise ConfigError("these ids have no merges", hint="fit a recipe with merges, such as capsid-bpe")
     ids, merges = tokenizer.ids, tokenizer.merges_
+    if not isinstance(merges, SemanticBPE):
+        raise ConfigError(
+            f"merges={merges.kind} join codes of neighbouring items, so an item does not show what they mean",
+            hint="`capsid tokenizer inspect` shows the merged tokens of an item",
+        )
     uses = merge_uses(ids, merges)
     best = sorted(uses, key=lambda use: (-use.taken, -len(use.items), use.token))[:top]
     return Merges(

@@ -9,6 +9,7 @@ from capsid.errors import ConfigError, nearest
 from capsid.installed import RECIPES as GROUP
 from capsid.installed import installed_names, installed_recipe
 from capsid.recipe import Recipe
+from capsid.recipes.actionpiece import ACTIONPIECE
 from capsid.recipes.ada_sid import ADA_SID
 from capsid.recipes.bert4rec import BERT4REC
 from capsid.recipes.capsid import CAPSID
@@ -47,6 +48,7 @@ RECIPES: dict[str, Recipe] = {
         LC_REC,
         LETTER,
         ADA_SID,
+        ACTIONPIECE,
         DIGER,
         SA2CRQ,
         RESID,

@@ -10,6 +10,8 @@ from capsid.tokenize.chained import Chained
 from capsid.tokenize.frequency import Frequency
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.mixture.tokenizer import Mixture
+from capsid.tokenize.pieces.merges import Pieces
+from capsid.tokenize.product import ProductQuantizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 from capsid.tokenize.rqvae.assign import Sinkhorn
 from capsid.tokenize.rqvae.terms import CodeDiversity, CollaborativeMatch
@@ -17,9 +19,20 @@ from capsid.tokenize.rqvae.tokenizer import RQVAE
 from capsid.tokenize.second_id import SecondId
 
 TOKENIZERS: dict[str, type] = {
-    t.kind: t for t in (CapsuleTokenizer, ResidualKMeans, RQVAE, AlignedTree, Mixture, Chained, Frequency, Atomic)
+    t.kind: t
+    for t in (
+        CapsuleTokenizer,
+        ResidualKMeans,
+        ProductQuantizer,
+        RQVAE,
+        AlignedTree,
+        Mixture,
+        Chained,
+        Frequency,
+        Atomic,
+    )
 }
 TOKENIZER_PARTS: dict[str, type] = {
     part.kind: part for part in (Sinkhorn, CollaborativeMatch, CodeDiversity, Field, SecondId)
 }
-MERGES: dict[str, type] = {SemanticBPE.kind: SemanticBPE}
+MERGES: dict[str, type] = {m.kind: m for m in (SemanticBPE, Pieces)}

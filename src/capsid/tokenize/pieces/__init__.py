@@ -1,0 +1,1 @@
+"""Merges of codes inside items and across neighbouring items (ActionPiece)."""
