@@ -40,6 +40,7 @@ class Pairs:
 
     kind: ClassVar[str] = "pairs"
     varies: ClassVar[bool] = False
+    one_target: ClassVar[bool] = False
 
     def positions_per_item(self, layout: TokenLayout) -> int:
         return 1

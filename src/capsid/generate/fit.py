@@ -116,7 +116,8 @@ class _Lessons:
     @property
     def one_target(self) -> bool:
         """Whether a sequence has one target, at a random end, instead of all its items."""
-        return isinstance(self.generator, ChoosesTargets) and self.generator.targets == "last"
+        chosen = isinstance(self.generator, ChoosesTargets) and self.generator.targets == "last"
+        return chosen or self.ids.reading.one_target
 
     def items(self, rows: np.ndarray, step: int) -> Ragged:
         """The sequences of a batch, as they are read in this step."""

@@ -25,13 +25,14 @@ _STEP, _MIX = np.uint64(0x9E3779B97F4A7C15), (np.uint64(0xBF58476D1CE4E5B9), np.
 
 @dataclass(frozen=True, kw_only=True)
 class InContext:
-    """Segments histories by the merges of their ids. A lesson predicts one random item of every piece.
+    """Segments histories by the merges of their ids. A lesson predicts the last item of every piece.
 
-    It cannot predict all of them at once: a token that covers two items would tell the first one about the second.
+    It cannot predict all items at once: a token that covers two items would tell the first one about the second.
     Variant 0 of a history keeps the order of codes; all others permute the codes inside every item.
     """
 
     kind: ClassVar[str] = "in-context"
+    one_target: ClassVar[bool] = True
     permute: bool = setting(True, "Whether the codes of an item are read in random order, in training and in variants.")
 
     def __post_init__(self) -> None:
@@ -54,20 +55,17 @@ class InContext:
         return _batch(read, items, ids.prefix_free.take(items.values))
 
     def lesson(self, ids: ItemTokens, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
-        """See `Reading`; without `rng` the last item of every piece is predicted and nothing is permuted."""
-        pieces = pieces.last(last)
-        most_M = pieces.lengths - 1
-        before_M = most_M if rng is None else rng.integers(np.minimum(most_M, 1), most_M + 1)
-        rows_M = np.flatnonzero(before_M >= 1)
-        pieces, before_M = pieces.take(rows_M), before_M[rows_M]
-        items, history = pieces.slices(0, before_M + 1), pieces.slices(0, before_M)
+        """See `Reading`; without `rng` nothing is permuted. Pieces have two or more items."""
+        items = pieces.last(last)
+        before_M = items.lengths - 1
+        history = items.slices(0, before_M)
         size = int(ids.unmerged.lengths[history.values].sum())
         read = _segmented(ids, history, None if rng is None or not self.permute else rng.random(size))
         target_M = items.values[items.offsets[1:] - 1]
         target = ids.prefix_free.take(target_M)
         batch = _batch(read, items, ids.prefix_free.take(items.values), target)
         position_M = read.lengths
-        return Lesson(batch, np.arange(len(rows_M)), target_M, before_M, position_M, position_M, target)
+        return Lesson(batch, np.arange(len(items)), target_M, before_M, position_M, position_M, target)
 
 
 def _segmented(ids: ItemTokens, items: Ragged, keys_R: np.ndarray | None) -> Ragged:

@@ -121,6 +121,10 @@ class Reading(Protocol):
     def varies(self) -> bool:
         """Whether one history can be read in several ways."""
 
+    @property
+    def one_target(self) -> bool:
+        """Whether a lesson predicts only the last item of each piece; pieces are then cut at random before."""
+
     def positions_per_item(self, layout: TokenLayout) -> int:
         """At most this many positions of a batch are filled by one item."""
 
@@ -141,6 +145,7 @@ class ItemByItem:
 
     kind: ClassVar[str] = "item-by-item"
     varies: ClassVar[bool] = False
+    one_target: ClassVar[bool] = False
 
     def positions_per_item(self, layout: TokenLayout) -> int:
         """One."""

@@ -38,6 +38,5 @@ ACTIONPIECE = dataclasses.replace(
     generator=TimelineGenerator(reads="distances"),
     over="children",
     decoder=Ensemble(),
-    # A sequence has the weight of all its targets, of which a step predicts one.
-    schedule=(Phase(training=Training(steps=3_200, batch_size=256, validate_every=640, equal_targets=True)),),
+    schedule=(Phase(training=Training(steps=3_200, batch_size=256, validate_every=640)),),
 )
