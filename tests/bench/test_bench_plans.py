@@ -32,6 +32,7 @@ def test_main_has_three_seeds_where_they_matter() -> None:
     rows = {"popularity", "sasrec", "atomic", "bert4rec", "frequency", "kmeans-flat", "tiger-text"} | SEEDED
     rows |= {"capsid-dense", "cobra", "diger", "lc-rec", "tiger-dense", "unirec-coa", "unirec-coa, 3 x steps"}
     rows |= {"letter", "letter-text", "resid", "sa2crq", "ada-sid", "ada-sid, 3 x steps"}
+    rows |= {"actionpiece", "actionpiece, one reading"}
     rows |= {"rq-kmeans, 3 x steps", "tiger-text, 3 x steps"}
     beauty = [c for c in cells if c.dataset == "amazon-beauty"]
     assert {c.label for c in beauty} == rows

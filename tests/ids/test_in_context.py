@@ -75,9 +75,7 @@ def test_every_order_of_the_codes_is_drawn() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 11), min_size=2, max_size=8), min_size=1, max_size=5), st.integers(0, 99))
-def test_a_lesson_predicts_the_last_item_of_each_piece_from_what_is_before_it(
-    pieces: list[list[int]], seed: int
-) -> None:
+def test_a_lesson_predicts_the_last_item_of_each_piece(pieces: list[list[int]], seed: int) -> None:
     lesson = IDS.lesson(rows_of(pieces), last=7, rng=np.random.default_rng(seed))
     batch = lesson.batch
     assert lesson.row_M.tolist() == list(range(len(pieces)))
