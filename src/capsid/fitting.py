@@ -338,6 +338,6 @@ def _validation(
     def measured() -> float:
         own = metric_values(retriever(), sample, training.select, filter_history=filtered, part=part)
         # Only one process has a value other than 0 for a user, so the sums are exact.
-        return float(team.sum(torch.from_numpy(own)).numpy().mean())
+        return float(team.sum(torch.as_tensor(own)).numpy().mean())
 
     return measured

@@ -39,6 +39,7 @@ HELPERS = frozenset(
         "errors",
         "installed",
         "config",
+        "devices",
         "rng",
         "arrays",
         "artifacts",

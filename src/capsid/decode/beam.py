@@ -122,7 +122,7 @@ class _Search:
     def _scored(self, depth: int, ways: _Ways, scores_UW: Tensor, state: Any, rows_UWD: Tensor) -> Edges:
         """The ways with the scores of their hypotheses, without those that the filter blocks."""
         beams, over = scores_UW.shape[1], self.reader.over
-        score = scores_UW.reshape(-1)[torch.from_numpy(ways.row)]
+        score = scores_UW.reshape(-1)[torch.as_tensor(ways.row)]
         score = score + edge_log_probabilities(self.reader.model, state, rows_UWD, ways.row, ways.token, over)
         edges = Edges(ways.row // beams, ways.row % beams, ways.token, ways.node, ways.leaf, score)
         if self.watch is not None:
@@ -137,7 +137,7 @@ class _Search:
         """
         finished, (users, beams) = self.finished, best.nodes.shape
         wave = max(finished.k + finished.k // 2 + 1, -(-_WAVE_ROWS // users))
-        alive_UW, beam = torch.from_numpy(best.nodes >= 0), ways.row % beams
+        alive_UW, beam = torch.as_tensor(best.nodes >= 0), ways.row % beams
         done = 0
         while True:
             # A score equal to the bound may still win by trie order.
@@ -160,12 +160,12 @@ def _by_user(edges: Edges, users: int, *columns: np.ndarray) -> tuple[Tensor, li
     counts = np.bincount(edges.user, minlength=users)
     place = Ragged.ranges(0, counts).values
     width = max(int(counts.max()) if users else 0, 1)
-    index = torch.from_numpy(edges.user * width + place)
+    index = torch.as_tensor(edges.user * width + place)
     scores = torch.full((users * width,), -torch.inf).index_copy_(0, index, edges.score)
     filled = []
     for values in columns:
         out = torch.full((users * width,), -1, dtype=torch.int64)
-        filled.append(out.index_copy_(0, index, torch.from_numpy(values)).view(users, width))
+        filled.append(out.index_copy_(0, index, torch.as_tensor(values)).view(users, width))
     return scores.view(users, width), filled
 
 
@@ -204,7 +204,7 @@ class _Finished:
     def see(self, edges: Edges) -> None:
         """Add the probability of the scored items, whether or not the filter allows them."""
         leaves = edges.select(edges.leaf)
-        self.seen.index_add_(0, torch.from_numpy(leaves.user), leaves.score.exp())
+        self.seen.index_add_(0, torch.as_tensor(leaves.user), leaves.score.exp())
 
     def add(self, edges: Edges) -> None:
         if not len(edges.user):

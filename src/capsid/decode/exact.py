@@ -70,8 +70,8 @@ def exact_scores(reader: Reader, histories: Ragged, *, chunk: int = 512) -> Tens
     scores_UN = torch.empty(len(histories), len(rows))
     for start in range(0, len(rows), chunk):
         items = order_N[start : start + chunk]
-        tokens_WT = torch.from_numpy(rows.take(items).dense(PAD)).long()
-        scores_UN[:, torch.from_numpy(items)] = _score(reader, state, rows_U1D, tokens_WT)
+        tokens_WT = torch.as_tensor(rows.take(items).dense(PAD)).long()
+        scores_UN[:, torch.as_tensor(items)] = _score(reader, state, rows_U1D, tokens_WT)
     return scores_UN
 
 

@@ -67,13 +67,13 @@ class BeamFusion:
     ) -> np.ndarray:
         """Log of the product of both softmaxes, for every item of every leaf, in order."""
         users, width = leaves.leaves_UF.shape
-        there_UF = torch.from_numpy(leaves.leaves_UF >= 0)
-        beams_UF = torch.where(there_UF, torch.from_numpy(leaves.scores_UF), 0.0) * self.beam_temperature
+        there_UF = torch.as_tensor(leaves.leaves_UF >= 0)
+        beams_UF = torch.where(there_UF, torch.as_tensor(leaves.scores_UF), 0.0) * self.beam_temperature
         beams_UF = beams_UF.masked_fill(~there_UF, -torch.inf)
         # A user without leaves has no items either, so that row is never read.
         beams_UF = beams_UF - beams_UF.logsumexp(1, keepdim=True)
-        cell_E = torch.from_numpy(slots.row_numbers)
-        item_E = torch.from_numpy(trie.items[slots.values].astype(np.int64))
+        cell_E = torch.as_tensor(slots.row_numbers)
+        item_E = torch.as_tensor(trie.items[slots.values].astype(np.int64))
         cosines_E = pair_products(expected_UFC.flatten(0, 1), dense.vectors_NC, cell_E, item_E)
         dense_E, user_E = cosines_E * self.dense_temperature, cell_E // width
         totals_U = segment_logsumexp(dense_E, user_E, users)
@@ -86,8 +86,8 @@ def rows_after(reader: Reader, started: tuple[Any, Tensor], leaves_UF: np.ndarra
     trie, (users, width) = reader.trie, leaves_UF.shape
     first_UF = trie.items[trie.low[np.maximum(leaves_UF, 0)]]
     ids = reader.ids.prefix_free.take(first_UF.ravel())
-    tokens_UFT = torch.from_numpy(ids.dense(PAD).astype(np.int64)).view(users, width, -1)
-    lengths_UF = torch.from_numpy(ids.lengths).view(users, width)
+    tokens_UFT = torch.as_tensor(ids.dense(PAD).astype(np.int64)).view(users, width, -1)
+    lengths_UF = torch.as_tensor(ids.lengths).view(users, width)
     state, rows_U1D = started
     out_UFD = rows_U1D.new_zeros(users, width, rows_U1D.shape[-1])
     parents_UF = torch.zeros(users, width, dtype=torch.int64)

@@ -24,7 +24,7 @@ def edge_log_probabilities(
 
     Shape: (E,).
     """
-    row_E, token_E = torch.from_numpy(row), torch.from_numpy(token)
+    row_E, token_E = torch.as_tensor(row), torch.as_tensor(token)
     if over == "vocabulary":
         log_probabilities = model.scores(state, rows_UWD).log_softmax(-1)
         return log_probabilities.reshape(-1)[row_E * log_probabilities.shape[-1] + token_E]

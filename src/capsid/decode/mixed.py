@@ -128,7 +128,7 @@ class _Side:
         for depth in range(1, tokens_ET.shape[1]):
             tokens_R = np.full(users * width, PAD)
             tokens_R[row_E[deep_E]] = tokens_ET[deep_E, depth - 1]
-            state, rows_UWD = self.reader.model.step(state, parents_UW, torch.from_numpy(tokens_R).view(users, width))
+            state, rows_UWD = self.reader.model.step(state, parents_UW, torch.as_tensor(tokens_R).view(users, width))
             parents_UW = torch.arange(width).expand(users, width)
             going_E = np.flatnonzero(lengths_E > depth)
             edges = trie.children(node_E[going_E])

@@ -26,7 +26,7 @@ class Edges:
         if mask.all():
             return self
         user, beam, token, node, leaf = (c[mask] for c in (self.user, self.beam, self.token, self.node, self.leaf))
-        return Edges(user, beam, token, node, leaf, self.score[torch.from_numpy(mask)])
+        return Edges(user, beam, token, node, leaf, self.score[torch.as_tensor(mask)])
 
 
 @dataclass(eq=False)

@@ -89,7 +89,7 @@ def draw_masks(rows: int, fields: int) -> Tensor:
 
 def draw_ends(lengths_B: np.ndarray) -> Tensor:
     """The place of the item to predict, anywhere but first. Shape: (rows,)."""
-    choices_B = torch.from_numpy(lengths_B - 1)
+    choices_B = torch.as_tensor(lengths_B - 1)
     # The product may round up to the number of choices, but a place must exist.
     return 1 + (torch.rand(len(choices_B)) * choices_B).long().minimum(choices_B - 1)
 
@@ -116,12 +116,12 @@ def learn_fields_of(
     reset(network, shape.layers, torch.Generator().manual_seed(child_seed(seed, "famae", "weights")))
     training = settings.training
     plan = BatchPlan(pieces.lengths, training.batch_size, seed, training.window)
-    values_NF = torch.from_numpy(fields_NF)
+    values_NF = torch.as_tensor(fields_NF)
 
     def loss(rows: np.ndarray, step: int) -> Loss:
         batch = pieces.take(rows)
         last_B, masked_BF = draw_ends(batch.lengths), draw_masks(len(batch), fields_NF.shape[1])
-        items_BL = torch.from_numpy(batch.dense(fill=0))[:, : int(last_B.max()) + 1]
+        items_BL = torch.as_tensor(batch.dense(fill=0))[:, : int(last_B.max()) + 1]
         return Loss(network.loss(values_NF[items_BL], last_B, masked_BF), int(last_B.sum()))
 
     train(Task(network, plan, loss), training, seed=seed, checkpoint=checkpoint, progress=progress, name="famae")

@@ -47,9 +47,9 @@ class SequenceNetwork(nn.Module):
         """Mean cross-entropy of every item but the first of each piece, over all items."""
         lengths_B = pieces.lengths - 1
         read, targets = pieces.slices(0, lengths_B), pieces.slices(1, lengths_B)
-        hidden_BLD = self(torch.from_numpy(read.dense(fill=0)))
-        there_BL = torch.arange(hidden_BLD.shape[1]) < torch.from_numpy(lengths_B)[:, None]
-        return linear_cross_entropy(hidden_BLD[there_BL], self.item.weight, torch.from_numpy(targets.values))
+        hidden_BLD = self(torch.as_tensor(read.dense(fill=0)))
+        there_BL = torch.arange(hidden_BLD.shape[1]) < torch.as_tensor(lengths_B)[:, None]
+        return linear_cross_entropy(hidden_BLD[there_BL], self.item.weight, torch.as_tensor(targets.values))
 
 
 def learn_embeddings(

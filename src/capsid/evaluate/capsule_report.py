@@ -133,9 +133,9 @@ def _fewer_rounds(
 
     out_TL2 = np.zeros((len(rounds), depths, 2))
     with torch.inference_mode():
-        soft_BD = hard_BD = network.enter(torch.from_numpy(x_BI))
+        soft_BD = hard_BD = network.enter(torch.as_tensor(x_BI))
         for number, layer in enumerate(network.depths[:depths]):
-            reaches_B = torch.from_numpy(lengths_B > number)
+            reaches_B = torch.as_tensor(lengths_B > number)
             votes, done = layer.votes(soft_BD), layer(soft_BD, hard_BD)
             for i, t in enumerate(rounds):
                 how = dataclasses.replace(layer.rounds, rounds=t)

@@ -52,7 +52,7 @@ class DenseNetwork(nn.Module):
             # As token embeddings start, so that a vector of length 1 enters like one more token.
             nn.init.normal_(self.enter.weight, std=0.02, generator=generator)
         mean_I = np.asarray(x_NI, dtype=np.float64).mean(0)
-        self.mean_I.copy_(torch.from_numpy(mean_I))
+        self.mean_I.copy_(torch.as_tensor(mean_I))
         self.scale.fill_(max(float((np.asarray(x_NI, dtype=np.float64) - mean_I).std()), 1e-6))
 
     def items(self, x_NI: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class DenseNetwork(nn.Module):
             return None
         if len(batch.own.values) != int(batch.lengths_B.sum()):
             raise ConfigError("item vectors cannot be read where histories are segmented in context")
-        first_E = torch.from_numpy(batch.own.offsets[:-1])
+        first_E = torch.as_tensor(batch.own.offsets[:-1])
         entered_ED: Tensor = self.enter(vectors_EC)
         return entered_ED.new_zeros(len(batch.own.values), entered_ED.shape[1]).index_copy(0, first_E, entered_ED)
 
@@ -96,9 +96,7 @@ class DenseItems:
 
     def inputs(self, histories: TokenBatch) -> Tensor | None:
         """What the items of histories add to what is read; None: nothing. Shape: (R, D)."""
-        return self.network.inputs(
-            histories, self.vectors_NC[torch.from_numpy(histories.items.values.astype(np.int64))]
-        )
+        return self.network.inputs(histories, self.vectors_NC[torch.as_tensor(histories.items.values.astype(np.int64))])
 
     def expected(self, rows: Tensor) -> Tensor:
         """The vectors that are expected after rows behind ids' last tokens. Shape: (..., C)."""
@@ -123,4 +121,4 @@ class DenseItems:
 @torch.no_grad()
 def _vectors(network: DenseNetwork, x_NI: np.ndarray) -> Tensor:
     parts = [np.array(x_NI[start : start + _CHUNK], dtype=np.float32) for start in range(0, len(x_NI), _CHUNK)]
-    return torch.cat([network.items(torch.from_numpy(part)) for part in parts])
+    return torch.cat([network.items(torch.as_tensor(part)) for part in parts])

@@ -86,8 +86,8 @@ class BoundMatch(BoundTerm):
         if not self.closes and self.network.enter is None:
             return NOTHING
         unique_U, which_E = np.unique(lesson.batch.items.values, return_inverse=True)
-        vectors_UC = self.network.items(torch.from_numpy(np.array(self._x_NI[unique_U], dtype=np.float32)))
-        inputs_RD = self.network.inputs(lesson.batch, vectors_UC[torch.from_numpy(which_E)])
+        vectors_UC = self.network.items(torch.as_tensor(np.array(self._x_NI[unique_U], dtype=np.float32)))
+        inputs_RD = self.network.inputs(lesson.batch, vectors_UC[torch.as_tensor(which_E)])
         return _Vectors(inputs_RD=inputs_RD, unique_U=unique_U, vectors_UC=vectors_UC)
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
@@ -100,8 +100,8 @@ class BoundMatch(BoundTerm):
         assert prepared.vectors_UC is not None
         own_M = np.searchsorted(prepared.unique_U, step.lesson.item_M)
         scores_MU = self.network.expected(rows_MD) @ prepared.vectors_UC.T / self.temperature
-        scores_MU = scores_MU.masked_fill(torch.from_numpy(_later(step.lesson, prepared.unique_U, own_M)), -torch.inf)
-        return F.cross_entropy(scores_MU, torch.from_numpy(own_M))
+        scores_MU = scores_MU.masked_fill(torch.as_tensor(_later(step.lesson, prepared.unique_U, own_M)), -torch.inf)
+        return F.cross_entropy(scores_MU, torch.as_tensor(own_M))
 
     def dense(self) -> DenseItems:
         """The vectors of the whole catalogue, as the weights are now."""

@@ -39,7 +39,7 @@ class _Sequences:
 
     def before(self, row_M: np.ndarray, position_M: np.ndarray, columns: int) -> _Sequences:
         """One sequence per item: what comes before the item's position in its row."""
-        rows, limit_M1 = torch.from_numpy(row_M), torch.from_numpy(position_M)[:, None]
+        rows, limit_M1 = torch.as_tensor(row_M), torch.as_tensor(position_M)[:, None]
         positions_ML, real_ML = self.positions_BL[rows, :columns], self.real_BL[rows, :columns]
         return _Sequences(self.x_BLD[rows, :columns], positions_ML, real_ML & (positions_ML < limit_M1))
 
@@ -112,7 +112,7 @@ class EncoderDecoder(BonusNetwork):
         for block in self.decoder:
             assert isinstance(block, DecoderBlock)
             caches.append(block.keys(encoded_ULD))
-        positions_U = torch.from_numpy(histories.positions_B)
+        positions_U = torch.as_tensor(histories.positions_B)
         state = State(tuple(caches), ~read.real_BL, positions_U, vectors, open=self._open(histories))
         begin_U1 = torch.full((len(histories), 1), PAD, device=encoded_ULD.device)
         read_caches, rows_U1D = self._advance(state, torch.zeros_like(begin_U1), begin_U1)
@@ -137,7 +137,7 @@ class EncoderDecoder(BonusNetwork):
 
     def _sequences(self, vectors: TokenVectors, batch: TokenBatch, inputs_RD: Tensor | None) -> _Sequences:
         """The batch as the encoder reads it."""
-        tokens_BL, positions_BL = torch.from_numpy(batch.tokens_BL), torch.from_numpy(batch.positions_BL)
+        tokens_BL, positions_BL = torch.as_tensor(batch.tokens_BL), torch.as_tensor(batch.positions_BL)
         x_BLD = F.embedding(tokens_BL, vectors.enter_VD)
         if batch.soft is not None:
             x_BLD = x_BLD + padded(batch, corrections(batch.soft, vectors))
@@ -167,7 +167,7 @@ class EncoderDecoder(BonusNetwork):
         """What the decoder reads: the padding token first, then the item's tokens. Shape: (R, D)."""
         x_RD = F.embedding(rows.tokens_R.masked_fill(rows.first_R, PAD), vectors.enter_VD)
         if forced_ND is not None:
-            x_RD = x_RD + forced_ND[torch.from_numpy(rows.before_R)] * ~rows.first_R[:, None]
+            x_RD = x_RD + forced_ND[torch.as_tensor(rows.before_R)] * ~rows.first_R[:, None]
         return self._dropped(self._entering(x_RD))
 
     def _dropped(self, x: Tensor) -> Tensor:
@@ -180,9 +180,9 @@ def _crossing(read: _Sequences, row_R: np.ndarray, limit_R: np.ndarray) -> tuple
     width = int(counts_B.max())
     # Rows are in the order of their sequences, so a row's place is its number minus that of its sequence's first row.
     place_R = np.arange(len(row_R)) - offsets_of(counts_B)[row_R]
-    crossing = Spread(torch.from_numpy(row_R * width + place_R), len(counts_B), width)
+    crossing = Spread(torch.as_tensor(row_R * width + place_R), len(counts_B), width)
     # Queries that pad a sequence see its first item: a softmax over nothing would be NaN.
     limits_BQ = torch.ones(len(counts_B) * width, dtype=torch.int64)
-    limits_BQ[crossing.slots_R] = torch.from_numpy(limit_R)
+    limits_BQ[crossing.slots_R] = torch.as_tensor(limit_R)
     seen_BQL = read.positions_BL[:, None, :] < limits_BQ.view(-1, width)[:, :, None]
     return crossing, seen_BQL & read.real_BL[:, None, :]

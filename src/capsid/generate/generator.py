@@ -304,16 +304,16 @@ def _start_tokens(embedding: nn.Embedding, vectors_VD: np.ndarray, seed: int) ->
     given = np.flatnonzero(np.isfinite(vectors_VD).all(axis=1))
     if not len(given):
         return
-    vectors = torch.from_numpy(vectors_VD[given].astype(np.float32))
+    vectors = torch.as_tensor(vectors_VD[given].astype(np.float32))
     width = embedding.weight.shape[1]
     if vectors.shape[1] != width:
         # A random orthonormal map preserves inner products in expectation.
         source = torch.Generator().manual_seed(child_seed(seed, "warm start"))
         square = torch.randn(max(vectors.shape[1], width), max(vectors.shape[1], width), generator=source)
         vectors = vectors @ torch.linalg.qr(square)[0][: vectors.shape[1], :width]
-    vectors = vectors * (embedding.weight[torch.from_numpy(given)].std() / vectors.std().clamp_min(1e-6))
+    vectors = vectors * (embedding.weight[torch.as_tensor(given)].std() / vectors.std().clamp_min(1e-6))
     with torch.no_grad():
-        embedding.weight[torch.from_numpy(given)] = vectors
+        embedding.weight[torch.as_tensor(given)] = vectors
 
 
 @dataclass(kw_only=True)
@@ -332,7 +332,7 @@ class PopularityGenerator:
             raise ConfigError("the popularity generator needs one-token ids", hint="use the atomic tokenizer")
         logits = np.full(ids.layout.vocabulary, -1e9, dtype=np.float32)
         logits[ids.prefix_free.values] = np.log(counts + 0.5)
-        self.logits_ = torch.from_numpy(logits)
+        self.logits_ = torch.as_tensor(logits)
         return self
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[None, Tensor]:

@@ -80,14 +80,14 @@ class BoundCodes(BoundTerm):
         if len(context.ids.layout.merges) or (context.ids.codes.values == ABSENT).any():
             raise ConfigError("soft codes need ids with one token at every depth", hint="drop merges from the recipe")
         centres = found.centres()
-        self.books = nn.ParameterList([torch.from_numpy(np.array(centre)) for centre in centres])
+        self.books = nn.ParameterList([torch.as_tensor(np.array(centre)) for centre in centres])
         self._tokenizer, self._ids, self._seed = tokenizer, context.ids, context.seed
         # Looked at, not owned: latents do not learn, and hard codes stay for the stretch.
         self._latents_NC = found.latents(vectors_NI)
         self._codes_NL = context.ids.codes.dense().astype(np.int64)
         for depth, centre in enumerate(centres):
             used_K = np.bincount(self._codes_NL[:, depth], minlength=len(centre)) / len(self._codes_NL)
-            self.register_buffer(f"use_{depth}", torch.from_numpy(used_K.astype(np.float32)))
+            self.register_buffer(f"use_{depth}", torch.as_tensor(used_K.astype(np.float32)))
         self.register_buffer("steps", torch.zeros(()))
 
     def prepare(self, lesson: Lesson, network: GeneratorNetwork) -> Prepared:
@@ -114,13 +114,13 @@ class BoundCodes(BoundTerm):
         total = self.settings.own_weight * prepared.loss
         if "labels" in self.settings.paths:
             items_M = np.searchsorted(prepared.unique_U, step.lesson.item_M)
-            total = total + self._labels(step, prepared.zeros, torch.from_numpy(items_M))
+            total = total + self._labels(step, prepared.zeros, torch.as_tensor(items_M))
         return total
 
     def _soft(self, unique_U: np.ndarray) -> tuple[list[Tensor], Tensor]:
         """Weights of all codes by depth, and how far the hard codes are from what they stand for."""
         settings = self.settings
-        left_UC = torch.from_numpy(self._latents_NC[unique_U])
+        left_UC = torch.as_tensor(self._latents_NC[unique_U])
         source = torch.Generator().manual_seed(child_seed(self._seed, "gumbel", int(self.steps)))
         soft, own = [], left_UC.new_zeros(())
         whole_UC, latent_UC = torch.zeros_like(left_UC), left_UC
@@ -133,7 +133,7 @@ class BoundCodes(BoundTerm):
                 gumbel_UK = -(-uniform_UK.log()).log()
                 scores_UK = scores_UK + settings.noise * noisy_U[:, None] * gumbel_UK
             soft.append((scores_UK / settings.temperature).softmax(1))
-            chosen_UC = book_KC[torch.from_numpy(self._codes_NL[unique_U, depth])]
+            chosen_UC = book_KC[torch.as_tensor(self._codes_NL[unique_U, depth])]
             own = own + F.mse_loss(chosen_UC, left_UC)
             whole_UC = whole_UC + chosen_UC
             left_UC = left_UC - chosen_UC.detach()
@@ -157,7 +157,7 @@ class BoundCodes(BoundTerm):
         depth's codes will do for their log-probabilities.
         """
         found, layout = step.predictions, self._ids.layout
-        starts_M = torch.from_numpy(found.targets.offsets[:-1])
+        starts_M = torch.as_tensor(found.targets.offsets[:-1])
         total = torch.zeros(())
         for depth, (zero_UK, base) in enumerate(zip(zeros, layout.bases)):
             scores_MK = _scores(step.network, found, starts_M + depth, base, zero_UK.shape[1])
@@ -197,4 +197,4 @@ def _scores(network: GeneratorNetwork, found: Predictions, rows_M: Tensor, base:
 
 def _rows(tokens: Ragged, items: np.ndarray) -> Tensor:
     """Numbers of the tokens of these items, in turn."""
-    return torch.from_numpy(Ragged.ranges(tokens.offsets[items], tokens.lengths[items]).values)
+    return torch.as_tensor(Ragged.ranges(tokens.offsets[items], tokens.lengths[items]).values)

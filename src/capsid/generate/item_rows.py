@@ -44,23 +44,23 @@ class ItemRows:
         item_R, depth_R = rows.row_numbers, rows.values
         before_R = np.maximum(lesson.tokens.offsets[:-1][item_R] + depth_R - 1, 0)
         width = int(depth_R.max()) + 1
-        own = Spread(torch.from_numpy(item_R * width + depth_R), len(lengths_M), width)
+        own = Spread(torch.as_tensor(item_R * width + depth_R), len(lengths_M), width)
         return cls(lesson, item_R, depth_R, before_R, own, closing)
 
     @property
     def tokens_R(self) -> Tensor:
         """The token that every row has read last."""
-        return torch.from_numpy(self.lesson.tokens.values[self.before_R].astype(np.int64))
+        return torch.as_tensor(self.lesson.tokens.values[self.before_R].astype(np.int64))
 
     @property
     def first_R(self) -> Tensor:
         """Whether a row has read no token of its item."""
-        return torch.from_numpy(self.depth_R == 0)
+        return torch.as_tensor(self.depth_R == 0)
 
     def predictions(self, rows_RD: Tensor, vectors: TokenVectors, added: Added | None) -> Predictions:
         """Hidden rows for the lesson's tokens, and those that have read whole items where they were asked for."""
         tokens = self.lesson.tokens
         if not self.closing:
             return Predictions(rows_RD, tokens, vectors, added)
-        last_R = torch.from_numpy(self.depth_R == tokens.lengths[self.item_R])
+        last_R = torch.as_tensor(self.depth_R == tokens.lengths[self.item_R])
         return Predictions(rows_RD[~last_R], tokens, vectors, added, rows_RD[last_R])

@@ -58,7 +58,7 @@ class MaskedTransformer(GeneratorNetwork):
         """Hidden rows of masked items, and these items (BERT4Rec, Eq. 8). Outside training the last item is masked."""
         refuse_closing(closing)
         batch = lesson.batch
-        tokens_BL, lengths_B = torch.from_numpy(batch.tokens_BL), torch.from_numpy(batch.lengths_B)
+        tokens_BL, lengths_B = torch.as_tensor(batch.tokens_BL), torch.as_tensor(batch.lengths_B)
         masked_BL = self._choose(tokens_BL != PAD, lengths_B)
         extra_BLD = None if inputs_RD is None else padded(batch, inputs_RD)
         x_BLD = self._read(tokens_BL, masked_BL, lengths_B, extra_BLD)
@@ -67,8 +67,8 @@ class MaskedTransformer(GeneratorNetwork):
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read every history with a mask appended; the row of the mask."""
-        users, lengths_U = torch.arange(len(histories)), torch.from_numpy(histories.lengths_B)
-        tokens_UL = F.pad(torch.from_numpy(histories.tokens_BL), (0, 1), value=PAD)
+        users, lengths_U = torch.arange(len(histories)), torch.as_tensor(histories.lengths_B)
+        tokens_UL = F.pad(torch.as_tensor(histories.tokens_BL), (0, 1), value=PAD)
         masked_UL = torch.zeros_like(tokens_UL, dtype=torch.bool)
         masked_UL[users, lengths_U] = True
         # The mask's column has no input of its own.

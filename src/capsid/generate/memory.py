@@ -63,7 +63,7 @@ def open_followers(histories: TokenBatch, memory: Memory) -> OpenFollowers:
     found = _followers(histories.followers)
     tokens_UPT, lengths_UP, open_UWP = padded_items(found.items, found.own)
     counts_UPJ = torch.zeros(*lengths_UP.shape, found.counts_EJ.shape[1])
-    counts_UPJ[found.items.row_numbers, found.items.positions] = torch.from_numpy(found.counts_EJ)
+    counts_UPJ[found.items.row_numbers, found.items.positions] = torch.as_tensor(found.counts_EJ)
     return OpenFollowers(tokens_UPT, lengths_UP, open_UWP, counts_UPJ, memory)
 
 
@@ -87,9 +87,9 @@ def bonuses(lesson: Lesson, memory: Memory) -> Added:
         open_E = open_E[tokens_ET[open_E, depth] == target_MT[case_E[open_E], depth]]
     key_C, entry_E = np.unique(np.concatenate(keys), return_inverse=True)
     counts_CJ = torch.zeros(len(key_C), found.counts_EJ.shape[1])
-    counts_CJ.index_add_(0, torch.from_numpy(entry_E), torch.from_numpy(np.concatenate(counts)))
+    counts_CJ.index_add_(0, torch.as_tensor(entry_E), torch.as_tensor(np.concatenate(counts)))
     row_C, token_C = np.divmod(key_C, stride)
-    return Added(torch.from_numpy(row_C), torch.from_numpy(token_C), memory.bonus(counts_CJ))
+    return Added(torch.as_tensor(row_C), torch.as_tensor(token_C), memory.bonus(counts_CJ))
 
 
 def _followers(found: Followers | None) -> Followers:

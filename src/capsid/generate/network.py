@@ -85,7 +85,7 @@ class Predictions:
     @property
     def targets_N(self) -> Tensor:
         """The tokens to predict."""
-        return torch.from_numpy(self.targets.values.astype(np.int64))
+        return torch.as_tensor(self.targets.values.astype(np.int64))
 
 
 class GeneratorNetwork(nn.Module):
@@ -234,7 +234,7 @@ class CausalTransformer(TokenNetwork):
         refuse_closing(closing)
         batch = lesson.batch
         arrays = (batch.tokens_BL, batch.positions_BL, batch.depths_BL)
-        tokens, positions, depths = (torch.from_numpy(a) for a in arrays)
+        tokens, positions, depths = (torch.as_tensor(a) for a in arrays)
         extra_BLD = None if inputs_RD is None else padded(batch, inputs_RD)[:, :-1]
         vectors = self.token.vectors()
         positions = counted(positions, batch.positions_B - 1, self.shape)
@@ -242,7 +242,7 @@ class CausalTransformer(TokenNetwork):
         hidden_BLD = self.hidden(vectors, tokens[:, :-1], positions[:, :-1], depths[:, :-1], extra_BLD, empty_B)
         # The first token of item m is predicted from the column before it; the last column is never read.
         first_M = lesson.row_M * hidden_BLD.shape[1] + lesson.column_M - 1
-        index_N = torch.from_numpy(np.repeat(first_M, lesson.tokens.lengths) + lesson.tokens.positions)
+        index_N = torch.as_tensor(np.repeat(first_M, lesson.tokens.lengths) + lesson.tokens.positions)
         return Predictions(hidden_BLD.flatten(0, 1)[index_N], lesson.tokens, vectors, self._added(lesson))
 
     def hidden(
@@ -263,12 +263,12 @@ class CausalTransformer(TokenNetwork):
 
     def _empty(self, read_B: np.ndarray) -> Tensor | None:
         """How many positions of a history are not filled, where attention is to see them."""
-        return torch.from_numpy(self.shape.history - read_B) if self.shape.empty_positions else None
+        return torch.as_tensor(self.shape.history - read_B) if self.shape.empty_positions else None
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read histories once; the state for beams, and the rows that predict the next item's first token."""
         arrays = (histories.tokens_BL, histories.positions_BL, histories.depths_BL, histories.lengths_B)
-        tokens_UL, positions_UL, depths_UL, lengths_U = (torch.from_numpy(a) for a in arrays)
+        tokens_UL, positions_UL, depths_UL, lengths_U = (torch.as_tensor(a) for a in arrays)
         vectors = self.token.vectors()
         positions_UL = counted(positions_UL, histories.positions_B, self.shape)
         x = self._embed(vectors, tokens_UL, positions_UL, depths_UL)
@@ -321,11 +321,11 @@ def counted(positions_BL: Tensor, read_B: np.ndarray, shape: NetworkShape) -> Te
     if shape.positions_from == "start":
         return positions_BL
     # Padding is never read; its index only has to stay inside the table.
-    return (positions_BL + torch.from_numpy(shape.history - read_B)[:, None]).clamp_max(shape.history)
+    return (positions_BL + torch.as_tensor(shape.history - read_B)[:, None]).clamp_max(shape.history)
 
 
 def padded(batch: TokenBatch, rows_RD: Tensor) -> Tensor:
     """One row per real token, scattered to its position in the batch; zeros elsewhere. Shape: (B, L, D)."""
-    slots_R = torch.from_numpy(np.flatnonzero(batch.tokens_BL != PAD))
+    slots_R = torch.as_tensor(np.flatnonzero(batch.tokens_BL != PAD))
     out = rows_RD.new_zeros(batch.tokens_BL.size, rows_RD.shape[1]).index_copy(0, slots_R, rows_RD)
     return out.view(*batch.tokens_BL.shape, -1)

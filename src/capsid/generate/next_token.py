@@ -91,7 +91,7 @@ class _Siblings:
 
     def __init__(self, settings: NextToken, trie: Trie) -> None:
         self.settings, self.trie = settings, trie
-        self.root_C = torch.from_numpy(trie.children(np.array([ROOT])).token)
+        self.root_C = torch.as_tensor(trie.children(np.array([ROOT])).token)
 
     def loss(self, predictions: Predictions, network: GeneratorNetwork) -> Tensor:
         """The sum over predicted tokens."""
@@ -108,13 +108,13 @@ class _Siblings:
         """The sum over first tokens: one dense product with the tokens that begin an id."""
         if not len(chosen):
             return torch.zeros(())
-        target_R = torch.searchsorted(self.root_C, found.targets_N[torch.from_numpy(chosen)])
+        target_R = torch.searchsorted(self.root_C, found.targets_N[torch.as_tensor(chosen)])
         if added is not None:
             number_E, inside_E = _renumbered(added, chosen)
             tokens_E = torch.searchsorted(self.root_C, added.tokens_E[inside_E])
             added = Added(number_E[inside_E], tokens_E, added.values_E[inside_E])
         mean = linear_cross_entropy(
-            rows_NS[torch.from_numpy(chosen)],
+            rows_NS[torch.as_tensor(chosen)],
             found.vectors.score_VS[self.root_C],
             target_R,
             label_smoothing=self.settings.label_smoothing,
@@ -131,17 +131,17 @@ class _Siblings:
         children = self.trie.children(nodes_N[chosen])
         stride = len(found.vectors.score_VS)
         # Rows are in order and children are sorted by token, so the keys row * vocabulary + token are sorted.
-        key_E = torch.from_numpy(children.parent * stride + children.token)
-        target_R = found.targets_N[torch.from_numpy(chosen)]
+        key_E = torch.as_tensor(children.parent * stride + children.token)
+        target_R = found.targets_N[torch.as_tensor(chosen)]
         own_R = torch.searchsorted(key_E, torch.arange(len(chosen)) * stride + target_R)
         plus_A, values_A = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
         if added is not None:
             number_A, inside_A = _renumbered(added, chosen)
             plus_A = torch.searchsorted(key_E, number_A[inside_A] * stride + added.tokens_E[inside_A])
             values_A = added.values_E[inside_A]
-        edges = ChildEdges(torch.from_numpy(children.parent), torch.from_numpy(children.token), own_R, plus_A)
+        edges = ChildEdges(torch.as_tensor(children.parent), torch.as_tensor(children.token), own_R, plus_A)
         return children_cross_entropy(
-            rows_NS[torch.from_numpy(chosen)],
+            rows_NS[torch.as_tensor(chosen)],
             found.vectors.score_VS,
             edges,
             values_A,
@@ -170,6 +170,6 @@ def _cooled(found: Predictions, network: GeneratorNetwork, temperature: float) -
 
 def _renumbered(added: Added, chosen: np.ndarray) -> tuple[Tensor, Tensor]:
     """For every entry: the number of its row among the chosen ones, and whether its row is one of them."""
-    rows = torch.from_numpy(chosen)
+    rows = torch.as_tensor(chosen)
     number_E = torch.searchsorted(rows, added.rows_E).clamp_max(len(rows) - 1)
     return number_E, rows[number_E] == added.rows_E

@@ -71,7 +71,7 @@ def padded_items(items: Ragged, own: Ragged) -> tuple[Tensor, Tensor, Tensor]:
     tokens_MT = own.dense(PAD).astype(np.int64)
     users, most = len(items), int(items.lengths.max()) if len(items) else 0
     tokens_UPT = torch.full((users, most, tokens_MT.shape[1]), PAD, dtype=torch.int64)
-    tokens_UPT[items.row_numbers, items.positions] = torch.from_numpy(tokens_MT)
+    tokens_UPT[items.row_numbers, items.positions] = torch.as_tensor(tokens_MT)
     lengths_UP = torch.zeros(users, most, dtype=torch.int64)
-    lengths_UP[items.row_numbers, items.positions] = torch.from_numpy(own.lengths)
+    lengths_UP[items.row_numbers, items.positions] = torch.as_tensor(own.lengths)
     return tokens_UPT, lengths_UP, (lengths_UP > 0)[:, None]

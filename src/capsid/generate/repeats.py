@@ -80,4 +80,4 @@ def completions(lesson: Lesson, value: Tensor) -> Added:
     # Keys row * vocabulary + token: sorted by row, and an item that occurs twice counts once.
     vocabulary = int(items_IT.max()) + 1
     row_E, token_E = np.divmod(np.unique(row_P * vocabulary + items_IT[earlier_P, last_P]), vocabulary)
-    return Added(torch.from_numpy(row_E), torch.from_numpy(token_E), value.expand(len(row_E)))
+    return Added(torch.as_tensor(row_E), torch.as_tensor(token_E), value.expand(len(row_E)))

@@ -99,7 +99,7 @@ class BoundAdapters(BoundTerm):
         (soft, vectors_NI), ids = self._seen, self._ids
         token_VD = token_VD.detach()
         unique_U, which = np.unique(items.values, return_inverse=True)
-        x_UI = torch.from_numpy(np.array(vectors_NI[unique_U], dtype=np.float32))
+        x_UI = torch.as_tensor(np.array(vectors_NI[unique_U], dtype=np.float32))
         weights, loss = soft.soft(x_UI)
         tokens = ids.prefix_free.take(unique_U)
         mixed = [
@@ -111,7 +111,7 @@ class BoundAdapters(BoundTerm):
             inputs_RD = inputs_RD + self.gate.inputs(token_VD, tokens, ids.layout)
             loss = loss + self.gate.loss()
         rows = Ragged.ranges(tokens.offsets[which], tokens.lengths[which]).values
-        return _Routed(inputs_RD=inputs_RD[torch.from_numpy(rows)], loss=loss)
+        return _Routed(inputs_RD=inputs_RD[torch.as_tensor(rows)], loss=loss)
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
         """The tokenizer's own terms and the gate's."""
@@ -139,15 +139,15 @@ class _Gate(nn.Module):
         pairs = merges.candidates_
         chosen = np.flatnonzero(pairs.merge >= 0)
         own = merges.bias
-        self._logit_M = torch.from_numpy(pairs.logit[chosen[np.argsort(pairs.merge[chosen])]] + own).float()
-        self._logit_C = torch.from_numpy(pairs.logit + own).float()
-        self._target_C = torch.from_numpy(pairs.target.astype(np.float32))
+        self._logit_M = torch.as_tensor(pairs.logit[chosen[np.argsort(pairs.merge[chosen])]] + own).float()
+        self._logit_C = torch.as_tensor(pairs.logit + own).float()
+        self._target_C = torch.as_tensor(pairs.target.astype(np.float32))
         self._weight = weight
 
     def inputs(self, token_VD: Tensor, tokens: Ragged, layout: TokenLayout) -> Tensor:
         """Embedding of a merged token minus its members', times the gate's slope; 0 elsewhere. Shape: (tokens, D)."""
         merges = layout.merges
-        number_R = torch.from_numpy(tokens.values.astype(np.int64) - merges.first)
+        number_R = torch.as_tensor(tokens.values.astype(np.int64) - merges.first)
         merged_R = (number_R >= 0).nonzero()[:, 0]
         number_R = number_R[merged_R]
         left, right = (torch.tensor(c)[number_R] for c in (merges.left, merges.right))

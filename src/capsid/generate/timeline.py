@@ -76,13 +76,13 @@ class TimelineTransformer(TokenNetwork):
     ) -> Predictions:
         """Hidden rows for every token of every item of the lesson, from the timeline's hidden rows."""
         rows = ItemRows.of(lesson, closing=closing)
-        forced_RD = None if forced_ND is None else forced_ND[torch.from_numpy(rows.before_R)]
+        forced_RD = None if forced_ND is None else forced_ND[torch.as_tensor(rows.before_R)]
         # An item is predicted from the timeline's hidden row of the position before it.
         last_M = lesson.row_M * read_BPD.shape[1] + lesson.position_M - 1
         rows_RD = torch.where(
             rows.first_R[:, None],
-            read_BPD.flatten(0, 1)[torch.from_numpy(last_M[rows.item_R])],
-            self._generated(vectors, rows.tokens_R, torch.from_numpy(np.maximum(rows.depth_R - 1, 0)), forced_RD),
+            read_BPD.flatten(0, 1)[torch.as_tensor(last_M[rows.item_R])],
+            self._generated(vectors, rows.tokens_R, torch.as_tensor(np.maximum(rows.depth_R - 1, 0)), forced_RD),
         )
         for block in self.depth_blocks:
             assert isinstance(block, Block)
@@ -93,13 +93,13 @@ class TimelineTransformer(TokenNetwork):
         """Read histories once; only the last position of each is used further."""
         vectors = self.token.vectors()
         read_UPD = self._read(vectors, histories, histories.positions_B, inputs_RD)
-        x = read_UPD[torch.arange(len(histories)), torch.from_numpy(histories.positions_B) - 1][:, None]
+        x = read_UPD[torch.arange(len(histories)), torch.as_tensor(histories.positions_B) - 1][:, None]
         caches = []
         for block in self.depth_blocks:
             x, cache = block(x)
             caches.append(cache)
         padding_U1 = torch.zeros(len(histories), 1, dtype=torch.bool)
-        positions_U = torch.from_numpy(histories.positions_B)
+        positions_U = torch.as_tensor(histories.positions_B)
         return State(tuple(caches), padding_U1, positions_U, vectors, open=self._open(histories)), x
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
@@ -113,8 +113,8 @@ class TimelineTransformer(TokenNetwork):
         """The timeline's hidden rows for histories of `read` positions. Shape: (B, P, D)."""
         positions = int(batch.positions_B.max())
         user_R, column_R = np.nonzero(batch.tokens_BL != PAD)
-        tokens_R = torch.from_numpy(batch.tokens_BL[user_R, column_R])
-        slots_R = torch.from_numpy(user_R * positions + batch.positions_BL[user_R, column_R])
+        tokens_R = torch.as_tensor(batch.tokens_BL[user_R, column_R])
+        slots_R = torch.as_tensor(user_R * positions + batch.positions_BL[user_R, column_R])
         embedded_RD = F.embedding(tokens_R, vectors.enter_VD)
         if batch.soft is not None:
             embedded_RD = embedded_RD + corrections(batch.soft, vectors)

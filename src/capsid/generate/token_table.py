@@ -99,7 +99,7 @@ class TokenTable(nn.Embedding):
             roots = np.sqrt(members.lengths.astype(np.float32))
             arrays = {"members_P": members.values, "starts_M": members.offsets[:-1], "scales_M1": 1 / roots[:, None]}
             for name, array in arrays.items():
-                self.register_buffer(name, torch.from_numpy(np.array(array)), persistent=False)
+                self.register_buffer(name, torch.as_tensor(np.array(array)), persistent=False)
 
     def start(self) -> None:
         """Own rows of merged tokens, power and biases become 0."""
@@ -142,10 +142,10 @@ class TokenTable(nn.Embedding):
 def corrections(soft: Corrections, vectors: TokenVectors) -> Tensor:
     """The difference between mixtures and the vectors of tokens. Shape: (R, D)."""
     return F.embedding_bag(
-        torch.from_numpy(soft.tokens.values.astype(np.int64)),
+        torch.as_tensor(soft.tokens.values.astype(np.int64)),
         vectors.enter_VD,
-        torch.from_numpy(soft.tokens.offsets),
+        torch.as_tensor(soft.tokens.offsets),
         mode="sum",
-        per_sample_weights=torch.from_numpy(soft.weights_E),
+        per_sample_weights=torch.as_tensor(soft.weights_E),
         include_last_offset=True,
     )

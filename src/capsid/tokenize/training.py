@@ -175,7 +175,7 @@ class VectorTraining(ABC):
             if step % steps_per_epoch == 0:
                 self.begin_epoch()
             rows_B = np.sort(rows)
-            x_BI = torch.from_numpy(np.array(self.vectors_NI[rows_B], dtype=np.float32))
+            x_BI = torch.as_tensor(np.array(self.vectors_NI[rows_B], dtype=np.float32))
             return Loss(self.loss(x_BI, rows_B, share_done(step, self.training)), len(rows))
 
         return of

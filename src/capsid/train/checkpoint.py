@@ -21,6 +21,8 @@ from torch import Tensor
 
 from capsid.errors import ArtifactError
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
@@ -41,7 +43,7 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], values: Mapping[s
     # The name is fixed, so the file of a killed process is overwritten.
     temporary = path.with_name(f".{path.name}.partial")
     try:
-        whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         text = json.dumps(dict(values))
         save_file(whole, temporary, metadata={"values": text, "sha256": tensors_hash(whole, text)})
         with open(temporary, "rb") as file:
@@ -53,8 +55,8 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], values: Mapping[s
         temporary.unlink(missing_ok=True)
 
 
-def load_checkpoint(path: Path) -> Checkpoint | None:
-    """Read a checkpoint; None if the file does not exist, an error with a hint if it cannot be read."""
+def load_checkpoint(path: Path, device: torch.device = CPU) -> Checkpoint | None:
+    """Read a checkpoint to a device. None if the file does not exist, an error with a hint if it cannot be read."""
     if not path.exists():
         return None
     try:
@@ -63,7 +65,7 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
             tensors, text = {n: file.get_tensor(n) for n in file.keys()}, metadata["values"]  # noqa: SIM118
             if tensors_hash(tensors, text) != metadata["sha256"]:
                 raise ValueError("it was changed after it was written")
-            return Checkpoint(path, tensors, json.loads(text))
+            return Checkpoint(path, {n: t.to(device) for n, t in tensors.items()}, json.loads(text))
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise ArtifactError(f"the checkpoint {path} cannot be read: {error}", hint="delete it to start over") from error
 

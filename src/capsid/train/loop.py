@@ -93,7 +93,8 @@ def train(
     of a `team` share the lanes of every batch and end with the same weights; `validate` must give all of them the same.
     """
     keep_freed_memory()
-    with torch.random.fork_rng(devices=[]):
+    gpus = {p.device for p in task.network.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=list(gpus)):
         torch.manual_seed(child_seed(seed, "dropout"))
         wanted = range(options.steps) if steps is None else steps
         run = _Run(task, options, wanted, seed, checkpoint, progress, name, team)
@@ -126,6 +127,7 @@ class _Run:
             betas=(self.options.beta1, self.options.beta2),
             fused=True,
         )
+        self.device = next(iter(self.parameters.values())).device
         self.lanes = self._lanes()
         self.clipped = _clipped_together(self.parameters, self.task.apart)
         self.average = {n: p.detach().clone() for n, p in self.parameters.items()}
@@ -185,6 +187,9 @@ class _Run:
         """Set the gradients of a batch."""
         if self.lanes is not None and self.task.lanes is not None:
             return self.lanes.gradients(self.task.lanes(rows, self.done, self.lanes.count), self.done)
+        if self.device.type != "cpu":
+            # A checkpoint holds the stream of the CPU's random numbers; other devices begin anew at every step.
+            torch.manual_seed(child_seed(self.seed, "dropout", self.done))
         loss = self.task.loss(rows, self.done)
         self.optimizer.zero_grad(set_to_none=True)
         loss.value.backward()
@@ -282,7 +287,7 @@ class _Run:
 
     def resume(self) -> None:
         self.task.network.train()
-        saved = load_checkpoint(self.checkpoint.path) if self.checkpoint is not None else None
+        saved = load_checkpoint(self.checkpoint.path, self.device) if self.checkpoint is not None else None
         if saved is not None:
             self._restore(saved)
         self._agree()
@@ -322,7 +327,7 @@ class _Run:
         # Averages are matched with parameters by position, but a checkpoint sorts its tensors by name.
         self.average = {n: average[n] for n in self.parameters}
         self.best.restore(saved.values["best"], saved.group)
-        torch.set_rng_state(saved.tensors["rng"])
+        torch.set_rng_state(saved.tensors["rng"].cpu())
 
 
 def _kept_buffers(network: nn.Module) -> dict[str, Tensor]:

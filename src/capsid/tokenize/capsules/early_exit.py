@@ -150,7 +150,7 @@ def _window(settings: CapsuleSettings, network: CapsuleNetwork, vectors_RI: np.n
         if not stays.any():
             break
         if not stays.all():
-            rows, keys, kept = rows[stays], keys[stays], torch.from_numpy(stays)
+            rows, keys, kept = rows[stays], keys[stays], torch.as_tensor(stays)
             soft_RD, hard_RD = soft_RD[kept], hard_RD[kept]
     return Routes(codes_RL, confidence_RL, residual_RL)
 
@@ -163,7 +163,7 @@ def _entered(network: CapsuleNetwork, vectors_RI: np.ndarray) -> Tensor:
         part = vectors_RI[start : start + BLOCK]
         padded_BI[: len(part)] = part
         with torch.inference_mode():
-            out_RD[start : start + len(part)] = network.enter(torch.from_numpy(padded_BI))[: len(part)]
+            out_RD[start : start + len(part)] = network.enter(torch.as_tensor(padded_BI))[: len(part)]
     return out_RD
 
 

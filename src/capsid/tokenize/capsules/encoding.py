@@ -53,7 +53,7 @@ def _blocks(network: CapsuleNetwork, vectors_NI: np.ndarray) -> Iterator[tuple[l
         part = vectors_NI[start : start + BLOCK]
         padded[: len(part)] = part
         with torch.inference_mode():
-            depths = network(network.enter(torch.from_numpy(padded)))
+            depths = network(network.enter(torch.as_tensor(padded)))
         yield depths, len(part)
 
 
@@ -62,7 +62,7 @@ def leave(network: CapsuleNetwork, z_ND: np.ndarray) -> np.ndarray:
     if network.project is None:
         return z_ND
     with torch.inference_mode():
-        return network.project.decode(torch.from_numpy(z_ND)).numpy()
+        return network.project.decode(torch.as_tensor(z_ND)).numpy()
 
 
 def load_network(settings: CapsuleSettings, state: Mapping[str, np.ndarray]) -> CapsuleNetwork:

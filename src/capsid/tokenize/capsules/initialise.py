@@ -105,7 +105,7 @@ def _place_poses(layer: CapsuleLayer, r_ND: Tensor, seed: int, rng: torch.Genera
     seen_ND = r_ND / norm(r_ND)[:, None] if layer.on_direction else r_ND
     axes_CD = principal_axes(seen_ND, layer.poses.shared().shape[0])  # type: ignore[operator]
     centres_KC = _spherical_kmeans((seen_ND @ axes_CD.T).numpy(), layer.capsules, seed)
-    bias_KC = torch.from_numpy(centres_KC)
+    bias_KC = torch.as_tensor(centres_KC)
     # With equal weights, the first consensus must be the item's own direction, or capsules near the mean win all items.
     bias_KC = GAIN * (bias_KC - bias_KC.mean(0))
     layer.poses.start(axes_CD, bias_KC, NOISE, rng)  # type: ignore[operator]

@@ -62,12 +62,12 @@ def fit_stage_one(
     sample_N = sample_rows(len(vectors_NI), settings.sample, seed, NAME)
     sample_NI = np.array(vectors_NI[sample_N], dtype=np.float32)
     if settings.start == "data":
-        start_from_data(network, torch.from_numpy(sample_NI), settings.masses, seed)
+        start_from_data(network, torch.as_tensor(sample_NI), settings.masses, seed)
     job = CapsuleTraining(settings.training, network, vectors_NI, sample_NI, progress, settings)
     if settings.training.steps:
         job.run(seed=seed, checkpoint=checkpoint)
         if settings.start == "data":
-            settle(network, torch.from_numpy(sample_NI), settings.masses)
+            settle(network, torch.as_tensor(sample_NI), settings.masses)
     network.requires_grad_(False)
     return _freeze(job, sample_N)
 
@@ -153,7 +153,7 @@ class CapsuleTraining(VectorTraining):
         for depth, capsules in enumerate(dead):
             rows = worst[: len(capsules)]
             if len(capsules) and len(rows) == len(capsules):
-                self._place(depth, torch.from_numpy(capsules), torch.from_numpy(self.looked_at_NI[rows]))
+                self._place(depth, torch.as_tensor(capsules), torch.as_tensor(self.looked_at_NI[rows]))
         counts = ", ".join(str(len(c)) for c in dead)
         self.progress.line(f"capsules: re-seeded unused ones, by depth: {counts}")
 
@@ -175,13 +175,13 @@ def _freeze(job: CapsuleTraining, sample_N: np.ndarray) -> StageOne:
     settings, network = job.settings, job.network
     encoded, shared = encode_catalogue(settings, network, job.vectors_NI)
     with torch.inference_mode():
-        x_ND = network.enter(torch.from_numpy(job.sample_NI)).numpy()
+        x_ND = network.enter(torch.as_tensor(job.sample_NI)).numpy()
     start = [layer.centres.numpy() for layer in network.depths]
     sampled = encoded.codes.take(sample_N)
     fitted = fit_centres(x_ND, sampled.dense(), sampled.lengths, start)
     with torch.no_grad():
         for layer, centres in zip(network.depths, fitted):
-            layer.centres.copy_(torch.from_numpy(centres))
+            layer.centres.copy_(torch.as_tensor(centres))
     if settings.ends_by_centres:
         encoded = encode(settings, network, job.vectors_NI, shared)
     seen = reference_trace(network, job.sample_NI)

@@ -65,7 +65,7 @@ def train_gate(
     gate = Gate(inputs.width, settings.hidden, weight_source(seed, "merges"))
 
     def loss(rows: np.ndarray, step: int) -> Loss:
-        target_B = torch.from_numpy(teacher(share_done(step, settings.training))[rows].astype(np.int64))
+        target_B = torch.as_tensor(teacher(share_done(step, settings.training))[rows].astype(np.int64))
         log_pi_B2 = gate(inputs.rows(rows)).log_softmax(-1)
         relaxed_B2 = (log_pi_B2 + gumbel_noise(log_pi_B2.shape)) / settings.gumbel
         value = functional.cross_entropy(relaxed_B2, target_B)
@@ -104,11 +104,11 @@ class _Inputs:
         numbers_N2 = np.stack([pairs.frequency, pairs.cosine], axis=1)
         spread_2 = numbers_N2.std(0)
         numbers_N2 = (numbers_N2 - numbers_N2.mean(0)) / np.where(spread_2 > 0, spread_2, 1.0)
-        self.numbers = torch.from_numpy(numbers_N2.astype(np.float32))
-        self.profiles = torch.from_numpy(profiles_VD.astype(np.float32))
-        self.left, self.right = torch.from_numpy(pairs.left), torch.from_numpy(pairs.right)
+        self.numbers = torch.as_tensor(numbers_N2.astype(np.float32))
+        self.profiles = torch.as_tensor(profiles_VD.astype(np.float32))
+        self.left, self.right = torch.as_tensor(pairs.left), torch.as_tensor(pairs.right)
         self.width = 2 * profiles_VD.shape[1] + 2
 
     def rows(self, rows: np.ndarray) -> Tensor:
-        own = torch.from_numpy(rows)
+        own = torch.as_tensor(rows)
         return torch.cat([self.profiles[self.left[own]], self.profiles[self.right[own]], self.numbers[own]], dim=1)

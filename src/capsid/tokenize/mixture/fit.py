@@ -80,7 +80,7 @@ def fit_mixture(
         progress.line(f"mixture: {size:,} different items, so codebooks are reduced to that number")
     network = MixtureNetwork(inputs, settings.experts, settings.dim, (size,) * sum(settings.experts))
     network.reset(weight_source(seed, NAME))
-    network.measure(torch.from_numpy(sample_NI))
+    network.measure(torch.as_tensor(sample_NI))
     start_books(network, different_NI, seed)
     job = MixtureTraining(settings.training, network, vectors_NI, sample_NI, progress, settings)
     job.run(seed=seed, checkpoint=checkpoint)
@@ -95,7 +95,7 @@ def start_books(network: MixtureNetwork, vectors_NI: np.ndarray, seed: int) -> N
     outputs_NED = torch.cat([found.outputs_BED for found in mixed_blocks(network, vectors_NI)]).numpy()
     for expert, book_KD in enumerate(network.books):
         seeds = child_seed(seed, NAME, expert)
-        book_KD.copy_(torch.from_numpy(kmeans(outputs_NED[:, expert], len(book_KD), KMEANS_ITERATIONS, 1, seeds)))
+        book_KD.copy_(torch.as_tensor(kmeans(outputs_NED[:, expert], len(book_KD), KMEANS_ITERATIONS, 1, seeds)))
 
 
 def typical_gates(network: MixtureNetwork, vectors_NI: np.ndarray) -> Tensor:
@@ -193,7 +193,7 @@ class MixtureTraining(VectorTraining):
             worst = open_N[worst_first(1 - seen.cosine_NE[open_N, expert])]
             places_RD = np.unique(seen.outputs_NED[worst[: 4 * len(dead)], expert].round(5), axis=0)[: len(dead)]
             with torch.no_grad():
-                self.network.books[expert][torch.from_numpy(dead[: len(places_RD)])] = torch.from_numpy(places_RD)
+                self.network.books[expert][torch.as_tensor(dead[: len(places_RD)])] = torch.as_tensor(places_RD)
             revived += len(places_RD)
         if revived:
             self.progress.line(f"mixture: revived {revived:,} unused codes")

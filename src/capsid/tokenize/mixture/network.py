@@ -152,7 +152,7 @@ def mixed_blocks(network: MixtureNetwork, vectors_NI: np.ndarray) -> Iterator[Mi
         part = vectors_NI[start : start + BLOCK]
         padded[: len(part)] = part
         with torch.inference_mode():
-            found = network(torch.from_numpy(padded))
+            found = network(torch.as_tensor(padded))
         yield Mixed(**{name: tensor[: len(part)] for name, tensor in vars(found).items()})
 
 
@@ -167,7 +167,7 @@ def decode(network: MixtureNetwork, codes: Ragged) -> np.ndarray:
     dense_NE = codes.dense()
     out = np.empty((len(codes), network.inputs[0]), dtype=np.float32)
     for start in range(0, len(codes), BLOCK):
-        part_BE = torch.from_numpy(dense_NE[start : start + BLOCK].astype(np.int64))
+        part_BE = torch.as_tensor(dense_NE[start : start + BLOCK].astype(np.int64))
         total_BD = torch.zeros(len(part_BE), network.books[0].shape[1])
         with torch.inference_mode():
             for expert, (book_KD, code_B) in enumerate(zip(network.books, part_BE.T)):

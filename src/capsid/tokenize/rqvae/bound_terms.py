@@ -64,8 +64,8 @@ class BoundMatch(BoundCodeTerm):
     def loss(self, step: CodeStep) -> Tensor:
         """The mean loss; zero for a batch without negatives."""
         seen_B = self.seen_N[step.rows_B]
-        latent_BD = step.found.through_BD[torch.from_numpy(seen_B)]
-        behaviour_BD = torch.from_numpy(np.array(self.behaviour_ND[step.rows_B[seen_B]], dtype=np.float32))
+        latent_BD = step.found.through_BD[torch.as_tensor(seen_B)]
+        behaviour_BD = torch.as_tensor(np.array(self.behaviour_ND[step.rows_B[seen_B]], dtype=np.float32))
         if len(latent_BD) < 2:
             return latent_BD.sum() * 0
         return F.cross_entropy(latent_BD @ behaviour_BD.T, torch.arange(len(latent_BD)))
@@ -101,7 +101,7 @@ class BoundDiversity(BoundCodeTerm):
                 least=min(self.least, codes // groups),
                 iterations=GROUP_ITERATIONS,
             )
-            self.group_of(depth).copy_(torch.from_numpy(found.labels_N))
+            self.group_of(depth).copy_(torch.as_tensor(found.labels_N))
 
     def loss(self, step: CodeStep) -> Tensor:
         """Mean over the depths; an item whose code is alone in its group is skipped at that depth."""

@@ -74,8 +74,8 @@ def fit_rqvae(
         progress.line(f"rq-vae: {len(different_NI):,} different items, so codebooks are reduced to {sizes}")
     network = RQVAENetwork(vectors_NI.shape[1], settings.hidden, settings.latent, sizes)
     network.reset(weight_source(seed, NAME))
-    network.measure(torch.from_numpy(sample_NI))
-    start_books(network, torch.from_numpy(different_NI), seed, bounded=settings.start == "bounded")
+    network.measure(torch.as_tensor(sample_NI))
+    start_books(network, torch.as_tensor(different_NI), seed, bounded=settings.start == "bounded")
     job = RQVAETraining(settings.training, network, vectors_NI, sample_NI, progress, settings)
     job.terms = bound_terms(settings, table, sizes)
     if settings.crowd:
@@ -109,12 +109,12 @@ def start_books(network: RQVAENetwork, x_NI: torch.Tensor, seed: int, *, bounded
             min_points_per_centroid=1,
         )
         means.train(np.ascontiguousarray(left_ND.numpy()))
-        book_KD.copy_(torch.from_numpy(means.centroids))
+        book_KD.copy_(torch.as_tensor(means.centroids))
         if bounded:
             least = min(len(x_NI) // (2 * len(book_KD)), 50)
             most = max(4 * least, -(-len(x_NI) // len(book_KD)))
             found = balanced_kmeans(left_ND.numpy(), book_KD.numpy(), most, least=least, iterations=10)
-            book_KD.copy_(torch.from_numpy(found.centres_KD))
+            book_KD.copy_(torch.as_tensor(found.centres_KD))
         left_ND = left_ND - book_KD[nearest(left_ND, book_KD)]
 
 
@@ -178,7 +178,7 @@ class RQVAETraining(VectorTraining):
             worst = worst_first(error_N)
             places_RD = _different(seen.residuals_LND[depth][worst[error_N[worst] > floor]], len(dead))
             with torch.no_grad():
-                book_KD[torch.from_numpy(dead[: len(places_RD)])] = torch.from_numpy(places_RD)
+                book_KD[torch.as_tensor(dead[: len(places_RD)])] = torch.as_tensor(places_RD)
             revived.append(len(places_RD))
         if sum(revived):
             self.progress.line(f"rq-vae: revived unused codes, by depth: {', '.join(map(str, revived))}")

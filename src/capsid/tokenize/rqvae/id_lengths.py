@@ -29,11 +29,11 @@ class IdLengths(nn.Module):
         """Lengths under the current weights."""
         codes_NL = encode(network, self.vectors_NI).dense()
         shared = self.counted or count_prefixes(codes_NL, network, self.crowd)
-        self.length_N.copy_(torch.from_numpy(sparse_lengths(codes_NL, shared, SHORTEST)))
+        self.length_N.copy_(torch.as_tensor(sparse_lengths(codes_NL, shared, SHORTEST)))
 
     def of(self, rows_B: np.ndarray) -> Tensor:
         """Lengths of some rows. Shape: (rows,)."""
-        return self.length_N[torch.from_numpy(rows_B)]
+        return self.length_N[torch.as_tensor(rows_B)]
 
 
 def count_prefixes(codes_NL: np.ndarray, network: RQVAENetwork, crowd: int) -> SharedPrefixes:

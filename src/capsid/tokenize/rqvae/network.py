@@ -152,7 +152,7 @@ def balanced(r_BD: Tensor, book_KD: Tensor, assign: Sinkhorn) -> Tensor:
     """A centre for every row such that all centres are used about equally often in the batch."""
     own_B1 = r_BD.square().sum(1, keepdim=True)
     costs_BK = (own_B1 + _distances(r_BD, book_KD)).numpy()
-    return torch.from_numpy(balanced_columns(costs_BK, epsilon=assign.epsilon, iterations=assign.iterations))
+    return torch.as_tensor(balanced_columns(costs_BK, epsilon=assign.epsilon, iterations=assign.iterations))
 
 
 def _distances(r_BD: Tensor, book_KD: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ def quantized_blocks(network: RQVAENetwork, vectors_NI: np.ndarray) -> Iterator[
         part = vectors_NI[start : start + BLOCK]
         padded[: len(part)] = part
         with torch.inference_mode():
-            x_BI = network.enter(torch.from_numpy(padded))
+            x_BI = network.enter(torch.as_tensor(padded))
             found = network.quantize(network.encoder(x_BI))
         rows = len(part)
         cut = (found.codes_BL[:rows], [c[:rows] for c in found.chosen_LBD], [r[:rows] for r in found.residuals_LBD])
@@ -189,7 +189,7 @@ def latents(network: RQVAENetwork, vectors_NI: np.ndarray) -> np.ndarray:
 @torch.no_grad()
 def balanced_codes(network: RQVAENetwork, latents_ND: np.ndarray, assign: Sinkhorn) -> Ragged:
     """Codes of all rows, chosen jointly: at the last depths all codes are used about equally often."""
-    found = network.quantize(torch.from_numpy(latents_ND), assign)
+    found = network.quantize(torch.as_tensor(latents_ND), assign)
     return Ragged.from_dense(found.codes_BL.to(torch.int32).numpy())
 
 
@@ -205,7 +205,7 @@ def last_distances(
         last_B = lengths(found.codes_BL.numpy()) - 1
         for depth in np.unique(last_B):
             rows_R = np.flatnonzero(last_B == depth)
-            left_RD, book_KD = found.residuals_LBD[depth][torch.from_numpy(rows_R)], network.books[depth]
+            left_RD, book_KD = found.residuals_LBD[depth][torch.as_tensor(rows_R)], network.books[depth]
             with torch.inference_mode():
                 costs_RK = left_RD.square().sum(1, keepdim=True) + _distances(left_RD, book_KD)
             out_NK[block * BLOCK + rows_R, : len(book_KD)] = costs_RK.numpy()
@@ -217,7 +217,7 @@ def decode(network: RQVAENetwork, codes: Ragged) -> np.ndarray:
     dense_NL = codes.dense()
     out = np.empty((len(codes), network.inputs), dtype=np.float32)
     for start in range(0, len(codes), BLOCK):
-        part_BL = torch.from_numpy(dense_NL[start : start + BLOCK].astype(np.int64))
+        part_BL = torch.as_tensor(dense_NL[start : start + BLOCK].astype(np.int64))
         total_BD = torch.zeros(len(part_BL), network.books[0].shape[1])
         with torch.inference_mode():
             for book_KD, code_B in zip(network.books, part_BL.T):

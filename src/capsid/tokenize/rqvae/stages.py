@@ -80,7 +80,7 @@ def _second_stage(
     frozen = [len(book_KD) for book_KD in network.books]
     extra = [min(math.ceil(settings.extra * size), len(different_NI)) for size in frozen]
     grown = network.grown(extra)
-    start_new_codes(grown, torch.from_numpy(different_NI), frozen, seed)
+    start_new_codes(grown, torch.as_tensor(different_NI), frozen, seed)
     _freeze(grown, frozen)
     sample_NI = draw_sample(table.vectors(settings.block), settings.sample, seed, NAME)
     # Weight decay would shrink the frozen codes too.
@@ -103,7 +103,7 @@ def start_new_codes(network: RQVAENetwork, x_NI: Tensor, frozen: list[int], seed
             error_N = (left_ND - old_KD[nearest(left_ND, old_KD)]).square().sum(1)
             worst = torch.argsort(error_N, descending=True, stable=True)[: max(new, len(error_N) // 2)]
             seeds = child_seed(seed, NAME, "others", depth)
-            book_KD[first:] = torch.from_numpy(kmeans(left_ND[worst].numpy(), new, KMEANS_ITERATIONS, 1, seeds))
+            book_KD[first:] = torch.as_tensor(kmeans(left_ND[worst].numpy(), new, KMEANS_ITERATIONS, 1, seeds))
         left_ND = left_ND - book_KD[nearest(left_ND, book_KD)]
 
 
