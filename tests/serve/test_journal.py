@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,50 @@ def test_two_writers_see_each_other(tmp_path: Path) -> None:
     assert one.behind
     assert one.read() == [{"n": 2}]
     assert one.read() == []
+
+
+def test_a_shorter_file_is_noticed_by_those_who_read_the_old_one(tmp_path: Path) -> None:
+    one, other = Journal(tmp_path), Journal(tmp_path)
+    for n in range(9):
+        one.append({"n": n})
+    assert len(other.read()) == 9
+    with one.locked():
+        one.replace({"n": "all"})
+    assert one.read() == []
+    assert one.size == (tmp_path / NAME).stat().st_size
+    assert other.behind, "although the file is shorter than what was read"
+    with other.locked():
+        assert other.read() == [{"n": "all"}]
+        other.append({"n": 10})
+    with one.locked():
+        assert one.read() == [{"n": 10}]
+    assert Journal(tmp_path).read() == [{"n": "all"}, {"n": 10}]
+    (tmp_path / NAME).unlink()
+    assert not one.behind
+    with pytest.raises(ArtifactError, match="is gone"), one.locked():
+        pass
+
+
+def test_writers_do_not_lose_lines_while_the_file_is_replaced(tmp_path: Path) -> None:
+    def write(name: str) -> None:
+        journal = Journal(tmp_path)
+        for number in range(40):
+            with journal.locked():
+                seen = [tuple(line) for line in journal.read()]
+                known.setdefault(name, set()).update(seen)
+                journal.append((name, number))  # type: ignore[arg-type]
+                known[name].add((name, number))
+                if number % 7 == 0:
+                    journal.replace(*sorted(known[name]))  # type: ignore[arg-type]
+
+    known: dict[str, set[tuple[str, int]]] = {}
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = [tuple(line) for line in Journal(tmp_path).read()]
+    assert sorted(lines) == [(name, number) for name in "abc" for number in range(40)]
 
 
 def test_half_a_line_of_a_killed_writer_is_overwritten(tmp_path: Path) -> None:

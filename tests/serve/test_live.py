@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from capsid.errors import ArtifactError, DataError
 from capsid.recommender import Recommender
 from capsid.serve.errors import Refused
 from capsid.serve.journal import NAME, Journal
-from capsid.serve.live import KEPT, LiveCatalogue
+from capsid.serve.live import KEPT, LARGE, LiveCatalogue
 from capsid.serve.snapshot import Edit, Snapshot, item_frame
 
 ITEMS = list(world().items)
@@ -34,8 +35,8 @@ def loaded() -> Recommender:
     return other
 
 
-def live_in(folder: Path) -> LiveCatalogue:
-    return LiveCatalogue(loaded, Journal(folder))
+def live_in(folder: Path, *, large: int = LARGE) -> LiveCatalogue:
+    return LiveCatalogue(loaded, Journal(folder), large=large)
 
 
 def row(name: str, like: int = 5) -> dict[str, Any]:
@@ -84,13 +85,14 @@ EDITS = st.lists(
 )
 
 
-@settings(max_examples=20)
-@given(edits=EDITS, late=st.integers(0, 9))
+@settings(max_examples=30)
+@given(edits=EDITS, late=st.integers(0, 9), large=st.sampled_from([1, 200, LARGE]))
 def test_a_restart_and_a_follower_arrive_at_the_same(
-    tmp_path_factory: pytest.TempPathFactory, edits: list[Edit], late: int
+    tmp_path_factory: pytest.TempPathFactory, edits: list[Edit], late: int, large: int
 ) -> None:
+    """Also where the journal is shortened after a few edits."""
     folder = tmp_path_factory.mktemp("live")
-    live, follower = live_in(folder), live_in(folder)
+    live, follower = live_in(folder, large=large), live_in(folder, large=large)
     made = 0
     for number, edit in enumerate(edits):
         before = live.current
@@ -103,10 +105,11 @@ def test_a_restart_and_a_follower_arrive_at_the_same(
             follower.catch_up()
     assert live.current.version == 1 + made
     wanted = answers(live.current)
-    for other in (live_in(folder).current, follower.catch_up()):
-        assert other.version == live.current.version
-        assert other.state == live.current.state
-        assert answers(other) == wanted
+    for other in (live_in(folder, large=large), follower):
+        now = other.catch_up()
+        assert (now.version, other.versions) == (live.current.version, live.versions)
+        assert now.state == live.current.state
+        assert answers(now) == wanted
 
 
 @settings(max_examples=20)
@@ -203,7 +206,68 @@ def test_what_cannot_be_edited(tmp_path: Path) -> None:
 
 
 def test_a_journal_of_something_else(tmp_path: Path) -> None:
-    for line in ('{"operation": "add"}', '{"version": 2}', '{"version": "x", "operation": "retire"}'):
+    lines = ['{"operation": "add"}', '{"version": 2}', '{"version": "x", "operation": "retire"}']
+    for line in [*lines, '{"version": 2, "operation": "state", "rows": []}']:
         (tmp_path / NAME).write_text(line + "\n")
         with pytest.raises(ArtifactError, match="the journal holds a line"):
             live_in(tmp_path)
+    (tmp_path / NAME).write_text('{"version": 2, "operation": "rollback", "to": 7}\n')
+    with pytest.raises(ArtifactError, match="goes back to version 7, which it does not hold"):
+        live_in(tmp_path)
+
+
+def test_a_journal_does_not_grow_without_bound(tmp_path: Path) -> None:
+    live, follower = live_in(tmp_path, large=2_000), live_in(tmp_path, large=2_000)
+    live.edit(add("n0"))
+    sizes = []
+    for number in range(200):
+        live.edit(Edit(("retire", "restore")[number % 2], items=(ITEMS[0],)))
+        sizes.append((tmp_path / NAME).stat().st_size)
+    assert max(sizes) < 3_000
+    assert sum(after < before for before, after in pairwise(sizes)) >= 3, "it was shortened again and again"
+    again = live_in(tmp_path)
+    assert again.current.state == follower.catch_up().state == live.current.state
+    assert again.versions == follower.versions == live.versions == [199, 200, 201]
+    assert "n0" in again.edit(Edit("rollback", to=200)).recommender.catalogue_.items
+    assert follower.edit(Edit("retire", items=("n0",))).version == 204
+
+
+def test_a_reload_hidden_in_a_shortened_journal_is_made_up_for(tmp_path: Path) -> None:
+    loads = []
+
+    def load() -> Recommender:
+        loads.append(1)
+        return loaded()
+
+    live, follower = live_in(tmp_path, large=1), LiveCatalogue(load, Journal(tmp_path))
+    live.edit(Edit("reload"))
+    live.edit(add("n0"))
+    follower.catch_up()
+    assert len(loads) == 2
+    live.edit(add("n1"))
+    follower.catch_up()
+    assert len(loads) == 2, "not for every version"
+
+
+def test_a_full_disk_leaves_the_long_journal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    live = live_in(tmp_path, large=400)
+    (tmp_path / f".{NAME}.partial").mkdir()  # where the short one is written first
+    for item in ITEMS[:9]:
+        live.edit(Edit("retire", items=(item,)))
+    assert "the journal stays long" in caplog.text
+    assert live_in(tmp_path).current.state == live.current.state
+
+
+def test_an_item_that_the_run_retired_can_be_restored_for_good(tmp_path: Path) -> None:
+    def load() -> Recommender:
+        one = loaded()
+        one.retire(ITEMS[:2])
+        return one
+
+    live = LiveCatalogue(load, Journal(tmp_path))
+    assert live.current.is_retired(ITEMS[0])
+    live.edit(Edit("restore", items=(ITEMS[0],)))
+    for again in (live, LiveCatalogue(load, Journal(tmp_path))):
+        assert not again.current.is_retired(ITEMS[0])
+        assert again.current.is_retired(ITEMS[1])
+        assert not again.edit(Edit("reload")).is_retired(ITEMS[0])

@@ -1,7 +1,8 @@
 """Edits of the catalogue on disk: one JSON line each, synced before an edit is acknowledged.
 
 Several processes may write; a file lock orders their writes, and each process reads the lines of the others. A line
-that a crash cut off was never acknowledged and is dropped. Knows nothing about the meaning of the lines.
+that a crash cut off was never acknowledged and is dropped. A process may replace the file by a shorter one; the others
+notice and read that from its beginning. Knows nothing about the meaning of the lines.
 """
 
 from __future__ import annotations
@@ -11,37 +12,49 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from capsid.artifacts import sync_folder
+from capsid.artifacts import sync_folder, write_bytes
 from capsid.errors import ArtifactError
 
 NAME = "journal.jsonl"
 
 
 class Journal:
-    """`read` returns each line once; `append` writes one. Both need `locked`, unless only one process uses the file."""
+    """`read` returns each line once; `append` writes some. Both need `locked` where others use the file."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._open(os.O_CREAT)
             sync_folder(folder)
         except OSError as error:
             raise ArtifactError(
                 f"edits cannot be kept in {folder}: {error.strerror}", hint="give another folder with --state"
             ) from None
-        self._read = 0
         self._thread = threading.RLock()
+
+    def _open(self, flags: int = 0) -> None:
+        self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
+        self._inode = os.fstat(self._file).st_ino
+        self._read = 0
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock: no other thread or process writes meanwhile."""
         with self._thread:
             fcntl.flock(self._file, fcntl.LOCK_EX)
+            try:
+                while os.stat(self.path).st_ino != self._inode:
+                    # Another process has replaced the file; closing the old one unlocks it.
+                    os.close(self._file)
+                    self._open()
+                    fcntl.flock(self._file, fcntl.LOCK_EX)
+            except FileNotFoundError:
+                raise ArtifactError(f"the journal {self.path} is gone", hint="restart the service") from None
             try:
                 yield
             finally:
@@ -50,7 +63,16 @@ class Journal:
     @property
     def behind(self) -> bool:
         """Whether there are unread bytes; one system call."""
-        return os.fstat(self._file).st_size > self._read
+        try:
+            now = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        return now.st_size > self._read or now.st_ino != self._inode
+
+    @property
+    def size(self) -> int:
+        """Bytes of all lines read or written so far."""
+        return self._read
 
     def read(self) -> list[dict[str, Any]]:
         """Whole lines since the last call, in order."""
@@ -70,11 +92,10 @@ class Journal:
 
     def append(self, *values: dict[str, Any]) -> None:
         """Append lines after those read so far. They are on disk when this returns; if it fails, none is written."""
-        texts = (json.dumps(value, ensure_ascii=False, separators=(",", ":")) for value in values)
-        data = "".join(f"{text}\n" for text in texts).encode()
+        data = _encoded(values)
         try:
             # A killed process may have left half a line.
-            if self.behind:
+            if os.fstat(self._file).st_size > self._read:
                 os.ftruncate(self._file, self._read)
             written = 0
             while written < len(data):
@@ -85,6 +106,17 @@ class Journal:
                 os.ftruncate(self._file, self._read)
             raise ArtifactError(f"the edit cannot be written to {self.path}: {error.strerror}") from None
         self._read += len(data)
+
+    def replace(self, *values: dict[str, Any]) -> None:
+        """Put these lines in the place of all lines, at once: a crash leaves the old file or the new one.
+
+        Needs `locked`, and must be the last call under it: the new file is not locked.
+        """
+        data = _encoded(values)
+        write_bytes(self.path, data)
+        os.close(self._file)
+        self._open()
+        self._read = len(data)
 
     def repair(self) -> None:
         """Drop an unfinished last line. Call it only before another process uses the file."""
@@ -107,3 +139,8 @@ class Journal:
             parts.append(part)
             start += len(part)
         return b"".join(parts)
+
+
+def _encoded(values: Iterable[dict[str, Any]]) -> bytes:
+    texts = (json.dumps(value, ensure_ascii=False, separators=(",", ":")) for value in values)
+    return "".join(f"{text}\n" for text in texts).encode()

@@ -6,18 +6,22 @@ one assignment replaces the current snapshot, so every search sees one version. 
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from capsid.errors import ArtifactError
 from capsid.recommender import Recommender
 from capsid.serve.errors import Refused
 from capsid.serve.journal import Journal
+from capsid.serve.replay import edit_of, is_whole, replayed, shortened, state_of, version_of
 from capsid.serve.snapshot import Edit, Snapshot, State, with_state
 
+logger = logging.getLogger("capsid.serve")
 KEPT = 3
+# Bytes from which on a journal is replaced by a shorter one, and again when it has twice the size that this left.
+LARGE = 1 << 20
 # Makes an edit of the catalogue that it applies to; what was made, and the version with it.
 Make = Callable[[Snapshot], Edit]
 Made = tuple[Edit, Snapshot]
@@ -33,21 +37,23 @@ def try_here(check: Callable[[], None]) -> None:
 class LiveCatalogue:
     """`current` may be read by any thread at any time. `edit` is for one thread at a time in this process."""
 
-    def __init__(self, load: Callable[[], Recommender], journal: Journal, *, kept: int = KEPT) -> None:
+    def __init__(
+        self, load: Callable[[], Recommender], journal: Journal, *, kept: int = KEPT, large: int = LARGE
+    ) -> None:
         self._load, self._journal, self._kept = load, journal, kept
-        recommender = load()
+        self._large = self._enough = large
         with journal.locked():
-            lines = journal.read()
-        self._base = recommender
-        version, state = 1, State(retired=recommender.catalogue_.retired)
-        states = {1: state}
-        for line in lines:
-            version, state = _version(line), state.after(_edit(line), states)
-            states[version] = state
-        self.current = with_state(recommender, state, version)
+            before = replayed(journal.read(), kept)
+        # Read after the journal, so that it is not older than a reload in it.
+        self._base, self._reloaded = load(), before.reloaded
         # Earlier versions for rollback; those from before the start are kept as states and built on request.
-        self._states = OrderedDict((v, s) for v, s in list(states.items())[-(kept + 1) : -1])
+        self._states = OrderedDict(before.states)
+        version, state = self._states.popitem()
+        self.current = with_state(self._base, state, version)
         self._snapshots: OrderedDict[int, Snapshot] = OrderedDict()
+        with journal.locked():
+            self._follow()
+            self._shorten()
 
     @property
     def versions(self) -> list[int]:
@@ -89,6 +95,7 @@ class LiveCatalogue:
                     continue
                 self._journal.append(*(edit.to_line(after.version) for edit, after in made))
                 self._switch(*(after for _, after in made))
+                self._shorten()
             return out
 
     def _build(self, before: Snapshot, makes: Sequence[Make]) -> list[Made | Exception]:
@@ -116,19 +123,45 @@ class LiveCatalogue:
         return self.current
 
     def _follow(self) -> bool:
-        lines = self._journal.read()
+        """Make the edits that other processes have acknowledged; whether there were any."""
+        lines, state = self._journal.read(), State()
         for line in lines:
-            after = self._next(self.current, _edit(line))
-            if after.version != _version(line):
-                raise ArtifactError(f"the journal must continue with version {after.version}, got {_version(line)}")
+            version = version_of(line)
+            if is_whole(line):
+                # Another process has shortened the journal: this one may have been many versions behind.
+                state = state_of(line, state)
+                if version > self.current.version:
+                    if int(line["reloaded"]) > self._reloaded:
+                        self._refresh(int(line["reloaded"]))
+                    self._switch(with_state(self._base, state, version))
+                continue
+            after = self._next(self.current, edit_of(line))
+            if after.version != version:
+                raise ArtifactError(f"the journal must continue with version {after.version}, got {version}")
             self._switch(after)
         return bool(lines)
 
+    def _refresh(self, version: int) -> None:
+        """Read the run's folder again, for this version."""
+        self._base, self._reloaded = self._load(), version
+        # Versions belong to the edits, not to the model: a rollback keeps the new model.
+        self._snapshots.clear()
+
+    def _shorten(self) -> None:
+        """Replace a long journal by the states that it leads to; the edits themselves are no longer needed."""
+        if self._journal.size <= self._enough:
+            return
+        try:
+            states = {**self._states, self.current.version: self.current.state}
+            self._journal.replace(*shortened(states, self._reloaded))
+        except ArtifactError as error:
+            # The edits are safe in the long one.
+            logger.warning("the journal stays long: %s", error.message)
+        self._enough = max(self._large, 2 * self._journal.size)
+
     def _next(self, before: Snapshot, edit: Edit) -> Snapshot:
         if edit.operation == "reload":
-            self._base = self._load()
-            # Versions belong to the edits, not to the model: a rollback keeps the new model.
-            self._snapshots.clear()
+            self._refresh(before.version + 1)
             return with_state(self._base, before.state, before.version + 1)
         if edit.operation != "rollback":
             _check(before, edit)
@@ -167,17 +200,3 @@ def _check(snapshot: Snapshot, edit: Edit) -> None:
     for name in edit.items:
         if name not in items:
             raise Refused(404, "unknown_item", f"there is no item {name!r}", hint="GET /v1/items?q= finds items")
-
-
-def _edit(line: Mapping[str, Any]) -> Edit:
-    try:
-        return Edit.from_line(line)
-    except (KeyError, TypeError):
-        raise ArtifactError(f"the journal holds a line that is not an edit: {str(dict(line))[:200]}") from None
-
-
-def _version(line: Mapping[str, Any]) -> int:
-    try:
-        return int(line["version"])
-    except (KeyError, TypeError, ValueError):
-        raise ArtifactError(f"the journal holds a line without a version: {str(dict(line))[:200]}") from None

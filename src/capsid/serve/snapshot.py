@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ from capsid.serve.errors import Refused
 
 Operation = Literal["add", "retire", "restore", "rollback", "reload"]
 CANARIES = 10
+# The operation of a journal's line that holds a whole state instead of an edit.
+WHOLE = "state"
 
 
 @dataclass(frozen=True)
@@ -53,22 +55,36 @@ class Edit:
 
 @dataclass(frozen=True)
 class State:
-    """The effect of all edits on a run's own catalogue: items added, in order, and ids retired."""
+    """The effect of all edits on a run's own catalogue: items added, in order, ids retired, and ids restored.
+
+    A difference to the run, so that it applies to the run as it is in its folder at any time.
+    """
 
     added: tuple[Mapping[str, Any], ...] = ()
     retired: frozenset[str] = frozenset()
+    restored: frozenset[str] = frozenset()
 
-    def after(self, edit: Edit, states: Mapping[int, State]) -> State:
-        """The state after an edit; `states` are the earlier ones by version."""
-        if edit.operation == "add":
-            return replace(self, added=self.added + edit.rows)
-        if edit.operation == "retire":
-            return replace(self, retired=self.retired | set(edit.items))
-        if edit.operation == "restore":
-            return replace(self, retired=self.retired - set(edit.items))
-        if edit.operation == "rollback":
-            return states[edit.to]
-        return self
+    def after(self, *edits: Edit) -> State:
+        """The state after edits that add, retire or restore."""
+        rows = tuple(row for edit in edits if edit.operation == "add" for row in edit.rows)
+        last = {item: edit.operation for edit in edits for item in edit.items}
+        retired = frozenset(item for item, operation in last.items() if operation == "retire")
+        restored = frozenset(item for item, operation in last.items() if operation == "restore")
+        return State(self.added + rows, (self.retired - restored) | retired, (self.restored - retired) | restored)
+
+    def to_line(self, version: int, before: State) -> dict[str, Any]:
+        """The journal's form of a whole state. It does not repeat the first rows that `before` has too."""
+        pairs = zip(self.added, before.added)
+        kept = next((n for n, (own, other) in enumerate(pairs) if own is not other and own != other), None)
+        kept = min(len(self.added), len(before.added)) if kept is None else kept
+        lists = {"rows": list(self.added[kept:]), "retired": sorted(self.retired), "restored": sorted(self.restored)}
+        return {"version": version, "operation": WHOLE, "kept": kept, **lists}
+
+    @classmethod
+    def from_line(cls, line: Mapping[str, Any], before: State) -> State:
+        """Rebuild the state from a line and the state of the line before it."""
+        rows = before.added[: line["kept"]] + tuple(line["rows"])
+        return cls(rows, frozenset(line["retired"]), frozenset(line["restored"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +144,7 @@ class Snapshot:
             grown.retire(edit.items)
         elif edit.operation == "restore":
             grown.restore(edit.items)
-        return Snapshot(self.version + 1, grown, self.state.after(edit, {}))
+        return Snapshot(self.version + 1, grown, self.state.after(edit))
 
     def check(self, added: Sequence[str] = ()) -> None:
         """Run a search that must succeed before this version is served."""
@@ -171,5 +187,6 @@ def with_state(recommender: Recommender, state: State, version: int) -> Snapshot
     rows = [row for row in state.added if row["item_id"] not in known]
     if rows:
         grown.add_items(item_frame(rows, recommender.catalogue_.attributes))
-    grown.retire(i for i in sorted(state.retired) if i in grown.catalogue_.items)
+    grown.restore(i for i in state.restored if i in grown.catalogue_.items)
+    grown.retire(i for i in state.retired if i in grown.catalogue_.items)
     return Snapshot(version, grown, state)

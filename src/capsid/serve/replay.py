@@ -1,0 +1,97 @@
+"""The lines of a journal: parse them, find the states that they lead to, and write few lines that lead to the same.
+
+A line holds an edit or, at the beginning of a journal that was shortened, the whole state of a version. Knows neither
+files nor recommenders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from capsid.errors import ArtifactError
+from capsid.serve.snapshot import WHOLE, Edit, State
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """`states` by version, oldest first: the newest and the ones before it that were asked for.
+
+    `reloaded` is the last version that read the run's folder again.
+    """
+
+    states: dict[int, State]
+    reloaded: int = 0
+
+
+def replayed(lines: Sequence[Line], kept: int) -> Replayed:
+    """The newest state and the `kept` ones before it. Version 1 is the run without edits.
+
+    Edits between two states that are needed are applied together: a state may hold many items, a journal many edits.
+    """
+    versions = [version_of(line) for line in lines]
+    needed = {*versions[-kept - 1 :], *(edit_of(line).to for line in lines if not is_whole(line))}
+    states, state, reloaded = {1: State()}, State(), 0
+    waiting: list[Edit] = []
+    for line, version in zip(lines, versions):
+        if is_whole(line):
+            if version == versions[0]:
+                states.clear()
+            state, waiting, reloaded = state_of(line, state), [], int(line["reloaded"])
+        else:
+            edit = edit_of(line)
+            if edit.operation == "rollback":
+                if edit.to not in states:
+                    raise ArtifactError(f"the journal goes back to version {edit.to}, which it does not hold")
+                state, waiting = states[edit.to], []
+            elif edit.operation == "reload":
+                reloaded = version
+            else:
+                waiting.append(edit)
+        if version in needed:
+            state, waiting = state.after(*waiting), []
+            states[version] = state
+    last = sorted(states)[-kept - 1 :]
+    return Replayed({version: states[version] for version in last}, reloaded)
+
+
+def shortened(states: Mapping[int, State], reloaded: int) -> list[dict[str, Any]]:
+    """Lines that lead to the same states, one for each."""
+    before, lines = State(), []
+    for version, state in sorted(states.items()):
+        lines.append({**state.to_line(version, before), "reloaded": reloaded})
+        before = state
+    return lines
+
+
+def is_whole(line: Line) -> bool:
+    """Whether a line holds a whole state."""
+    return line.get("operation") == WHOLE
+
+
+def state_of(line: Line, before: State) -> State:
+    """The state that a line holds, given that of the line before it."""
+    try:
+        int(line["reloaded"])
+        return State.from_line(line, before)
+    except (KeyError, TypeError, ValueError):
+        raise ArtifactError(f"the journal holds a line that is not a state: {str(dict(line))[:200]}") from None
+
+
+def edit_of(line: Line) -> Edit:
+    """The edit that a line holds."""
+    try:
+        return Edit.from_line(line)
+    except (KeyError, TypeError):
+        raise ArtifactError(f"the journal holds a line that is not an edit: {str(dict(line))[:200]}") from None
+
+
+def version_of(line: Line) -> int:
+    """The version that a line leads to."""
+    try:
+        return int(line["version"])
+    except (KeyError, TypeError, ValueError):
+        raise ArtifactError(f"the journal holds a line without a version: {str(dict(line))[:200]}") from None
