@@ -25,18 +25,90 @@ PATIENCE = 120.0
 Ask = Callable[[int], tuple[str, str, Any]]
 
 
-class Service:
-    """`capsid serve` as a process of its own."""
+class Nursery:
+    """A process that has loaded the libraries and forks services: each starts without loading them again."""
 
-    def __init__(self, run: Path, state: Path, *options: str) -> None:
+    def __init__(self) -> None:
+        command = [sys.executable, "-c", _NURSERY]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def start(self, arguments: list[str], log: Path) -> Child:
+        """`capsid` with these arguments, in a process group of its own."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([arguments, str(log)]) + "\n")
+        self.process.stdin.flush()
+        return Child(int(self.process.stdout.readline()))
+
+    def end(self) -> None:
+        """Stop it; services that run go on."""
+        self.process.kill()
+        self.process.communicate()
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process that somebody else started and reaps; the part of `Popen` that a service needs."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """None while it runs; its exit code is not known."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return 0
+        return None
+
+    def send_signal(self, number: int) -> None:
+        """Signal it."""
+        os.kill(self.pid, number)
+
+    def wait(self, patience: float) -> int:
+        """Wait for its end."""
+        end = time.monotonic() + patience
+        while self.poll() is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", patience)
+            time.sleep(0.01)
+        return 0
+
+
+_NURSERY = f"""
+import json, os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import _forked
+import capsid.cli.serve, capsid.serve.app, capsid.serve.run
+from capsid.cli.main import run
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.environ["OMP_NUM_THREADS"] = "1"
+
+def serve(arguments):
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return run(arguments)
+
+for line in sys.stdin:
+    arguments, log = json.loads(line)
+    print(_forked.start(lambda: serve(arguments), log=log), flush=True)
+"""
+
+
+class Service:
+    """`capsid serve` as a process of its own; with a nursery it starts sooner."""
+
+    def __init__(self, run: Path, state: Path, *options: str, nursery: Nursery | None = None) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        command = [sys.executable, "-m", "capsid", "serve", str(run), "--state", str(state), "--port", str(self.port)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        log = open(state.with_name(f"{state.name}.log"), "a")  # noqa: SIM115
-        self.process = subprocess.Popen([*command, *options], env=environment, stderr=log, process_group=0)
-        log.close()
+        arguments = ["serve", str(run), "--state", str(state), "--port", str(self.port), *options]
+        log = state.with_name(f"{state.name}.log")
+        self.process: subprocess.Popen[bytes] | Child
+        if nursery is not None:
+            self.process = nursery.start(arguments, log)
+            return
+        command, environment = [sys.executable, "-m", "capsid", *arguments], {**os.environ, "OMP_NUM_THREADS": "1"}
+        with open(log, "a") as file:
+            self.process = subprocess.Popen(command, env=environment, stderr=file, process_group=0)
 
     async def ready(self) -> Service:
         """Wait until it answers queries."""

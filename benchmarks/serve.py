@@ -28,7 +28,17 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from _client import Control, Outcome, Service, ask_by_document, closed_loop, connected, many_connected, open_loop
+from _client import (
+    Control,
+    Nursery,
+    Outcome,
+    Service,
+    ask_by_document,
+    closed_loop,
+    connected,
+    many_connected,
+    open_loop,
+)
 from common import machine, side_by_side, write_result
 
 from capsid.answering import Query
@@ -84,6 +94,7 @@ class Bench:
         rows = np.linspace(0, len(cases) - 1, min(512, len(cases))).astype(np.int64)
         self.histories = [items.ids(cases.histories[int(row)][-50:]) for row in rows]
         self.results: dict[str, Any] = {}
+        self.nursery = Nursery()
         self._states = 0
 
     def ask(self, number: int) -> tuple[str, str, Any]:
@@ -91,10 +102,10 @@ class Bench:
         return "POST", "/v1/recommend", {"history": self.histories[number % len(self.histories)], "k": 10}
 
     @contextlib.asynccontextmanager
-    async def service(self, *options: str) -> Any:
+    async def service(self, *options: str, nursery: Nursery | None = None) -> Any:
         """A service with a state of its own."""
         self._states += 1
-        service = await Service(self.run, self.folder / f"state{self._states}", *options).ready()
+        service = await Service(self.run, self.folder / f"state{self._states}", *options, nursery=nursery).ready()
         try:
             yield service
         finally:
@@ -283,7 +294,7 @@ class Bench:
         """SIGTERM while 16 clients ask: every request is answered, or its connection was never taken."""
         lost, codes, seconds = 0, Counter[int](), []
         for _ in range(self.amounts.terminations):
-            async with self.service() as service:
+            async with self.service(nursery=self.nursery) as service:
                 clients = [asyncio.create_task(self._ask_until_told(service.port)) for _ in range(16)]
                 await asyncio.sleep(0.5)
                 since = time.monotonic()
@@ -322,14 +333,18 @@ class Bench:
         names = list(self.recommender.catalogue_.items)
         state, acknowledged, forgotten = self.folder / "killed", 0, 0
         for number in range(self.amounts.kills):
-            service = await Service(self.run, state).ready()
+            service = await Service(self.run, state, nursery=self.nursery).ready()
             told: list[str] = []
-            editing = asyncio.create_task(self._retire(service.port, names[number * 50 : number * 50 + 50], told))
-            await asyncio.sleep(random.uniform(0.02, 0.3))
+            own = [names[(number * 50 + n) % len(names)] for n in range(50)]
+            editing = [asyncio.create_task(self._retire(service.port, own[n::4], told)) for n in range(4)]
+            least = random.randrange(8)
+            while len(told) < least:
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(random.uniform(0.0, 0.3))
             await service.end(signal.SIGKILL)
-            await editing
+            await asyncio.gather(*editing)
             acknowledged += len(told)
-            again = await Service(self.run, state).ready()
+            again = await Service(self.run, state, nursery=self.nursery).ready()
             async with connected(again.port) as client:
                 for item in told:
                     forgotten += not json.loads((await client.ask("GET", f"/v1/items/{item}"))[2])["retired"]
@@ -437,7 +452,10 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         folder = Path(name)
         run = args.run or made_run(folder, quick=args.quick)
         bench = Bench(run, folder, amounts)
-        result = asyncio.run(measure(bench, args.only.split(",")))
+        try:
+            result = asyncio.run(measure(bench, args.only.split(",")))
+        finally:
+            bench.nursery.end()
     config = {"run": args.run.name if args.run else "made", "items": len(bench.recommender.catalogue_.items)}
     config |= {"quick": args.quick, **vars(amounts)}
     if args.out or not args.quick:

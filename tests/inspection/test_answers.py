@@ -10,6 +10,9 @@ import pytest
 from small_recipes import small, world
 
 from capsid.errors import ConfigError
+from capsid.evaluate import capsule_meaning
+from capsid.evaluate.capsule_report import spread
+from capsid.evaluate.merge_report import token_carriers
 from capsid.inspection.answers import Titled
 from capsid.inspection.items import OpenTokenizer
 from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -60,6 +63,39 @@ def test_lines_of_all_items_and_of_some_are_the_same() -> None:
     every = ids.lines(ids.items)
     assert ids.lines([ids.items[5], ids.items[2]]) == [every[5], every[2]]
     assert every[5].to_dict() == dataclasses.asdict(every[5])
+
+
+def test_large_catalogues_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs vectors or titles rests on some items, what is counted on all."""
+    ids = opened("capsid-bpe")
+    every, some = ids.quality(), ids.quality(most=30)
+    assert (every.sampled_items, some.sampled_items) == (None, 30)
+    assert ids.quality(most=10_000) == every
+    for name in ("items", "collision_rate", "utilization", "length_histogram", "merges"):
+        assert getattr(some, name) == getattr(every, name)
+    assert some.reconstruction != every.reconstruction
+    assert some.mean_similarity == pytest.approx(every.mean_similarity, abs=0.1)
+    rows = {ids.items[row] for row in spread(len(ids.items), 30)}
+    assert len(rows) == 30
+    facets = ids.facets(depth=1, count=99)
+    assert ids.facets(depth=1, count=99, most=30).items == tuple(i for i in facets.items if i.item in rows)
+    whole = ids.inspect(ids.items[0])
+    monkeypatch.setattr(capsule_meaning, "MEMBERS", 2)
+    monkeypatch.setattr(capsule_meaning, "BACKGROUND", 10)
+    brief = OpenTokenizer(ids.tokenizer, ids.titles).inspect(ids.items[0])
+    assert [[c.items for c in d.capsules] for d in brief.depths] == [
+        [c.items for c in d.capsules] for d in whole.depths
+    ]
+    assert [max(len(c.nearest) for d in one.depths for c in d.capsules) for one in (whole, brief)] == [3, 2]
+
+
+def test_the_items_of_a_subword_are_those_that_have_the_token() -> None:
+    ids = opened("capsid-bpe")
+    carriers, counts = token_carriers(ids.tokenizer.ids), ids.tokenizer.merges_.counts_
+    for item in ids.items[:20]:
+        for subword in ids.inspect(item).subwords:
+            having = carriers[subword.token]
+            assert (subword.items, subword.taken) == (len(having), counts[having].sum())
 
 
 def test_facets_and_merges_are_values() -> None:

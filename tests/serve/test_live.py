@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from capsid.recommender import Recommender
 from capsid.serve.errors import Refused
 from capsid.serve.journal import NAME, Journal
 from capsid.serve.live import KEPT, LARGE, LiveCatalogue
+from capsid.serve.reports import Reports
 from capsid.serve.snapshot import Edit, Snapshot, item_frame
 
 ITEMS = list(world().items)
@@ -141,6 +143,19 @@ def test_a_group_is_tried_and_written_once(tmp_path: Path, monkeypatch: pytest.M
     assert (tried, written) == ([5], [4])
     titles = live.current.recommender.catalogue_.titles
     assert live.edit(retired[0]).recommender.catalogue_.titles is titles, "not made again for every version"
+
+
+def test_what_depends_on_items_alone_is_not_made_again_for_every_version(tmp_path: Path) -> None:
+    live = live_in(tmp_path)
+    first, reports = live.current, Reports(SimpleNamespace(snapshot=live.current))  # type: ignore[arg-type]
+    report, lowered, prefixes = reports.quality(), first.lowered, first.prefixes
+    reports._service.snapshot = retired = live.edit(Edit("retire", items=(ITEMS[0],)))  # type: ignore[misc]
+    assert retired.lowered is lowered
+    assert retired.prefixes is prefixes
+    assert reports.quality() is report
+    reports._service.snapshot = grown = live.edit(add("n0"))  # type: ignore[misc]
+    assert reports.quality()["items"] == report["items"] + 1
+    assert len(grown.lowered) == len(grown.tokenizer.titles) == len(grown.prefixes.trie) == len(ITEMS) + 1
 
 
 def test_both_may_write(tmp_path: Path) -> None:

@@ -186,8 +186,11 @@ def test_search_from_anywhere_by_keyboard(browser: Browser, explored: Served) ->
     with watched(browser, explored.url) as seen:
         page = seen.open()
         page.keyboard.press("/")
-        page.keyboard.type("amber 0 birch")
+        # On a slow machine, parts of the text are searched too.
+        with page.expect_response("**/v1/items?q=amber*birch&*"):
+            page.keyboard.type("amber 0 birch")
         options = page.locator("#everywhere [role=option]")
+        expect(options.first).to_be_visible()
         expect(options.first).to_contain_text("amber 0 birch")
         second = options.nth(1).locator(".found-title").inner_text()
         page.keyboard.press("ArrowDown")
@@ -201,6 +204,21 @@ def test_search_from_anywhere_by_keyboard(browser: Browser, explored: Served) ->
         assert page.evaluate("document.documentElement.dataset.theme") == "light"
         page.keyboard.press("?")
         expect(page.get_by_role("dialog")).to_be_visible()
+
+
+def test_enter_takes_the_best_item_even_before_it_is_found(browser: Browser, explored: Served) -> None:
+    with watched(browser, explored.url) as seen:
+        page, held = seen.open(), []
+        page.route("**/v1/items?q=amber*", lambda route: held.append(route))
+        page.keyboard.press("/")
+        page.keyboard.type("amber 0 birch")
+        page.keyboard.press("Enter")
+        while not held:
+            page.wait_for_timeout(10)
+        assert page.locator("#everywhere [role=option]:visible").count() == 0
+        held[-1].continue_()
+        expect(page.locator("h1")).to_contain_text("amber 0 birch")
+        assert "#/item?id=" in page.url
 
 
 def test_what_is_wrong_is_said(browser: Browser, explored: Served) -> None:

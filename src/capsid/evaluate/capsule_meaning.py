@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capsid.errors import ConfigError
-from capsid.evaluate.capsule_report import Routing
+from capsid.evaluate.capsule_report import Routing, spread
 from capsid.ids.order import column
 from capsid.ragged import Ragged
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from capsid.tokenize.trace import Trace
 
 NEAREST, WORDS = 3, 5
+# How many titles tell how frequent a word is, and how many items of a capsule are routed again and read.
+BACKGROUND, MEMBERS = 20_000, 500
 # Two capsules with less joint weight than this do not characterise an item.
 MOST = 0.5
 # A shared word is this many times as frequent in a capsule's titles as in the catalogue, and in several titles.
@@ -59,21 +61,25 @@ def informative(
 
 
 class TitleWords:
-    """Words of every title, and in how many titles each occurs."""
+    """Titles, and how frequent their words are: in all titles, or in a sample spread evenly over a large catalogue."""
 
-    def __init__(self, titles: Iterable[str]) -> None:
-        self.of_title = [words_of(title) for title in titles]
-        self.titles_with = Counter(word for words in self.of_title for word in words)
+    def __init__(self, titles: Sequence[str]) -> None:
+        self._titles = titles
+        known = [words_of(titles[row]) for row in spread(len(titles), BACKGROUND).tolist()]
+        self._titles_with, self._known = Counter(word for words in known for word in words), len(known)
 
     def shared(self, rows: Iterable[int], count: int = WORDS) -> tuple[str, ...]:
         """Words that these titles share more than by chance, most informative first."""
-        chosen = [self.of_title[row] for row in rows if row < len(self.of_title)]
-        return informative(chosen, self.titles_with, len(self.of_title), count)
+        chosen = [words_of(self._titles[row]) for row in rows if row < len(self._titles)]
+        return informative(chosen, self._titles_with, self._known, count)
 
 
 @dataclass(frozen=True)
 class Capsule:
-    """A token at a depth (from 0): how many ids have it there, the most confident of them (rows), and their words."""
+    """A token at a depth (from 0): how many ids have it there, the most confident of them (rows), and their words.
+
+    If many ids have it, a sample of them is looked at.
+    """
 
     depth: int
     code: int
@@ -106,6 +112,8 @@ def capsules(
     """
     columns = {depth: column(codes, depth) for depth, _ in wanted}
     holders = {pair: np.flatnonzero(columns[pair[0]] == pair[1]) for pair in dict.fromkeys(wanted)}
+    sizes = {pair: len(members) for pair, members in holders.items()}
+    holders = {pair: members[spread(len(members), MEMBERS)] for pair, members in holders.items()}
     rows = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *holders.values()]))
     # Only items with one of these tokens are routed again.
     mass_RL = tokenizer.trace_vectors(np.asarray(vectors_NI[rows])).mass
@@ -113,7 +121,9 @@ def capsules(
     for (depth, code), members in holders.items():
         mass_M = mass_RL[np.searchsorted(rows, members), depth]
         firmest = [int(n) for n in members[np.argsort(-mass_M, kind="stable")] if n != without]
-        out[depth, code] = Capsule(depth, code, len(members), tuple(firmest[:NEAREST]), words.shared(members.tolist()))
+        out[depth, code] = Capsule(
+            depth, code, sizes[depth, code], tuple(firmest[:NEAREST]), words.shared(members.tolist())
+        )
     return out
 
 

@@ -87,6 +87,12 @@ def routing_quality(tokenizer: Routing, vectors_NI: np.ndarray) -> RoutingQualit
     )
 
 
+def spread(count: int, most: int | None) -> np.ndarray:
+    """All rows, or `most` of them at equal distances if there are more."""
+    rows = count if most is None else min(most, count)
+    return np.unique(np.linspace(0, count - 1, rows).astype(np.int64)) if rows else np.zeros(0, dtype=np.int64)
+
+
 def mean_of_reaching(values_NL: np.ndarray, lengths_N: np.ndarray) -> tuple[float, ...]:
     """Mean by depth over the ids that reach the depth."""
     return tuple(float(values_NL[lengths_N > d, d].mean(dtype=np.float64)) for d in range(int(lengths_N.max())))
@@ -103,7 +109,7 @@ def routing_convergence(
     network: CapsuleNetwork, vectors_NI: np.ndarray, lengths_N: np.ndarray, *, most: int = CONVERGENCE_ITEMS
 ) -> RoutingConvergence:
     """Winner mass and final tokens after 1, 2, ... rounds; on an evenly spaced sample if there are many items."""
-    rows = np.unique(np.linspace(0, len(vectors_NI) - 1, min(most, len(vectors_NI))).astype(np.int64))
+    rows = spread(len(vectors_NI), most)
     rounds = range(1, network.depths[0].rounds.rounds + 1)
     depths = int(lengths_N[rows].max())
     sums_TL2 = np.zeros((len(rounds), depths, 2))

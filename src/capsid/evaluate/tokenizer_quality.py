@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from capsid.evaluate.capsule_report import Routing, RoutingConvergence, RoutingQuality, routing_quality
+from capsid.evaluate.capsule_report import (
+    Routing,
+    RoutingConvergence,
+    RoutingQuality,
+    routing_quality,
+    spread,
+)
 from capsid.evaluate.merge_report import MergeReport, merge_report
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
@@ -35,7 +41,10 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class TokenizerQuality:
-    """What `capsid tokenizer report` shows. `utilization` and `gini` are means over the depths."""
+    """What `capsid tokenizer report` shows. `utilization` and `gini` are means over the depths.
+
+    `sampled_items` is the number of items whose vectors were used, if not those of all items.
+    """
 
     items: int
     collision_rate: float
@@ -58,16 +67,17 @@ class TokenizerQuality:
     confidences: tuple[float, ...] | None = None
     routing_convergence: RoutingConvergence | None = None
     merges: MergeReport | None = None
+    sampled_items: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `--json` prints them."""
         return asdict(self)
 
 
-def quality_of(tokenizer: ItemTokenizer) -> TokenizerQuality:
+def quality_of(tokenizer: ItemTokenizer, *, most: int | None = None) -> TokenizerQuality:
     """The report on the ids of a fitted tokenizer."""
     fitted = tokenizer.tokenizer_
-    return tokenizer_quality(tokenizer.ids, tokenizer.vectors_, fitted.decode, fitted, tokenizer.merges_)
+    return tokenizer_quality(tokenizer.ids, tokenizer.vectors_, fitted.decode, fitted, tokenizer.merges_, most=most)
 
 
 def tokenizer_quality(
@@ -76,25 +86,32 @@ def tokenizer_quality(
     decode: Decode | None = None,
     tokenizer: Any = None,
     merges: Any = None,
+    *,
+    most: int | None = None,
 ) -> TokenizerQuality:
     """The report on these ids. `vectors_ND` are the items' vectors, `decode` maps codes to vectors.
 
     `tokenizer` is the fitted one that made the codes, for the numbers of routing. `merges` are the fitted ones, if any;
     only those of SemanticBPE are reported.
+    The vectors of at most `most` items are used, spread evenly over the catalogue; None: of all. Counts are exact.
     """
     about = ids.statistics()
     similar = overall = None
     hard = None
     routing: RoutingQuality | None = None
+    codes, sampled = ids.codes, None
+    if vectors_ND is not None and most is not None and most < len(vectors_ND):
+        rows = spread(len(vectors_ND), most)
+        vectors_ND, codes, sampled = vectors_ND[rows], codes.take(rows), len(rows)
     if vectors_ND is not None and len(vectors_ND):
-        first_N = ids.codes.values[ids.codes.offsets[:-1]]
+        first_N = codes.values[codes.offsets[:-1]]
         similar = intra_code_similarity(vectors_ND, first_N)
         overall = intra_code_similarity(vectors_ND, np.zeros(len(first_N), dtype=np.int64))
         if isinstance(tokenizer, Routing):
             routing = routing_quality(tokenizer, vectors_ND)
             hard = routing.hard
         elif decode is not None:
-            hard = unexplained_by_depth(vectors_ND, ids.codes, decode)
+            hard = unexplained_by_depth(vectors_ND, codes, decode)
     return TokenizerQuality(
         items=about.items,
         collision_rate=about.collision_rate,
@@ -112,6 +129,7 @@ def tokenizer_quality(
         length_histogram=about.length_histogram,
         reconstruction=Reconstruction(soft=None if routing is None else routing.soft, hard=hard),
         merges=merge_report(ids, merges) if isinstance(merges, SemanticBPE) else None,
+        sampled_items=sampled,
         **_of_routing(routing),
     )
 

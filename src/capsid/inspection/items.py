@@ -7,7 +7,7 @@ to show how a tokenizer routes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from capsid.errors import ConfigError
 from capsid.evaluate.capsule_meaning import Capsule, TitleWords, capsules, two_facets
-from capsid.evaluate.capsule_report import Drift, Routing, drift
+from capsid.evaluate.capsule_report import Drift, Routing, drift, spread
 from capsid.evaluate.tokenizer_quality import TokenizerQuality, quality_of
 from capsid.inspection.answers import (
     FacetItem,
@@ -67,7 +67,7 @@ class OpenTokenizer:
 
     @cached_property
     def words(self) -> TitleWords:
-        """Words of all titles; counted once."""
+        """Words of titles; counted once."""
         return TitleWords(self.titles)
 
     def lines(self, items: Iterable[str]) -> list[IdLine]:
@@ -107,8 +107,11 @@ class OpenTokenizer:
             stopped=stopped,
         )
 
-    def facets(self, *, depth: int, count: int) -> Facets:
-        """Items whose weight at a depth (from 1) is split between two capsules, with the meaning of both."""
+    def facets(self, *, depth: int, count: int, most: int | None = None) -> Facets:
+        """Items whose weight at a depth (from 1) is split between two capsules, with the meaning of both.
+
+        `most` items are searched, spread evenly over the catalogue; None: all.
+        """
         if self.routing is None:
             raise ConfigError(
                 f"the tokenizer {self.tokenizer.tokenizer_.kind!r} does not route items to several codes",
@@ -118,9 +121,12 @@ class OpenTokenizer:
         if not 1 <= depth <= len(ids.layout.sizes):
             raise ConfigError(f"depth must be 1 to {len(ids.layout.sizes)}, got {depth}", hint="1 is the first code")
         tokenizer, vectors = self.routing
-        found = two_facets(
-            tokenizer.trace_vectors(vectors, strongest=2), ids.codes.lengths, depth=depth - 1, count=count
-        )
+        rows = spread(len(vectors), most)
+        seen = tokenizer.trace_vectors(vectors if len(rows) == len(vectors) else vectors[rows], strongest=2)
+        found = [
+            replace(facet, row=int(rows[facet.row]))
+            for facet in two_facets(seen, ids.codes.lengths[rows], depth=depth - 1, count=count)
+        ]
         wanted = [(depth - 1, code) for facet in found for code in facet.codes]
         known = capsules(tokenizer, vectors, ids.codes, self.words, wanted)
         items = [
@@ -134,9 +140,9 @@ class OpenTokenizer:
         ]
         return Facets(depth, tuple(items))
 
-    def quality(self) -> TokenizerQuality:
-        """Diagnostics; they use the vectors that the ids were made from, if stored."""
-        return quality_of(self.tokenizer)
+    def quality(self, *, most: int | None = None) -> TokenizerQuality:
+        """Diagnostics; they use the vectors that the ids were made from, if stored, of at most `most` items."""
+        return quality_of(self.tokenizer, most=most)
 
     def merges(self, *, top: int) -> Merges:
         """The most used merged tokens."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from capsid.errors import ConfigError
-from capsid.evaluate.merge_report import MergeUse, merge_uses, token_carriers
+from capsid.evaluate.merge_report import MergeUse, merge_uses
 from capsid.inspection.answers import Merges, Shortened, ShownMerge, Subword, Titled
 from capsid.popularity import TIERS
 from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -42,7 +42,11 @@ def subwords_of(tokenizer: ItemTokenizer, row: int) -> tuple[Subword, ...] | Non
     if tokenizer.merges_ is None:
         return None
     ids, merges = tokenizer.ids, tokenizer.merges_
-    carriers = token_carriers(ids)
+    tokens = ids.tokens[row].tolist()
+    # Not the carriers of all tokens: a large catalogue has many.
+    carriers = {
+        t: np.searchsorted(ids.tokens.offsets, np.flatnonzero(ids.tokens.values == t), "right") - 1 for t in tokens
+    }
     counts_N = np.zeros(len(ids), dtype=np.int64)
     counts_N[: len(merges.counts_)] = merges.counts_
     return tuple(
@@ -54,7 +58,7 @@ def subwords_of(tokenizer: ItemTokenizer, row: int) -> tuple[Subword, ...] | Non
             items=len(carriers[token]),
             taken=int(counts_N[carriers[token]].sum()),
         )
-        for token in ids.tokens[row].tolist()
+        for token in tokens
     )
 
 

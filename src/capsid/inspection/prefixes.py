@@ -14,14 +14,12 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from capsid.evaluate.capsule_meaning import informative, words_of
+from capsid.evaluate.capsule_meaning import BACKGROUND, informative, words_of
 from capsid.ids.trie import Trie
 
 EXAMPLES, WORDS = 3, 4
 # How many items below a prefix are looked at: for its examples, its words, and the similarity of its vectors.
 FOR_EXAMPLES, FOR_WORDS, FOR_SIMILARITY = 2_000, 200, 100
-# How many items of the catalogue tell how frequent a word is.
-BACKGROUND = 20_000
 
 
 @dataclass(frozen=True)

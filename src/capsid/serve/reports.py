@@ -14,29 +14,32 @@ from capsid.serve.service import Service
 
 # Maximum number of live pages; each costs a connection and one line per second.
 MOST_WATCHERS = 32
+# Items whose vectors are looked at: more say the same, and a report must not take long.
+MOST_ITEMS = 50_000
 
 
 class Reports:
-    """Reports of the current version; the quality report is made once per version, by one thread at a time."""
+    """Reports of the current version; the quality report is made once for the same ids, by one thread at a time."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._making = threading.Lock()
-        self._report: tuple[int, dict[str, Any]] | None = None
+        self._report: tuple[Any, dict[str, Any]] | None = None
         self._watchers = 0
 
     def quality(self) -> dict[str, Any]:
         """What `capsid tokenizer report --json` prints."""
         with self._making:
             snapshot = self._service.snapshot
-            if self._report is None or self._report[0] != snapshot.version:
-                self._report = snapshot.version, finite(snapshot.tokenizer.quality().to_dict())
+            ids = snapshot.recommender.fitted.tokenizer.ids
+            if self._report is None or self._report[0] is not ids:
+                self._report = ids, finite(snapshot.tokenizer.quality(most=MOST_ITEMS).to_dict())
             return self._report[1]
 
     def facets(self, depth: int, count: int) -> dict[str, Any]:
         """Items whose weight is split between two capsules."""
         with self._making:
-            return _plain(self._service.snapshot.tokenizer.facets(depth=depth, count=count))
+            return _plain(self._service.snapshot.tokenizer.facets(depth=depth, count=count, most=MOST_ITEMS))
 
     def merges(self, top: int) -> dict[str, Any]:
         """The most used merged tokens."""

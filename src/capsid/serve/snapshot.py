@@ -144,7 +144,10 @@ class Snapshot:
             grown.retire(edit.items)
         elif edit.operation == "restore":
             grown.restore(edit.items)
-        return Snapshot(self.version + 1, grown, self.state.after(edit))
+        after = Snapshot(self.version + 1, grown, self.state.after(edit))
+        if edit.operation != "add":
+            after.__dict__.update({name: self.__dict__[name] for name in _OF_ITEMS if name in self.__dict__})
+        return after
 
     def check(self, added: Sequence[str] = ()) -> None:
         """Run a search that must succeed before this version is served."""
@@ -161,6 +164,10 @@ class Snapshot:
         broken = [a for a in found if any(self.is_retired(i) for i in a.items) or not all(map(math.isfinite, a.scores))]
         if broken or (added and not set(found[1].items) == set(added[:CANARIES])):
             raise failed
+
+
+# What a snapshot derives from its items alone, so that it stays when items are retired. It takes a while to make.
+_OF_ITEMS = ("tokenizer", "prefixes", "unmerged_prefixes", "lowered")
 
 
 def item_frame(rows: Sequence[Mapping[str, Any]], like: pl.DataFrame) -> pl.DataFrame:

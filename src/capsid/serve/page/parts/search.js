@@ -16,6 +16,8 @@ class Search {
   active = -1;
   timer = 0;
   request = null;
+  // Enter was pressed before the results were there: the best one is taken when they are.
+  hurried = false;
 
   constructor({ label, placeholder, choose, focus = "" }) {
     this.id = unique("search");
@@ -60,13 +62,22 @@ class Search {
   }
 
   async #find() {
+    clearTimeout(this.timer);
+    this.timer = 0;
     this.request?.abort();
     const { signal } = (this.request = new AbortController());
     try {
       const found = await ask(path("v1/items", { q: this.input.value.trim(), limit: 8 }), { signal });
-      if (!signal.aborted) this.#show(found);
+      if (signal.aborted) return;
+      this.request = null;
+      this.#show(found);
+      if (this.hurried && found.items.length) this.#take(found.items[0]);
+      this.hurried = false;
     } catch (error) {
-      if (error.name !== "AbortError") this.#say(error.message);
+      if (error.name === "AbortError") return;
+      this.request = null;
+      this.hurried = false;
+      this.#say(error.message);
     }
   }
 
@@ -110,10 +121,18 @@ class Search {
 
   #close() {
     clearTimeout(this.timer);
+    this.timer = 0;
     this.request?.abort();
+    this.request = null;
+    this.hurried = false;
     this.list.hidden = this.more.hidden = true;
     this.input.setAttribute("aria-expanded", "false");
     this.#mark(-1);
+  }
+
+  #hurry() {
+    this.hurried = this.input.value.trim() !== "";
+    if (this.timer) this.#find();
   }
 
   #pressed(event) {
@@ -121,6 +140,7 @@ class Search {
     const count = this.items.length;
     if (step && count && !this.list.hidden) this.#mark((this.active + step + count) % count);
     else if (event.key === "Enter" && this.active >= 0) this.#take(this.items[this.active]);
+    else if (event.key === "Enter" && (this.timer || this.request)) this.#hurry();
     else if (event.key === "Escape") this.input.blur();
     else return;
     event.preventDefault();
