@@ -166,7 +166,19 @@ def test_ids_of_all_rows(tokenizer: Path, file: Path, tmp_path: Path) -> None:
     assert "400 items in 3 shards" in capsid(*ids).out
 
 
-@pytest.mark.parametrize("verb", ["fit", "encode", "ids"])
+def test_embed_reads_any_items(tmp_path: Path) -> None:
+    (tmp_path / "items.jsonl").write_text('{"item_id": "a", "title": "red lamp"}\n{"item_id": "b", "title": "desk"}\n')
+    command = ("vectors", "embed", "--items", tmp_path / "items.jsonl", "--out", tmp_path / "text", "--json")
+    assert capsid(*command).json["vectors"] == 2
+    assert capsid(*command).json["kept"] == 1
+    assert pl.read_parquet(tmp_path / "text" / "*.parquet")["item_id"].to_list() == ["a", "b"]
+    refused(capsid(*command[:2], "--out", tmp_path / "x"), 2, "give either --data or --items")
+    refused(capsid(*command, "--fields", "price"), 2, "no text field 'price'", "title")
+    refused(capsid(*command, "--max-tokens", 1), 2, "--max-tokens must be at least 3, got 1")
+    refused(capsid(*command, "--model", "./none"), 2, "text model './none' could not be loaded")
+
+
+@pytest.mark.parametrize("verb", ["fit", "embed", "encode", "ids"])
 def test_help_has_examples(verb: str) -> None:
     shown = capsid("vectors", verb, "--help").out
     assert f"capsid vectors {verb} " in shown.split("Examples:")[1]

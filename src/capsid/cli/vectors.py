@@ -79,6 +79,65 @@ def fit(
     say(f"  capsid vectors encode {out} --vectors {vectors} --out codes")
 
 
+@app.command("embed")
+def embed(
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the shards, one file each.")],
+    data: Annotated[str | None, typer.Option("--data", metavar="D", help="A dataset, by name or folder.")] = None,
+    items: Annotated[
+        Path | None,
+        typer.Option("--items", metavar="FILE", help="A .parquet of items or a folder of them; also .jsonl and .csv."),
+    ] = None,
+    fields: Annotated[
+        str, typer.Option("--fields", metavar="A,B", help="Columns that make an item's text; default: the usual ones.")
+    ] = "",
+    model: Annotated[str, typer.Option("--model", help="Name or folder of a sentence-transformers model.")] = "minilm",
+    max_tokens: Annotated[int, typer.Option("--max-tokens", metavar="N", help="Longer texts are cut.")] = 64,
+    shard_rows: Annotated[int, typer.Option("--shard-rows", metavar="N", help="Items per shard.")] = 8192,
+    part: Annotated[
+        str, typer.Option("--part", metavar="I/N", help="Do part I of N; run the others separately.")
+    ] = "1/1",
+    engine: EngineName = "here",
+    workers: Workers = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write text vectors of all items as Parquet with item_id and vector. A stopped run resumes.
+
+    A text's vector does not depend on other texts, so neither shards nor engine change it. Items without any text are
+    left out. The folder is what --vectors of `fit` and `encode` take.
+
+    Examples:
+
+      capsid vectors embed --data movies --out runs/text
+
+      capsid vectors embed --items items.parquet --fields title,brand --out runs/text --engine processes --workers 4
+    """
+    from dataclasses import asdict
+
+    from capsid.cli.item_texts import text_items
+    from capsid.scale.engine import engine_named
+    from capsid.scale.jobs import EmbedJob
+    from capsid.scale.run import run_job
+    from capsid.scale.texts import rows_written
+
+    chosen, which = engine_named(engine, workers=workers, address=address), parse_part(part)
+    check_shard_rows(shard_rows)
+    if max_tokens < 3:
+        raise ConfigError(f"--max-tokens must be at least 3, got {max_tokens}", hint="such as --max-tokens 64")
+    progress, start = Console(), time.monotonic()
+    file, columns = text_items(data, items, fields, progress)
+    job = EmbedJob.prepare(file, columns, out, model=model, max_tokens=max_tokens, rows_per_shard=shard_rows)
+    shards, done = run_job(job, chosen, part=which, progress=progress)
+    vectors = rows_written(shards) if done.complete else None
+    if as_json:
+        print_json({"folder": str(out), **asdict(done), "vectors": vectors})
+        return
+    say(f"{done.items:,} items in {done.shards:,} shards, {duration(time.monotonic() - start)}")
+    if vectors is not None and vectors < job.rows:
+        say(f"{job.rows - vectors:,} items have no text and are left out")
+    say(f"vectors: {out}" if done.complete else f"vectors: {out} (other parts are not finished yet)")
+
+
 @app.command("encode")
 def encode(
     path: Annotated[

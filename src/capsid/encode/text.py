@@ -36,6 +36,8 @@ from capsid.settings import check_settings, setting
 MINILM = "minilm"
 # A few items without text are normal; more than this share means that the wrong fields were chosen.
 MAX_BLANK = 0.05
+# Texts whose tokens are counted at a time.
+COUNTED = 4096
 INSTALL_HINT = "pip install 'capsid-rec[text]' -c constraints.txt"
 
 
@@ -72,7 +74,7 @@ class TextEncoder:
         # Each distinct text once, short ones first: batches hold similar lengths (little padding), and their content
         # depends on the texts alone, so that the order of the table cannot change a single bit.
         unique = sorted({text for text in texts if text})
-        lengths = _token_counts(model, unique, self.max_tokens)
+        lengths = token_counts(model, unique, self.max_tokens)
         order = np.argsort(lengths, kind="stable")
         unique, lengths = [unique[i] for i in order], lengths[order]
         unique_UD = self._embed(model, unique, lengths, progress)
@@ -100,7 +102,7 @@ class TextEncoder:
             return np.zeros((0, int(model.get_embedding_dimension())), dtype=np.float32)
         model.max_seq_length = self.max_tokens
         parts, start, total = [], time.monotonic(), int(lengths.sum())
-        with _quiet():
+        with quiet():
             for i in range(0, len(texts), self.batch_size):
                 batch = texts[i : i + self.batch_size]
                 parts.append(model.encode(batch, batch_size=len(batch), show_progress_bar=False, convert_to_numpy=True))
@@ -148,7 +150,7 @@ def refuse_blank_catalogue(texts: list[str], table: ItemTable, fields: tuple[str
 @functools.lru_cache(maxsize=1)
 def load_model(name: str) -> Any:
     """The sentence-transformers model of that name; `minilm` comes from a package and needs no network."""
-    with _quiet():
+    with quiet():
         try:
             from sentence_transformers import SentenceTransformer
 
@@ -168,14 +170,17 @@ def load_model(name: str) -> Any:
             ) from None
 
 
-def _token_counts(model: Any, texts: list[str], most: int) -> np.ndarray:
+def token_counts(model: Any, texts: list[str], most: int) -> np.ndarray:
     """Number of tokens that the model reads of each text; characters if the model has no such tokenizer."""
+    lengths: list[int] = []
     try:
-        with _quiet():
-            tokens = model.tokenizer(texts, truncation=True, max_length=most)["input_ids"] if texts else []
+        with quiet():
+            for start in range(0, len(texts), COUNTED):
+                block = model.tokenizer(texts[start : start + COUNTED], truncation=True, max_length=most)["input_ids"]
+                lengths += [len(tokens) for tokens in block]
     except (AttributeError, TypeError, KeyError, ValueError):
-        tokens = texts
-    return np.array([len(t) for t in tokens], dtype=np.int64)
+        lengths = [len(text) for text in texts]
+    return np.array(lengths, dtype=np.int64)
 
 
 def _say(value: Any) -> str:
@@ -189,7 +194,7 @@ def _say(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the libraries' own bars, logs and warnings off the user's terminal."""
     loggers = [logging.getLogger(n) for n in ("sentence_transformers", "transformers", "huggingface_hub")]
     levels = [logger.level for logger in loggers]

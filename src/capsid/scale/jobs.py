@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from capsid import __version__
 from capsid.config import from_dict, to_dict
-from capsid.errors import ArtifactError, CapsidError, ConfigError
+from capsid.errors import ArtifactError, CapsidError, ConfigError, DataError
 from capsid.progress import Progress
 from capsid.scale.shards import ShardDone, Shards, write_shard
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from capsid.scale.codes import CodeShards
     from capsid.scale.ids import IdShards, Settled
     from capsid.scale.ranked import RankShards
+    from capsid.scale.texts import TextShards
 
 
 class Job(Protocol):
@@ -80,6 +81,43 @@ class EncodeJob:
                 hint="every worker must see the same files; if the tokenizer was fitted again, start the job again",
             )
         return shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedJob:
+    """Text vectors of all items."""
+
+    kind: ClassVar[str] = "embed"
+    files: tuple[str, ...]
+    id_column: str
+    fields: tuple[str, ...]
+    rows: int
+    model: str
+    max_tokens: int
+    out: str
+    rows_per_shard: int
+
+    @classmethod
+    def prepare(
+        cls, items: Path, fields: tuple[str, ...], out: Path, *, model: str, max_tokens: int, rows_per_shard: int
+    ) -> EmbedJob:
+        """Check the items' columns and count the rows."""
+        from capsid.scale.texts import ItemFiles
+
+        source = ItemFiles.open(items, fields)
+        if not source.rows:
+            raise DataError(f"{items} has no rows", hint="every item needs a row")
+        found = {"files": source.files, "id_column": source.id_column, "fields": source.fields, "rows": source.rows}
+        how = {"model": model, "max_tokens": max_tokens, "rows_per_shard": rows_per_shard}
+        return cls(**found, **how, out=str(out.absolute()))  # type: ignore[arg-type]
+
+    def open(self) -> TextShards:
+        """The shards; the model is loaded with the first one."""
+        from capsid.scale.texts import ItemFiles, TextShards
+
+        source = ItemFiles(self.files, self.id_column, self.fields)
+        how = (self.rows, self.model, self.max_tokens)
+        return TextShards(source, *how, Path(self.out), self.rows_per_shard)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +225,7 @@ class _Waiting:
         return {"shards": self.count}
 
 
-JOBS: Mapping[str, type] = {job.kind: job for job in (EncodeJob, IdsJob, RankJob, WaitJob)}
+JOBS: Mapping[str, type] = {job.kind: job for job in (EmbedJob, EncodeJob, IdsJob, RankJob, WaitJob)}
 
 
 def job_text(job: Job) -> str:
