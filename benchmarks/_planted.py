@@ -15,7 +15,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Those of the issue, which once went unnoticed.
     Mutant(
         "validation reads test cases",
-        "fitting.py",
+        "fitting/course.py",
         "split.valid",
         "split.test",
         (f"{NOTICED}::test_validation_never_reads_the_test_cases",),

@@ -33,7 +33,7 @@ from fuzz_artifacts import GENERATOR, RECIPES
 
 import capsid.bench.runner
 import capsid.data.check
-import capsid.fitting
+import capsid.fitting.fit
 import capsid.recommender
 import capsid.runs.fit  # noqa: F401
 from capsid.artifacts import MANIFEST, open_folder

@@ -48,15 +48,16 @@ def tiny_world() -> Dataset:
     return planted_dataset(branching=(3, 2), items_per_leaf=2, users=20, length=6)
 
 
-def _small_encoder(encoder: object) -> FieldEncoder | HashingEncoder | Views:
+def _small_encoder(encoder: object) -> FieldEncoder | HashingEncoder | SequenceEncoder | Views:
     """Text vectors without a language model; other views as small as the latent of a small tokenizer."""
-    text = HashingEncoder(dim=24)
+    text, few = HashingEncoder(dim=24), Training(steps=10, batch_size=32)
+    if isinstance(encoder, SequenceEncoder):
+        return dataclasses.replace(encoder, dim=8, training=few)
     if isinstance(encoder, FieldEncoder):
         fields = (Field(column="categories", level=0, least=1), Field(column="categories", level=1, least=1))
-        return FieldEncoder(fields=fields, dim=8, heads=2, layers=1, training=Training(steps=10, batch_size=32))
+        return FieldEncoder(fields=fields, dim=8, heads=2, layers=1, training=few)
     if not isinstance(encoder, Views):
         return text
-    few = Training(steps=10, batch_size=32)
     return Views(item=text, others=tuple((n, SequenceEncoder(dim=8, training=few)) for n, _ in encoder.others))
 
 
@@ -102,4 +103,7 @@ def small(name: str, steps: int = 60) -> Recipe:
     for number in range(len(recipe.schedule)):
         wanted = {**TRAINING, "steps": str(steps), "validate_every": str(max(1, steps // 2))}
         recipe = recipe.with_settings(f"schedule.{number}.training.{f}={v}" for f, v in wanted.items())
+        if hasattr(recipe.schedule[number].adapt, "training"):
+            few = {"batch_size": "32", "steps": str(max(2, steps // 4))}
+            recipe = recipe.with_settings(f"schedule.{number}.adapt.training.{f}={v}" for f, v in few.items())
     return recipe

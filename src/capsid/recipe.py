@@ -33,7 +33,7 @@ from capsid.generate.generator import (
     TimelineGenerator,
 )
 from capsid.generate.kinds import GENERATORS, JOINT_TERMS, TERMS
-from capsid.generate.terms import JointTerm, Term
+from capsid.generate.terms import JointTerm, Part, Term
 from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
 from capsid.ids.kinds import READINGS
 from capsid.ids.reading import ItemByItem, Reading
@@ -80,24 +80,55 @@ class Phase:
             )
 
     def stretches(self) -> tuple[Stretch, ...]:
-        """The whole phase; with `adapt`, the stretches that may end with new ids, then the rest."""
+        """The whole phase; with `adapt`, its parts, then the rest."""
         steps = self.training.steps
         if self.adapt is None:
             return (Stretch(self, range(steps)),)
-        count = self.adapt.refreshes
-        ends = sorted({max(1, round(steps * self.adapt.share * n / count)) for n in range(1, count + 1)})
-        adapting = replace(self, name=f"{self.name} with {self.adapt.kind}")
-        later = replace(adapting, retokenize=False)
-        phases = (adapting, *(later for _ in ends[1:]), replace(self, retokenize=False, adapt=None))
-        return tuple(Stretch(p, range(begin, end)) for p, begin, end in zip(phases, [0, *ends], [*ends, steps]))
+        parts = self.adapt.parts(steps)
+        begun = max((part.steps.stop for part in parts if not part.freezes), default=0)
+        found = [*(Stretch(self, part.steps, part) for part in parts), Stretch(self, range(begun, steps))]
+        later = replace(self, retokenize=False)
+        return (found[0], *(replace(stretch, phase=later) for stretch in found[1:]))
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive steps of a phase during which ids do not change."""
+    """Consecutive steps of a phase during which ids do not change; `part` says what a joint term does meanwhile."""
 
     phase: Phase
     steps: range
+    part: Part | None = None
+
+    @property
+    def name(self) -> str:
+        """Name in progress lines and in the log, the same for all parts of a kind."""
+        adapt = self.phase.adapt
+        if self.part is None or adapt is None:
+            return self.phase.name
+        return f"{'tokenizer' if self.part.freezes else self.phase.name} with {adapt.kind}"
+
+    @property
+    def training(self) -> Training:
+        """The schedule that the steps are taken from."""
+        own, whole = None if self.part is None else self.part.training, self.phase.training
+        return whole if own is None else replace(own, lanes=whole.lanes)
+
+    @property
+    def freezes(self) -> bool:
+        """Whether the generator is frozen."""
+        return self.part is not None and self.part.freezes
+
+    @property
+    def carries(self) -> bool:
+        """Whether optimiser, averages and batches go on from one stretch of the phase to the next."""
+        return self.phase.adapt is not None and self.phase.adapt.carries
+
+    def terms(self, objective: tuple[Term, ...]) -> tuple[Term, ...]:
+        """The terms to train with, in a recipe with this objective."""
+        own = self.phase.terms or objective
+        if self.part is None:
+            return own
+        return (self.part.term,) if self.part.freezes else (self.part.term, *own)
 
 
 @dataclass(kw_only=True, frozen=True)

@@ -33,7 +33,7 @@ from capsid.stored import Catalogue, Fitted, Stored, load_run, save_run
 
 if TYPE_CHECKING:
     from capsid.explaining.search import Explanation
-    from capsid.fitting import TokenizerFrom
+    from capsid.fitting.fit import TokenizerFrom
 
 
 class Recommender:
@@ -112,7 +112,7 @@ class Recommender:
         notebooks; `capsid.progress.silent` turns it off.
         """
         # Imported here, so that serving a fitted recommender never loads training code.
-        from capsid.fitting import fit_recipe
+        from capsid.fitting.fit import fit_recipe
 
         progress = automatic() if progress is None else progress
         dataset = as_dataset(data, interactions=interactions, items=items, progress=progress)

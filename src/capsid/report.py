@@ -19,6 +19,7 @@ from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import Evaluation
 from capsid.evaluate.tokenizer_quality import TokenizerQuality
 from capsid.progress import duration
+from capsid.stored import generator_entries
 
 COLOURS = ("#0072b2", "#e69f00", "#8a8a8a", "#009e73", "#cc79a7")
 # fill colour, and a text colour that is readable on it
@@ -173,8 +174,10 @@ def _draw_metrics(axis: Any, report: Report) -> None:
 def _draw_training(axis: Any, report: Report) -> None:
     for i, method in enumerate(report.methods):
         steps, metrics, before = [], [], 0
-        for phase in method.log:
-            steps += [before + point["step"] for point in phase["curve"]]
+        for phase in generator_entries(method.log):
+            # An entry that goes on in the middle of a phase counts its steps from the phase's first.
+            begun = before - phase.get("from_step", 0)
+            steps += [begun + point["step"] for point in phase["curve"]]
             metrics += [point["metric"] for point in phase["curve"]]
             before += phase["steps"]
         if steps:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,9 +42,10 @@ KIND = "run"
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Everything that was learnt. `log` has one entry per phase; `dense` holds dense item vectors, if there are any.
+    """Everything that was learnt. `dense` holds dense item vectors, if there are any.
 
-    `second` is the trie of second ids, if items have two.
+    `log` has one entry per phase, and one more for each side that a joint term trains in it. `second` is the trie of
+    second ids, if items have two.
     """
 
     tokenizer: ItemTokenizer
@@ -66,6 +67,11 @@ class Fitted:
                 raise DataError(f"the new items have no vectors {block!r}", hint="fit again with vectors kept")
             dense = dense.extended(tokenizer.blocks_[block][old:])
         return dataclasses.replace(self, tokenizer=tokenizer, trie=trie, dense=dense, second=second)
+
+
+def generator_entries(log: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The entries of a log in which the generator learns: the budget of a method counts these alone."""
+    return [entry for entry in log if entry.get("trains", "generator") == "generator"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,8 @@ def test_the_plans_that_come_with_capsid() -> None:
 def test_main_has_three_seeds_where_they_matter() -> None:
     cells = read_plan("main").cells
     rows = {"popularity", "sasrec", "atomic", "bert4rec", "frequency", "kmeans-flat", "tiger-text"} | SEEDED
-    rows |= {"capsid-dense", "cobra", "diger", "lc-rec", "tiger-dense", "unirec-coa", "unirec-coa, 3 x steps"}
+    rows |= {"capsid-dense", "cobra", "diger", "etegrec", "lc-rec", "tiger-dense"}
+    rows |= {"unirec-coa", "unirec-coa, 3 x steps"}
     rows |= {"letter", "letter-text", "resid", "sa2crq", "ada-sid", "ada-sid, 3 x steps"}
     rows |= {"actionpiece", "actionpiece, one reading"}
     rows |= {"rq-kmeans, 3 x steps", "tiger-text, 3 x steps"}

@@ -39,6 +39,7 @@ def test_methods_without_ids_come_first_and_the_paper_fills_in_what_is_no_recipe
         ("tiger-text", False),
         ("resid", False),
         ("ada-sid", False),
+        ("etegrec", False),
         ("rq-kmeans, 3 x steps", False),
         ("never heard of", False),
     ],

@@ -54,6 +54,17 @@ def test_items_of_a_branch_come_together_though_text_says_nothing() -> None:
     assert vectors[:-1].any(1).all()
 
 
+def test_an_item_without_behaviour_may_be_the_mean_of_the_others() -> None:
+    table = planted()
+    few = replace(ENCODER, training=Training(steps=2, batch_size=8))
+    zeros, mean = (replace(few, unseen=unseen).fit(table, seed=1).transform(table) for unseen in ("zeros", "mean"))
+    np.testing.assert_array_equal(zeros[:-1], mean[:-1])
+    np.testing.assert_allclose(mean[-1], zeros[:-1].mean(0), rtol=1e-5, atol=1e-7)
+    fitted = replace(few, unseen="mean").fit(table, seed=1)
+    new = ItemTable.new_items(Vocabulary(["new"]), pl.DataFrame({"title": ["a thing"]}), ("title",))
+    np.testing.assert_array_equal(fitted.transform(new)[0], mean[-1])
+
+
 def test_an_item_in_no_history_of_two_has_zeros() -> None:
     table = planted()
     alone = Ragged.from_rows([*table.sequences, [BRANCHES * EACH]], np.int64)

@@ -203,8 +203,9 @@ def test_a_phase_is_cut_into_adapting_stretches_and_a_rest_of_the_same_schedule(
     phase = Phase(training=whole, adapt=RoutingAdapters(share=0.5, refreshes=3))
     cut = phase.stretches()
     assert [c.steps for c in cut] == [range(15), range(15, 30), range(30, 45), range(45, 90)]
-    assert [c.phase.adapt is not None for c in cut] == [True, True, True, False]
-    assert {c.phase.training for c in cut} == {whole}
+    assert [c.part is not None and c.part.settles for c in cut] == [True, True, True, False]
+    assert [c.name for c in cut] == ["generator with routing-adapters"] * 3 + ["generator"]
+    assert {c.training for c in cut} == {whole}
     first = dataclasses.replace(phase, retokenize=True).stretches()
     assert [c.phase.retokenize for c in first] == [True, False, False, False]
     assert Phase().stretches() == (Stretch(Phase(), range(5_000)),)

@@ -41,7 +41,11 @@ def test_ids_change_within_bounds_and_then_stay(tmp_path: Path) -> None:
     churn = changed(watcher.lines)
     assert len(churn) == 2
     assert 0 < max(churn) <= CHURN * 72
-    assert [entry["phase"] for entry in fitted.log] == ["generator with routing-adapters"] * 2 + ["generator"]
+    assert [(entry["phase"], entry["parts"]) for entry in fitted.log] == [
+        ("generator with routing-adapters", 2),
+        ("generator", 1),
+    ]
+    assert fitted.log[0]["new_codes"] == churn
     assert sum(entry["steps"] for entry in fitted.log) == 18
     first = ItemTokenizer.load(next(tmp_path.glob("*/tokenizer")))
     assert first.ids.codes != fitted.tokenizer.ids.codes

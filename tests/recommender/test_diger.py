@@ -27,7 +27,11 @@ def test_ids_are_refreshed_and_then_stay() -> None:
     changed = [int(m[1]) for line in watcher.lines if (m := re.match(r"new codes for (\d+) of", line))]
     assert len(changed) == 2
     assert max(changed) > 0
-    assert [entry["phase"] for entry in fitted.log] == ["generator with gumbel-codes"] * 2 + ["generator"]
+    assert [(entry["phase"], entry["parts"]) for entry in fitted.log] == [
+        ("generator with gumbel-codes", 2),
+        ("generator", 1),
+    ]
+    assert fitted.log[0]["new_codes"] == changed
     ids = fitted.tokenizer.ids
     assert Trie.build(ids.prefix_free).rows() == fitted.trie.rows() == ids.prefix_free
     assert ids.statistics().items_sharing_an_id == 0
@@ -45,7 +49,7 @@ def test_codebooks_that_do_not_move_leave_ids_and_generator_alone() -> None:
 
 
 def test_a_run_killed_anywhere_ends_the_same(tmp_path: Path) -> None:
-    moments = ("generator with gumbel-codes: step 3", "new codes for", "generator: step 2")
+    moments = ("generator with gumbel-codes: step 3", "new codes for", "generator: step 14")
     whole, resumed = whole_and_resumed(recipe(), tmp_path, moments)
     for name, array in whole.tokenizer.tokenizer_.state().items():
         np.testing.assert_array_equal(resumed.tokenizer.tokenizer_.state()[name], array)

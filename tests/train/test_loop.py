@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,7 @@ from capsid.errors import ArtifactError, CapsidError
 from capsid.running import CheckpointFile
 from capsid.train.batches import BatchPlan
 from capsid.train.lanes import Loss
-from capsid.train.loop import Task, TrainingResult, train
+from capsid.train.loop import Carried, Task, TrainingResult, train
 from capsid.train.options import Training
 
 
@@ -348,3 +350,31 @@ def test_learning_rates_by_name() -> None:
     frozen = trained_beside(True, apart=True, rates={"two.*": 0.0})
     assert torch.equal(frozen.two.out.weight, make_network().out.weight)
     assert not torch.equal(frozen.one.out.weight, make_network().out.weight)
+
+
+@pytest.mark.parametrize("cuts", [(0, 9, STEPS), (0, 1, 2, 14, STEPS)])
+def test_a_stretch_goes_on_from_the_one_before_without_a_seam(cuts: tuple[int, ...]) -> None:
+    whole, last = make_network(), make_network()
+    options = dataclasses.replace(OPTIONS, patience=STEPS)
+    wanted = train(task(whole), options, seed=1)
+    carried: Carried = {}
+    curve = []
+    for begin, end in itertools.pairwise(cuts):
+        found = train(task(last), options, seed=1, steps=range(begin, end), before=carried)
+        assert found.carried is not None
+        assert found.steps == end - begin
+        carried = found.carried
+        curve += [(p.step, p.loss, p.metric) for p in found.curve]
+    ours, theirs = (dict(net.state_dict()) for net in (last, whole))
+    assert wanted.best_step == STEPS, "the last weights are the best ones, or stretches could not end with them"
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    due = {p.step: (p.step, p.loss, p.metric) for p in wanted.curve}
+    assert [point for point in curve if point[0] in due] == list(due.values())
+    assert {point[0] for point in curve} == {*due, *cuts[1:]}
+
+
+def test_a_stretch_by_itself_starts_afresh_and_carries_nothing() -> None:
+    network = make_network()
+    found = train(task(network), OPTIONS, seed=1, steps=range(5, STEPS))
+    assert found.carried is None
+    assert found.curve[0].step == 10

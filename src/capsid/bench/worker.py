@@ -42,6 +42,7 @@ from capsid.progress import Progress, duration
 from capsid.recommender import Recommender
 from capsid.running import RunOptions
 from capsid.stored import KIND as RUN
+from capsid.stored import generator_entries
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 
 LOCK = "cell.lock"
@@ -190,7 +191,6 @@ def _result(
     fitted, cell = recommender.fitted, job.cell
     tokenizer, log = fitted.tokenizer, fitted.log
     quality = quality_of(tokenizer)
-    phases = [stretch.phase for phase in job.recipe.schedule for stretch in phase.stretches()]
     journal.stage("training", float(sum(phase["seconds"] for phase in log)))
     kept = journal.kept
     return Result(
@@ -213,9 +213,9 @@ def _result(
         seconds={**kept["seconds"], "wall": kept["wall"]},
         peak_memory_mb=kept["peak_memory_mb"],
         parameters=_parameters(fitted.generator),
-        tokens=sum(phase["tokens"] for phase in log),
-        sequences=sum(phase["steps"] * part.training.batch_size for phase, part in zip(log, phases)),
-        steps=sum(phase["steps"] for phase in log),
+        tokens=sum(phase["tokens"] for phase in generator_entries(log)),
+        sequences=sum(phase["sequences"] for phase in generator_entries(log)),
+        steps=sum(phase["steps"] for phase in generator_entries(log)),
         best_step=log[-1]["best_step"] if log else None,
         log=log,
         versions=_versions(),

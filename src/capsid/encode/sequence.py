@@ -2,19 +2,19 @@
 1808.09781) with full cross-entropy.
 
 Reads only the table's training sequences. Items that occur in no sequence of two or more, including new ones, get
-zeros. The network and torch are imported on demand.
+zeros, or all the same vector. The network and torch are imported on demand.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
 from capsid.config import fingerprint
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import RemembersVectors, histories_hash, require_items
+from capsid.encode.base import RemembersVectors, fitted, has_evidence, histories_hash, require_items
 from capsid.encode.histories import numbered_histories
 from capsid.progress import Progress, silent
 from capsid.running import CheckpointFile
@@ -38,6 +38,9 @@ class SequenceEncoder(RemembersVectors):
     layers: int = setting(2, "Number of Transformer blocks.", least=1, most=1_000)
     history: int = setting(50, "How many items the network reads at most; longer sequences are cut.", least=1)
     dropout: float = setting(0.3, "Dropout rate in training.", least=0, most=0.99)
+    unseen: Literal["zeros", "mean"] = setting(
+        "zeros", "Vectors of items without training sequences: zeros, or the mean of the other vectors."
+    )
     training: Training = setting(factory=sequence_training, about="How the network is trained.")
 
     def fit(
@@ -65,8 +68,12 @@ class SequenceEncoder(RemembersVectors):
         return self
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
-        """The learnt vectors by item id; zeros for items unseen in training. Shape: (items, dim)."""
-        return self.remembered(table.items)
+        """The learnt vectors by item id; zeros or the mean for items unseen in training. Shape: (items, dim)."""
+        vectors_ND = self.remembered(table.items)
+        if self.unseen == "mean":
+            own_ND = fitted(self.vectors_, self)
+            vectors_ND[~has_evidence(vectors_ND)] = own_ND[has_evidence(own_ND)].mean(0)
+        return vectors_ND
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
         """The training histories, the hyperparameters and the seed."""

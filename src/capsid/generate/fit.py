@@ -11,6 +11,7 @@ import fnmatch
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from capsid.rng import numpy_rng
 from capsid.running import ALONE, CheckpointFile, Team
 from capsid.train.batches import BatchPlan
 from capsid.train.lanes import LaneLoss, Loss
-from capsid.train.loop import Task, TrainingResult, train
+from capsid.train.loop import Carried, Task, TrainingResult, train
 from capsid.train.options import Training
 
 
@@ -49,10 +50,12 @@ def fit_generator(
     progress: Progress = silent,
     name: str = "generator",
     team: Team = ALONE,
+    before: Carried | None = None,
 ) -> TrainingResult:
     """Train the parameters whose names match `learns` (shell patterns); the others stay as they are.
 
-    `steps` are the steps of the schedule to train now, all of them by default.
+    Without patterns the generator is frozen: it runs without dropout, and the terms alone are trained. `steps` are the
+    steps of the schedule to train now, all of them by default; `before` is what the stretch before has carried.
     Terms with parameters are trained too. Sequences are augmented again at every step.
     """
     pieces = training_pieces(sequences, generator.history)
@@ -61,8 +64,7 @@ def fit_generator(
             "no training sequence has two or more items",
             hint="give longer histories: the next item is what a generator learns",
         )
-    tokens = ids.prefix_free.lengths[pieces.values]
-    lengths = pieces.sums(tokens)
+    lengths = pieces.sums(ids.prefix_free.lengths[pieces.values])
     network = generator.network
     _freeze(network, learns)
     plan = BatchPlan(lengths, training.batch_size, seed, training.window)
@@ -96,11 +98,19 @@ def fit_generator(
         ]
 
     task = Task(network, plan, loss, validate, training.select, lanes=lanes)
-    if objective.learns:
-        learner = nn.ModuleDict({"generator": network, "objective": objective})
-        rates = {f"objective.{pattern}": rate for pattern, rate in objective.rates.items()}
-        task = replace(task, network=learner, apart=tuple(objective), rates=rates)
-    return train(task, training, seed=seed, steps=steps, checkpoint=checkpoint, progress=progress, name=name, team=team)
+    # Names must be the same in all stretches that carry something on, whether their terms learn or not.
+    if objective.learns or before is not None:
+        task = _joint(task, objective, frozen=not learns)
+    given: dict[str, Any] = {"checkpoint": checkpoint, "progress": progress, "name": name, "team": team}
+    return train(task, training, seed=seed, steps=steps, before=before, **given)
+
+
+def _joint(task: Task, objective: Objective, *, frozen: bool) -> Task:
+    """The task with the terms' own parameters, and without the generator's where it is frozen."""
+    learner = nn.ModuleDict({} if frozen else {"generator": task.network})
+    learner["objective"] = objective
+    rates = {f"objective.{pattern}": rate for pattern, rate in objective.rates.items()}
+    return replace(task, network=learner, apart=tuple(objective), rates=rates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +143,11 @@ class _Lessons:
 
 
 def _freeze(network: torch.nn.Module, learns: Sequence[str]) -> None:
+    if not learns:
+        network.eval()
     found = False
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(any(fnmatch.fnmatchcase(name, pattern) for pattern in learns))
         found |= parameter.requires_grad
-    if not found:
+    if learns and not found:
         raise ConfigError(f"no parameter of the generator matches {list(learns)}")

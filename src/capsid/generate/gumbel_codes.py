@@ -21,10 +21,10 @@ from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.generate.network import GeneratorNetwork, Predictions
 from capsid.generate.soft_tokens import per_token
-from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
+from capsid.generate.terms import BoundTerm, Part, Prepared, Step, TermContext, equal_parts
 from capsid.ids.layout import ABSENT
 from capsid.ids.reading import Lesson
-from capsid.ids.semantic_ids import churn
+from capsid.ids.semantic_ids import churn, code_use
 from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.rng import child_seed
@@ -40,6 +40,7 @@ class GumbelCodes:
     """What learns beside the generator during the first `share` of a phase's steps, in `refreshes` equal stretches."""
 
     kind: ClassVar[str] = "gumbel-codes"
+    carries: ClassVar[bool] = True
     weight: float = setting(1.0, "Weight of this term in the sum of all terms.", least=0)
     own_weight: float = setting(1.0, "Weight of the losses that keep codebooks near the latents.", least=0)
     temperature: float = setting(2.0, "Squared distances, less noise, are divided by this before the softmax.", above=0)
@@ -53,6 +54,10 @@ class GumbelCodes:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def parts(self, steps: int) -> tuple[Part, ...]:
+        """`refreshes` equal parts, each of which ends with new codes."""
+        return equal_parts(self, steps, self.share, self.refreshes)
 
     def bind(self, context: TermContext) -> BoundTerm:
         """On the codebooks of the context's tokenizer."""
@@ -69,8 +74,9 @@ class _Soft(Prepared):
 
 
 class BoundCodes(BoundTerm):
-    """The codebooks at work. What was used and how many steps were made is saved with them."""
+    """The codebooks at work. The running use of codes and the number of steps are saved with them."""
 
+    carries = True
     steps: Tensor
 
     def __init__(self, settings: GumbelCodes, context: TermContext) -> None:
@@ -81,7 +87,7 @@ class BoundCodes(BoundTerm):
             raise ConfigError("soft codes need ids with one token at every depth", hint="drop merges from the recipe")
         centres = found.centres()
         self.books = nn.ParameterList([torch.as_tensor(np.array(centre)) for centre in centres])
-        self._tokenizer, self._ids, self._seed = tokenizer, context.ids, context.seed
+        self._tokenizer, self._found, self._ids, self._seed = tokenizer, found, context.ids, context.seed
         # Looked at, not owned: latents do not learn, and hard codes stay for the stretch.
         self._latents_NC = found.latents(vectors_NI)
         self._codes_NL = context.ids.codes.dense().astype(np.int64)
@@ -167,10 +173,9 @@ class BoundCodes(BoundTerm):
     def settle(self, table: ItemTable, progress: Progress) -> ItemTokenizer:
         """New ids from the codebooks as they have become."""
         old = self._tokenizer.ids
-        new = self._tokenizer.with_books(table, [book.detach().numpy().copy() for book in self.books])
-        progress.line(churn(old, new.ids))
-        used = ", ".join(f"{100 * share:.0f} %" for share in new.ids.statistics().utilization)
-        progress.line(f"use of codebooks {used}")
+        books = [book.detach().numpy().copy() for book in self.books]
+        new = self._tokenizer.with_tokenizer(table, self._found.with_books(books))
+        progress.line(f"{churn(old, new.ids)}, {code_use(new.ids)}")
         return new
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from capsid.generate.alternating import Alternating
 from capsid.generate.dense_match import DenseMatch
 from capsid.generate.encoder_decoder import EncoderDecoderGenerator
 from capsid.generate.generator import (
@@ -28,4 +29,4 @@ GENERATORS: dict[str, type] = {
 }
 TERMS: dict[str, type] = {t.kind: t for t in (NextToken, DenseMatch)}
 # Terms that learn beside the generator for a part of a phase.
-JOINT_TERMS: dict[str, type] = {t.kind: t for t in (RoutingAdapters, GumbelCodes)}
+JOINT_TERMS: dict[str, type] = {t.kind: t for t in (RoutingAdapters, GumbelCodes, Alternating)}

@@ -72,7 +72,8 @@ class Predictions:
 
     `vectors` are those of all tokens; `added` is added to the products of rows and vectors. `ends_MD` are
     the rows after each item's last token, where they were asked for. `second` predicts the second ids of the same
-    items, where they have two.
+    items, where they have two. `starts_MD` are what was made of the history before each item of the lesson, where the
+    network has such rows.
     """
 
     hidden_ND: Tensor
@@ -81,6 +82,12 @@ class Predictions:
     added: Added | None = None
     ends_MD: Tensor | None = None
     second: Predictions | None = None
+    starts_MD: Tensor | None = None
+
+    @property
+    def firsts_MD(self) -> Tensor:
+        """The rows that predict each item's first token."""
+        return self.hidden_ND[torch.as_tensor(self.targets.offsets[:-1])]
 
     @property
     def targets_N(self) -> Tensor:
@@ -243,7 +250,8 @@ class CausalTransformer(TokenNetwork):
         # The first token of item m is predicted from the column before it; the last column is never read.
         first_M = lesson.row_M * hidden_BLD.shape[1] + lesson.column_M - 1
         index_N = torch.as_tensor(np.repeat(first_M, lesson.tokens.lengths) + lesson.tokens.positions)
-        return Predictions(hidden_BLD.flatten(0, 1)[index_N], lesson.tokens, vectors, self._added(lesson))
+        hidden_ND, starts_MD = (hidden_BLD.flatten(0, 1)[index] for index in (index_N, torch.as_tensor(first_M)))
+        return Predictions(hidden_ND, lesson.tokens, vectors, self._added(lesson), starts_MD=starts_MD)
 
     def hidden(
         self,

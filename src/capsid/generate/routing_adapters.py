@@ -20,7 +20,7 @@ from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.generate.network import GeneratorNetwork
 from capsid.generate.soft_tokens import per_token
-from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
+from capsid.generate.terms import BoundTerm, Part, Prepared, Step, TermContext, equal_parts
 from capsid.ids.layout import TokenLayout
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import churn
@@ -40,6 +40,7 @@ class RoutingAdapters:
     """
 
     kind: ClassVar[str] = "routing-adapters"
+    carries: ClassVar[bool] = False
     weight: float = setting(1.0, "Weight of the tokenizer's own loss.", least=0)
     rank: int = setting(8, "Rank of the adapter matrix of each depth.", least=1)
     gate_bias: bool = setting(True, "Whether the bias of the merge gate is trained too.")
@@ -51,6 +52,10 @@ class RoutingAdapters:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def parts(self, steps: int) -> tuple[Part, ...]:
+        """`refreshes` equal parts, each of which ends with new codes."""
+        return equal_parts(self, steps, self.share, self.refreshes)
 
     def bind(self, context: TermContext) -> BoundTerm:
         """Adapters on the routing of the context's tokenizer."""

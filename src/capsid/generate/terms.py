@@ -21,6 +21,7 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Over, Trie
 from capsid.progress import Progress
 from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.train.options import Training
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,19 +124,44 @@ class Term(Protocol):
         """The term, bound to these ids."""
 
 
-class JointTerm(Term, Protocol):
-    """A term that is trained with the generator during the first `share` of a phase's steps, in `refreshes` stretches.
+@dataclass(frozen=True)
+class Part:
+    """Consecutive steps of joint training: `term` is bound beside the phase's terms and, if it `settles`, gives items
+    new codes at the end.
 
-    After each stretch `settle` is called; then the term is bound again, or dropped for the rest of the phase.
+    With a `training` of its own the generator is frozen: the term alone is trained, in `steps` of that schedule.
+    Otherwise they are steps of the phase's schedule.
     """
 
-    @property
-    def share(self) -> float:
-        """Share of the phase's steps in which it learns."""
+    term: Term
+    steps: range
+    settles: bool = True
+    training: Training | None = None
 
     @property
-    def refreshes(self) -> int:
-        """In how many stretches."""
+    def freezes(self) -> bool:
+        """Whether the generator is frozen."""
+        return self.training is not None
+
+
+class JointTerm(Protocol):
+    """Trains a tokenizer together with the generator in the first steps of a phase, part by part.
+
+    In a term that `carries`, optimiser, averages and batches go on across parts and into the rest of the phase; in
+    others every part starts them afresh.
+    """
+
+    kind: ClassVar[str]
+    carries: ClassVar[bool]
+
+    def parts(self, steps: int) -> tuple[Part, ...]:
+        """The parts of a phase of so many steps. Those that train the generator follow each other from step 0 on."""
+
+
+def equal_parts(term: Term, steps: int, share: float, count: int) -> tuple[Part, ...]:
+    """The first `share` of the steps in about equal parts, each of which ends with new codes."""
+    ends = sorted({max(1, round(steps * share * n / count)) for n in range(1, count + 1)})
+    return tuple(Part(term, range(begin, end)) for begin, end in zip([0, *ends], ends))
 
 
 class Objective(nn.Module):
@@ -159,7 +185,7 @@ class Objective(nn.Module):
     @property
     def rates(self) -> Mapping[str, float]:
         """Learning-rate factor by the name of a term's parameters."""
-        return {f"terms.{name}.*": term.rate for name, term in zip(self.terms, self)}
+        return {f"terms.{name}.*": term.rate for name, term in self.by_name.items()}
 
     def loss(self, lesson: Lesson, network: GeneratorNetwork) -> Tensor:
         """The weighted sum of all terms for one batch."""
@@ -178,11 +204,16 @@ class Objective(nn.Module):
         value = sum((term.weight * term.loss(step, ready) for term, ready in zip(self, prepared)), torch.zeros(()))
         return Measured(value, len(predictions.targets.values))
 
-    def carry(self, before: Objective | None) -> None:
-        """Let terms that carry go on with what they have learnt in the stretch before."""
-        for name, term in zip(self.terms, self):
-            if before is not None and name in before.terms and term.carries:
-                term.load_state_dict(before.terms[name].state_dict())
+    @property
+    def by_name(self) -> dict[str, BoundTerm]:
+        """The bound terms by their names."""
+        return dict(zip(self.terms, self))
+
+    def carry(self, before: Mapping[str, BoundTerm]) -> None:
+        """Let terms that carry go on with what the terms of the same names have learnt in earlier stretches."""
+        for name, term in self.by_name.items():
+            if name in before and term.carries:
+                term.load_state_dict(before[name].state_dict())
 
     def continue_from(self, dense: DenseItems | None) -> None:
         """Begin with the weights of an earlier fit."""

@@ -87,7 +87,8 @@ class TimelineTransformer(TokenNetwork):
         for block in self.depth_blocks:
             assert isinstance(block, Block)
             rows_RD = block.ragged(rows_RD, rows.own)
-        return rows.predictions(rows_RD, vectors, self._added(lesson))
+        starts_MD = read_BPD.flatten(0, 1)[torch.as_tensor(last_M)]
+        return replace(rows.predictions(rows_RD, vectors, self._added(lesson)), starts_MD=starts_MD)
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read histories once; only the last position of each is used further."""

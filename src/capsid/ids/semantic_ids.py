@@ -351,10 +351,19 @@ def prefix_free(tokens: Ragged) -> Ragged:
     return tokens.push(END, open_rows) if open_rows.any() else tokens
 
 
+def changed_codes(old: SemanticIds, new: SemanticIds) -> int:
+    """How many items have other codes than before."""
+    return sum(not np.array_equal(a, b) for a, b in zip(old.codes, new.codes))
+
+
 def churn(old: SemanticIds, new: SemanticIds) -> str:
     """A sentence: how many items have other codes than before."""
-    changed = sum(not np.array_equal(a, b) for a, b in zip(old.codes, new.codes))
-    return f"new codes for {changed:,} of {len(old):,} items"
+    return f"new codes for {changed_codes(old, new):,} of {len(old):,} items"
+
+
+def code_use(ids: SemanticIds) -> str:
+    """A sentence: the share of each codebook that some item uses."""
+    return f"use of codebooks {', '.join(f'{100 * share:.0f} %' for share in ids.statistics().utilization)}"
 
 
 def gini(counts: np.ndarray) -> float:

@@ -19,6 +19,7 @@ from capsid.recipes.capsid_literal import CAPSID_LITERAL
 from capsid.recipes.capsid_two import CAPSID_TWO
 from capsid.recipes.cobra import COBRA
 from capsid.recipes.diger import DIGER
+from capsid.recipes.etegrec import ETEGREC
 from capsid.recipes.frequency import FREQUENCY
 from capsid.recipes.kmeans_flat import KMEANS_FLAT
 from capsid.recipes.lc_rec import LC_REC
@@ -47,6 +48,7 @@ RECIPES: dict[str, Recipe] = {
         TIGER_DENSE,
         LC_REC,
         LETTER,
+        ETEGREC,
         ADA_SID,
         ACTIONPIECE,
         DIGER,

@@ -20,10 +20,10 @@ from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
 from capsid.recommender import Recommender
 from capsid.running import RunOptions, Team
-from capsid.stored import KIND
+from capsid.stored import KIND, generator_entries
 
 if TYPE_CHECKING:
-    from capsid.fitting import TokenizerFrom
+    from capsid.fitting.fit import TokenizerFrom
 
 LAST = Holdout()
 
@@ -130,7 +130,7 @@ def summarise(run: str | Path, *, seconds: float = 0.0, reused: bool = True) -> 
         data=about["dataset"],
         seed=about["seed"],
         holdout=about["split"],
-        steps=sum(phase["steps"] for phase in log),
+        steps=sum(phase["steps"] for phase in generator_entries(log)),
         best_step=last["best_step"] if last else None,
         selected_by=metric,
         validation=last["best_metric"] if last and last["curve"] else None,
@@ -162,8 +162,11 @@ def steps_until_best(run: str | Path) -> tuple[str, ...]:
         )
     settings, entries = [], iter(log)
     for number, phase in enumerate(recipe.schedule):
-        *whole, last = [next(entries) for _ in phase.stretches()]
-        steps = sum(entry["steps"] for entry in whole) + max(1, last["best_step"])
+        stretches = phase.stretches()
+        # Older logs have an entry for every stretch, with steps counted from its first one.
+        merged = "parts" in log[-1]
+        own = [next(entries) for _ in (dict.fromkeys(s.name for s in stretches) if merged else stretches)]
+        steps = max(1, own[-1]["best_step"]) + (0 if merged else sum(entry["steps"] for entry in own[:-1]))
         settings += [f"schedule.{number}.training.steps={steps}"]
         settings += [f"schedule.{number}.training.batch_size={phase.training.batch_size}"]
     return tuple(settings)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -164,6 +165,40 @@ class LearnsBooks(Protocol):
 
     def with_books(self, books: Sequence[np.ndarray]) -> Tokenizer:
         """A copy with other codebooks of the same sizes."""
+
+
+@runtime_checkable
+class JointNetwork(Protocol):
+    """A tokenizer's network while it learns beside a generator. Also an `nn.Module`."""
+
+    latent: int
+    inputs: int
+
+    def scores(self, z_UC: Tensor) -> list[Tensor]:
+        """Minus the squared distances of latents, then of their residuals, to all codes by depth: each (items, K_l)."""
+
+    def read(self, x_UI: Tensor) -> JointReading:
+        """How item vectors are encoded, quantised and reconstructed."""
+
+
+@dataclass(frozen=True, eq=False)
+class JointReading:
+    """Scores of all codes by depth, reconstructed vectors, and the tokenizer's own loss, all with gradients."""
+
+    scores: Sequence[Tensor]
+    decoded_UI: Tensor
+    loss: Tensor
+
+
+@runtime_checkable
+class LearnsWhole(Protocol):
+    """Encodes and quantises vectors with a network all of which can learn beside a generator."""
+
+    def joint_network(self) -> nn.Module:
+        """A trainable copy of the network, which is a `JointNetwork`."""
+
+    def with_network(self, network: nn.Module) -> Tokenizer:
+        """A copy of the tokenizer with the weights of such a network."""
 
 
 class Merges(Protocol):

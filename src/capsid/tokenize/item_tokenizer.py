@@ -45,7 +45,6 @@ from capsid.tokenize.base import (
     AssignsCatalogue,
     FitEncodes,
     LastCosts,
-    LearnsBooks,
     Merges,
     ReadsBlock,
     Revising,
@@ -177,12 +176,10 @@ class ItemTokenizer:
             layout = dataclasses.replace(layout, merges=self.merges_.table_)
         return self._assign_again(table, layout)
 
-    def with_books(self, table: ItemTable, books: Sequence[np.ndarray]) -> ItemTokenizer:
-        """A copy with other codebooks and the new ids that they give the same items. This tokenizer does not change."""
-        if not isinstance(self.tokenizer_, LearnsBooks):
-            raise ConfigError(f"the tokenizer {self.tokenizer_.kind!r} has no codebooks that a generator can train")
+    def with_tokenizer(self, table: ItemTable, fitted: Tokenizer) -> ItemTokenizer:
+        """A copy with another fitted tokenizer of the same sizes, and the new ids that it gives the same items."""
         new = copy.copy(self)
-        new.tokenizer_ = self.tokenizer_.with_books(books)
+        new.tokenizer_ = fitted
         return new._assign_again(self._with_vectors(table), self.ids.layout)
 
     def _assign_again(self, table: ItemTable, layout: TokenLayout) -> ItemTokenizer:

@@ -34,7 +34,12 @@ class Checkpoint:
 
     def group(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names begin with `prefix/`, without that prefix."""
-        return {name[len(prefix) + 1 :]: t for name, t in self.tensors.items() if name.startswith(prefix + "/")}
+        return named_under(self.tensors, prefix)
+
+
+def named_under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix/`, without that prefix."""
+    return {name[len(prefix) + 1 :]: t for name, t in tensors.items() if name.startswith(prefix + "/")}
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:

@@ -7,7 +7,6 @@ processes may share the lanes of a batch; then the first one writes the checkpoi
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +22,14 @@ from capsid.progress import Progress, duration, silent
 from capsid.rng import child_seed
 from capsid.running import ALONE, CheckpointFile, Team
 from capsid.train.batches import BatchPlan
-from capsid.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, tensors_hash
+from capsid.train.checkpoint import Checkpoint, load_checkpoint, named_under, save_checkpoint, tensors_hash
+from capsid.train.groups import clipped_together, kept_buffers, rate_groups
 from capsid.train.lanes import LaneLoss, Lanes, Loss, StepLoss
 from capsid.train.options import Training
 from capsid.train.snapshots import NEVER_VALIDATED, Snapshots
+
+# Last weights, averages, optimiser and random state by name, for a stretch that goes on from another one.
+Carried = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,11 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The result of training. The network holds the best EMA weights, or the mean of the best `averaged` snapshots."""
+    """The result of training. The network holds the best EMA weights, or the mean of the best `averaged` snapshots.
+
+    `steps` were made; `best_step` and the curve count from the start of the schedule. `carried` is for the next
+    stretch, where one was asked for.
+    """
 
     steps: int
     best_step: int
@@ -50,6 +57,7 @@ class TrainingResult:
     tokens: int
     curve: tuple[CurvePoint, ...]
     averaged: int = 1
+    carried: Carried | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -86,18 +94,21 @@ def train(
     progress: Progress = silent,
     name: str = "training",
     team: Team = ALONE,
+    before: Carried | None = None,
 ) -> TrainingResult:
     """Train to the end, starting from the checkpoint if there is one.
 
     `steps` selects the steps of the schedule to train now, at their learning rates; default: all of them. The processes
     of a `team` share the lanes of every batch and end with the same weights; `validate` must give all of them the same.
+    With `before`, what the stretch before has carried (empty for the first one), batches, optimiser, averages and
+    dropout go on as if there were no seam; parameters that it does not name start afresh. Without it, all start afresh.
     """
     keep_freed_memory()
     gpus = {p.device for p in task.network.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=list(gpus)):
         torch.manual_seed(child_seed(seed, "dropout"))
         wanted = range(options.steps) if steps is None else steps
-        run = _Run(task, options, wanted, seed, checkpoint, progress, name, team)
+        run = _Run(task, options, wanted, seed, checkpoint, progress, name, team, before)
         run.resume()
         while not run.over():
             run.step()
@@ -114,6 +125,7 @@ class _Run:
     progress: Progress
     name: str
     team: Team
+    before: Carried | None = None
     done: int = 0
     tokens: int = 0
     seconds: float = 0.0
@@ -123,22 +135,32 @@ class _Run:
     def __post_init__(self) -> None:
         self.parameters = {n: p for n, p in self.task.network.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.AdamW(
-            _groups(self.parameters, self.options.weight_decay, self.task.rates),
+            rate_groups(self.parameters, self.options.weight_decay, self.task.rates),
             betas=(self.options.beta1, self.options.beta2),
             fused=True,
         )
         self.device = next(iter(self.parameters.values())).device
         self.lanes = self._lanes()
-        self.clipped = _clipped_together(self.parameters, self.task.apart)
+        self.clipped = clipped_together(self.parameters, self.task.apart)
         self.average = {n: p.detach().clone() for n, p in self.parameters.items()}
         # Buffers that a network sets while it trains (temperatures, steps) belong to the weights of that step.
-        self.buffers = _kept_buffers(self.task.network)
+        self.buffers = kept_buffers(self.task.network)
+        # Batches, averages and validations count from here.
+        self.counted = 0 if self.before is None else self.steps.start
+        if self.before:
+            self._set(self.before)
+            self.recent = float(self.before["recent"])
         self.best = Snapshots(self.options.snapshots)
-        self.best.offer(0, NEVER_VALIDATED, self._now)
+        self.best.offer(self.steps.start, NEVER_VALIDATED, self._now)
         self.epoch = -1
         self.batches: list[np.ndarray] = []
         self.saved_at = time.monotonic()
         self.start_tokens, self.start_seconds = 0, 0.0
+
+    @property
+    def number(self) -> int:
+        """How many steps of the schedule are made, earlier stretches included."""
+        return self.steps.start + self.done
 
     @property
     def best_step(self) -> int:
@@ -156,7 +178,7 @@ class _Run:
 
     def step(self) -> None:
         began = time.monotonic()
-        epoch, index = divmod(self.done, len(self.task.plan))
+        epoch, index = divmod(self.counted + self.done, len(self.task.plan))
         if epoch != self.epoch:
             self.epoch, self.batches = epoch, self.task.plan.epoch(epoch)
         for group in self.optimizer.param_groups:
@@ -185,32 +207,35 @@ class _Run:
 
     def _gradients(self, rows: np.ndarray) -> StepLoss:
         """Set the gradients of a batch."""
+        step = self.counted + self.done
         if self.lanes is not None and self.task.lanes is not None:
-            return self.lanes.gradients(self.task.lanes(rows, self.done, self.lanes.count), self.done)
+            return self.lanes.gradients(self.task.lanes(rows, step, self.lanes.count), step)
         if self.device.type != "cpu":
             # A checkpoint holds the stream of the CPU's random numbers; other devices begin anew at every step.
-            torch.manual_seed(child_seed(self.seed, "dropout", self.done))
-        loss = self.task.loss(rows, self.done)
+            torch.manual_seed(child_seed(self.seed, "dropout", step))
+        loss = self.task.loss(rows, step)
         self.optimizer.zero_grad(set_to_none=True)
         loss.value.backward()
         return StepLoss(float(loss.value.detach()), loss.tokens)
 
     def _average(self) -> None:
         # The initial weights would dominate early averages, so the decay grows with the steps.
-        decay = min(self.options.ema, (1 + self.done) / (10 + self.done))
+        steps = self.counted + self.done
+        decay = min(self.options.ema, (1 + steps) / (10 + steps))
         with torch.no_grad():
             torch._foreach_lerp_(list(self.average.values()), list(self.parameters.values()), 1 - decay)
 
     def _watch(self, loss: float) -> None:
         if not math.isfinite(loss):
             raise CapsidError(
-                f"the loss became {loss} at step {self.done}", hint="lower training.learning_rate or check the vectors"
+                f"the loss became {loss} at step {self.number}",
+                hint="lower training.learning_rate or check the vectors",
             )
         self.recent = loss if math.isnan(self.recent) else 0.98 * self.recent + 0.02 * loss
 
     def _after_step(self) -> None:
         last = self.done >= len(self.steps)
-        if self.done % self.options.validate_every == 0 or last:
+        if (self.counted + self.done) % self.options.validate_every == 0 or last:
             self._validate()
             self._save()
         elif self.checkpoint is not None and time.monotonic() - self.saved_at > self.checkpoint.every:
@@ -222,11 +247,11 @@ class _Run:
 
     def _validate(self) -> None:
         if self.task.validate is None:
-            self.best.offer(self.done, NEVER_VALIDATED, self._now)
+            self.best.offer(self.number, NEVER_VALIDATED, self._now)
             return
         metric = self._measured(self.task.validate, self.average)
-        self.curve.append(CurvePoint(self.done, self.recent, metric, self.seconds))
-        self.best.offer(self.done, metric, self._now)
+        self.curve.append(CurvePoint(self.number, self.recent, metric, self.seconds))
+        self.best.offer(self.number, metric, self._now)
         best = f"best {self.best_metric:.4f} at {self.best_step:,}"
         self.progress.line(f"{self._status()}  valid {self.task.metric} {metric:.4f} ({best})")
 
@@ -240,19 +265,23 @@ class _Run:
     def _status(self) -> str:
         spent = self.seconds - self.start_seconds
         speed = (self.tokens - self.start_tokens) / spent if spent > 0 else 0.0
-        steps = self.seconds / max(self.done, 1) * (len(self.steps) - self.done)
+        left = self.seconds / max(self.done, 1) * (self.options.steps - self.number)
         return (
-            f"{self.name}: step {self.done:,}/{len(self.steps):,}  loss {self.recent:.3f}  "
-            f"{speed:,.0f} tokens/s  ETA {duration(steps)}"
+            f"{self.name}: step {self.number:,}/{self.options.steps:,}  loss {self.recent:.3f}  "
+            f"{speed:,.0f} tokens/s  ETA {duration(left)}"
         )
 
     def finish(self) -> TrainingResult:
+        carried = None
+        if self.before is not None:
+            carried = {**self._state(), "recent": torch.tensor(self.recent, dtype=torch.float64)}
         weights, metric, averaged = self._last()
         with torch.no_grad():
             for name, tensor in (self.parameters | self.buffers).items():
                 tensor.copy_(weights[name])
         self.task.network.eval()
-        return TrainingResult(self.done, self.best_step, metric, self.seconds, self.tokens, tuple(self.curve), averaged)
+        curve = tuple(self.curve)
+        return TrainingResult(self.done, self.best_step, metric, self.seconds, self.tokens, curve, averaged, carried)
 
     def _last(self) -> tuple[dict[str, Tensor], float, int]:
         """The best weights, or the mean of the best if it validates better; their metric; how many were averaged."""
@@ -268,14 +297,7 @@ class _Run:
     def _save(self) -> None:
         if self.checkpoint is None or self.team.rank:
             return
-        tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
-        for name, tensor in (self.parameters | self.buffers).items():
-            tensors[f"weights/{name}"] = tensor.detach().clone()
-        tensors |= self.best.tensors()
-        for name, parameter in self.parameters.items():
-            tensors[f"average/{name}"] = self.average[name].clone()
-            for key, value in self.optimizer.state[parameter].items():
-                tensors[f"adam/{name}/{key}"] = value
+        tensors = {**self._state(), **self.best.tensors()}
         values = {
             "counters": [self.done, self.tokens],
             "numbers": [self.seconds, self.recent],
@@ -284,6 +306,17 @@ class _Run:
         }
         save_checkpoint(self.checkpoint.path, tensors, values)
         self.saved_at = time.monotonic()
+
+    def _state(self) -> dict[str, Tensor]:
+        """Everything that the next step depends on."""
+        tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
+        for name, tensor in (self.parameters | self.buffers).items():
+            tensors[f"weights/{name}"] = tensor.detach().clone()
+        for name, parameter in self.parameters.items():
+            tensors[f"average/{name}"] = self.average[name].clone()
+            for key, value in self.optimizer.state[parameter].items():
+                tensors[f"adam/{name}/{key}"] = value.clone()
+        return tensors
 
     def resume(self) -> None:
         self.task.network.train()
@@ -309,51 +342,29 @@ class _Run:
         self.seconds, self.recent = saved.values["numbers"]
         self.curve = [CurvePoint(*p) for p in saved.values["curve"]]
         self.start_tokens, self.start_seconds = self.tokens, self.seconds
-        self.progress.line(f"{self.name}: resuming from step {self.done:,}")
+        self.progress.line(f"{self.name}: resuming from step {self.number:,}")
 
     def _restore_tensors(self, saved: Checkpoint) -> None:
-        weights, average, adam = (saved.group(g) for g in ("weights", "average", "adam"))
-        own = self.parameters | self.buffers
+        weights, own = saved.group("weights"), self.parameters | self.buffers
         if {n: t.shape for n, t in weights.items()} != {n: p.shape for n, p in own.items()}:
             raise CapsidError(f"the checkpoint {saved.path} belongs to another network", hint="delete it to start over")
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(weights[name])
-            for name, parameter in self.parameters.items():
-                prefix = f"{name}/"
-                self.optimizer.state[parameter] = {
-                    key[len(prefix) :]: t for key, t in adam.items() if key.startswith(prefix)
-                }
-        # Averages are matched with parameters by position, but a checkpoint sorts its tensors by name.
-        self.average = {n: average[n] for n in self.parameters}
+        self._set(saved.tensors)
         self.best.restore(saved.values["best"], saved.group)
-        torch.set_rng_state(saved.tensors["rng"].cpu())
 
-
-def _kept_buffers(network: nn.Module) -> dict[str, Tensor]:
-    kept = network.state_dict().keys()
-    return {n: b for n, b in network.named_buffers() if n in kept}
-
-
-def _groups(parameters: dict[str, nn.Parameter], weight_decay: float, rates: Mapping[str, float]) -> list[dict]:
-    """Matrices decay; biases and norms do not. Each learning-rate factor has its own groups."""
-    by_factor: dict[float, list[nn.Parameter]] = {}
-    for name, parameter in parameters.items():
-        factor = next((rate for pattern, rate in rates.items() if fnmatch.fnmatchcase(name, pattern)), 1.0)
-        by_factor.setdefault(factor, []).append(parameter)
-    groups = []
-    for factor, own in by_factor.items():
-        groups.append({"params": [p for p in own if p.dim() >= 2], "weight_decay": weight_decay, "factor": factor})
-        groups.append({"params": [p for p in own if p.dim() < 2], "weight_decay": 0.0, "factor": factor})
-    return groups
-
-
-def _clipped_together(parameters: dict[str, nn.Parameter], apart: tuple[nn.Module, ...]) -> list[list[nn.Parameter]]:
-    """Lists of parameters whose gradients are clipped by one norm: one per module in `apart`, one for the rest."""
-    own = [{id(p) for p in module.parameters()} for module in apart]
-    groups = [[p for p in parameters.values() if id(p) in ids] for ids in own]
-    rest = [p for p in parameters.values() if not any(id(p) in ids for ids in own)]
-    return [group for group in (*groups, rest) if group]
+    @torch.no_grad()
+    def _set(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what `_state` gave, as far as it names this network's tensors."""
+        weights, average, adam = (named_under(tensors, g) for g in ("weights", "average", "adam"))
+        for name, tensor in (self.parameters | self.buffers).items():
+            if name in weights:
+                tensor.copy_(weights[name])
+        for name, parameter in self.parameters.items():
+            if name in average:
+                own = named_under(adam, name)
+                self.optimizer.state[parameter] = {key: t.to(self.device, copy=True) for key, t in own.items()}
+                # The order of names stays: averages are matched with parameters by position.
+                self.average[name] = average[name].to(self.device, copy=True)
+        torch.set_rng_state(tensors["rng"].cpu())
 
 
 class _Lent:

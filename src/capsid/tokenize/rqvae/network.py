@@ -55,7 +55,7 @@ class RQVAENetwork(nn.Module):
     def __init__(self, inputs: int, hidden: Sequence[int], latent: int, sizes: Sequence[int]) -> None:
         super().__init__()
         widths = [inputs, *hidden, latent]
-        self.inputs = inputs
+        self.inputs, self.hidden, self.latent = inputs, tuple(hidden), latent
         self.encoder = _layers(widths)
         self.decoder = _layers(widths[::-1])
         self.books = nn.ParameterList([torch.zeros(size, latent) for size in sizes])
@@ -128,9 +128,8 @@ class RQVAENetwork(nn.Module):
     @torch.no_grad()
     def grown(self, extra: Sequence[int]) -> RQVAENetwork:
         """A copy with `extra[d]` more codes, all zeros, at the end of each codebook."""
-        widths = [layer.out_features for layer in self.encoder if isinstance(layer, nn.Linear)]
         sizes = [len(book_KD) + more for book_KD, more in zip(self.books, extra)]
-        network = RQVAENetwork(self.inputs, widths[:-1], widths[-1], sizes)
+        network = RQVAENetwork(self.inputs, self.hidden, self.latent, sizes)
         state = self.state_dict()
         for depth, more in enumerate(extra):
             state[f"books.{depth}"] = F.pad(state[f"books.{depth}"], (0, 0, 0, more))
@@ -150,14 +149,18 @@ def nearest(r_BD: Tensor, book_KD: Tensor) -> Tensor:
 
 def balanced(r_BD: Tensor, book_KD: Tensor, assign: Sinkhorn) -> Tensor:
     """A centre for every row such that all centres are used about equally often in the batch."""
-    own_B1 = r_BD.square().sum(1, keepdim=True)
-    costs_BK = (own_B1 + _distances(r_BD, book_KD)).numpy()
+    costs_BK = squared_distances(r_BD, book_KD).numpy()
     return torch.as_tensor(balanced_columns(costs_BK, epsilon=assign.epsilon, iterations=assign.iterations))
 
 
 def _distances(r_BD: Tensor, book_KD: Tensor) -> Tensor:
     """Squared distances of rows to centres, minus the row's squared norm. Shape: (rows, centres)."""
     return book_KD.square().sum(1) - 2 * r_BD @ book_KD.T
+
+
+def squared_distances(r_BD: Tensor, book_KD: Tensor) -> Tensor:
+    """Squared distances of rows to centres. Shape: (rows, centres)."""
+    return r_BD.square().sum(1, keepdim=True) + _distances(r_BD, book_KD)
 
 
 def quantized_blocks(network: RQVAENetwork, vectors_NI: np.ndarray) -> Iterator[tuple[Tensor, Quantized]]:
@@ -207,7 +210,7 @@ def last_distances(
             rows_R = np.flatnonzero(last_B == depth)
             left_RD, book_KD = found.residuals_LBD[depth][torch.as_tensor(rows_R)], network.books[depth]
             with torch.inference_mode():
-                costs_RK = left_RD.square().sum(1, keepdim=True) + _distances(left_RD, book_KD)
+                costs_RK = squared_distances(left_RD, book_KD)
             out_NK[block * BLOCK + rows_R, : len(book_KD)] = costs_RK.numpy()
     return out_NK
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, require_items
-from capsid.errors import NotFittedError
+from capsid.errors import ConfigError, NotFittedError
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
@@ -24,6 +24,9 @@ from capsid.tokenize.rqvae.settings import SHORTEST, RQVAESettings
 from capsid.tokenize.stopping import SharedPrefixes, sparse_lengths
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from capsid.tokenize.rqvae.joint import JointRQVAE
     from capsid.tokenize.rqvae.network import RQVAENetwork
 
 
@@ -79,6 +82,20 @@ class RQVAE(RQVAESettings):
     def strongest_codes(self, table: ItemTable, strongest: int) -> tuple[np.ndarray, np.ndarray]:
         """The nearest codes of every item at every depth, weighted by distance in latent space."""
         return nearby_codes(self.latents(table.vectors(self.block)), self.centres(), strongest)
+
+    def joint_network(self) -> JointRQVAE:
+        """A trainable copy of the network."""
+        from capsid.tokenize.rqvae.joint import JointRQVAE
+
+        if self.crowd:
+            raise ConfigError(
+                "ids of varying length (tokenizer.crowd) cannot learn beside a generator", hint="set tokenizer.crowd=0"
+            )
+        return JointRQVAE(self._fitted(), self.commitment)
+
+    def with_network(self, network: nn.Module) -> RQVAE:
+        """A copy with the weights of a joint network."""
+        return replace(self).load_state({name: t.numpy().copy() for name, t in network.state_dict().items()})
 
     def last_costs(self, table: ItemTable) -> Costs:
         """Squared distances, in latent space, from the residuals of the earlier depths to an id's last codebook."""
