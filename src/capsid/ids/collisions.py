@@ -86,7 +86,7 @@ class Hashed:
 
     kind: ClassVar[str] = "hash"
     needs_costs: ClassVar[bool] = False
-    capacity: int = setting(64, "Number of suffix tokens, and of items that may have equal codes.", least=1)
+    capacity: int = setting(256, "Number of suffix tokens, and of items that may have equal codes.", least=1)
 
     def __post_init__(self) -> None:
         check_settings(self)

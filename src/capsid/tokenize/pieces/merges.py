@@ -31,7 +31,7 @@ class Pieces:
 
     kind: ClassVar[str] = "pieces"
     size: int = setting(
-        7_104, "How many merges are learnt, at most; with 4 x 256 codes and 64 suffixes, 8,192 tokens in all.", least=0
+        6_912, "How many merges are learnt, at most; with 4 x 256 codes and 256 suffixes, 8,192 tokens in all.", least=0
     )
     min_weight: float = setting(
         1.0, "A pair is merged if it is expected at least this often in randomly ordered sequences.", above=0
