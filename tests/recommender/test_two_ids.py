@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 from small_recipes import small, world
 
+from capsid.cli.tokenizer_text import item_text, report_rows
 from capsid.decode.mixed import Mixed
+from capsid.decode.reader import Reader
 from capsid.errors import ConfigError
+from capsid.evaluate.evaluator import first_code_ranks
+from capsid.inspection.items import OpenTokenizer
 from capsid.recipe import Recipe
 from capsid.recommender import Recommender
 from capsid.runs.export import export_onnx
@@ -116,3 +120,39 @@ def test_it_cannot_be_exported_or_explained_step_by_step(fitted: Recommender, tm
         export_onnx(fitted, tmp_path / "onnx")
     with pytest.raises(ConfigError, match="'mixed' does not search step by step"):
         fitted.explain(world().items.ids([1, 2]))
+
+
+def test_both_ids_are_shown(fitted: Recommender) -> None:
+    tokenizer, item = fitted.fitted.tokenizer, world().items[3]
+    opened = OpenTokenizer(tokenizer, [world().title(n) for n in range(len(world().items))])
+    ids = tokenizer.ids.second
+    assert ids is not None
+    wanted = {"codes": tuple(ids.codes[3].tolist()), "tokens": tuple(ids.tokens[3].tolist())}
+    assert opened.lines([item])[0].to_dict()["second"] == wanted
+    assert opened.inspect(item).to_dict()["second"] == wanted
+    assert f"second  {wanted['codes'][0]} (tokens {wanted['tokens'][0]} {wanted['tokens'][1]})" in item_text(
+        opened.inspect(item)
+    )
+    quality = opened.quality()
+    assert quality.second is not None
+    assert quality.second.collision_rate == ids.statistics().collision_rate > 0
+    assert quality.second.intra_code_similarity is not None
+    shown = dict(map(tuple, report_rows(quality.to_dict())))
+    assert shown["second id: largest bucket"] == "1"
+    assert "second" not in shown
+
+
+def test_items_of_one_id_have_no_second() -> None:
+    plain = Recommender(small("capsid", 1)).fit(world()).fitted.tokenizer
+    opened = OpenTokenizer(plain, [])
+    assert "second" not in opened.lines([world().items[0]])[0].to_dict()
+    assert opened.quality().second is None
+
+
+def test_validation_reads_the_root_once(fitted: Recommender, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = fitted.catalogue_.split.valid
+    wanted = first_code_ranks(
+        fitted.retriever.reader, fitted.retriever.reader.root_scores(cases.histories), cases.targets
+    )
+    monkeypatch.setattr(Reader, "root_scores", lambda *_: pytest.fail("scored again"))
+    np.testing.assert_array_equal(fitted.evaluate("valid").values["first_code_rank"], wanted)

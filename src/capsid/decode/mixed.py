@@ -6,7 +6,7 @@ Each id has its own trie, so the probabilities of all items sum to 1 under each 
 
 Both tries are searched; an item that only one search has found is scored exactly under its other id. Items that share
 an id share its probability equally. Knows protocols, not networks. Shapes: U users, F leaves, T tokens of an id,
-E candidates (a user and an item each), C children of the root.
+E candidates (a user and an item each).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
 from capsid.decode.likelihood import edge_log_probabilities
+from capsid.decode.protocol import SeesOtherIds
 from capsid.decode.ranked import RankedItems, RankedLeaves, best_items, leaf_slots
 from capsid.decode.reader import Reader
 from capsid.decode.watch import RootScores
@@ -42,52 +43,62 @@ class Mixed:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    @torch.inference_mode()
     def rank(self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
         """The k best items after every history; equal scores in the first trie's order."""
+        return self.rank_with_roots(reader, histories, k, allowed, RootScores())
+
+    @torch.inference_mode()
+    def rank_with_roots(
+        self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None, roots: RootScores
+    ) -> RankedItems:
+        """See `capsid.decode.ranked.KeepsRoots`. An id without weight is not searched, and has no root scores."""
         if k < 1:
             raise ConfigError(f"k must be at least 1, got {k}")
         if reader.over != "children":
             raise ConfigError(f"decoder=mixed needs over=children, got over={reader.over}")
-        wanted, sides = min(max(self.width, k), len(reader.trie)), []
-        for side, weight in ((reader, self.weight), (reader.of_second, 1 - self.weight)):
-            # An id without weight adds nothing to a mixture, so it is not searched.
+        wanted, second = min(max(self.width, k), len(reader.trie)), reader.of_second
+        search, sides = BeamSearch(width=self.width), []
+        opened = _started(reader, second, histories)
+        for (side, started), weight, own in zip(opened, (self.weight, 1 - self.weight), (roots, RootScores())):
             if weight:
-                own = None if allowed is None else allowed.over(side.trie)
-                sides.append(_Side.search(side, weight, self.width, histories, wanted, own))
+                permitted = None if allowed is None else allowed.over(side.trie)
+                leaves = search.leaves(side, histories, wanted, permitted, own, started)
+                sides.append(_Side(side, weight, permitted, started, own, leaves))
         user_E, item_E = np.divmod(np.unique(np.concatenate([side.found() for side in sides])), len(reader.trie))
         # For each user in the order of equal scores: by leaf of the first trie, then by slot.
         order_E = np.lexsort((reader.trie.slots[item_E], reader.trie.leaf_of(item_E), user_E))
         user_E, item_E = user_E[order_E], item_E[order_E]
         scores_E = np.logaddexp.reduce([side.scores(user_E, item_E) for side in sides])
-        seen_U = np.sum([side.weight * side.seen_U for side in sides], axis=0)
+        seen_U = np.sum([side.seen() for side in sides], axis=0)
         return best_items(len(histories), user_E, item_E, scores_E, k, seen_U)
+
+
+def _started(reader: Reader, second: Reader, histories: Ragged) -> list[tuple[Reader, tuple[Any, Tensor]]]:
+    """Both readers with the model's state and rows after histories, which are read once."""
+    model = reader.model
+    if not isinstance(model, SeesOtherIds):
+        raise ConfigError("decoder=mixed needs a generator that predicts two ids", hint="set generator=timeline")
+    batch = reader.read(histories)
+    state, rows_U1D = model.start(batch)
+    other = model.seen_as(state, batch.seen_as(second.ids.prefix_free))
+    return [(reader, (state, rows_U1D)), (second, (other, rows_U1D))]
 
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """One id: its reader, its weight, and what the search of its trie has found.
-
-    `roots_UC` are the log-probabilities of the root's children, `seen_U` is the probability that the search has scored.
-    """
+    """One id: its reader, its weight, and what the search of its trie has found."""
 
     reader: Reader
     weight: float
     allowed: Filter | None
     started: tuple[Any, Tensor]
-    roots_UC: np.ndarray
+    roots: RootScores
     leaves: RankedLeaves
-    seen_U: np.ndarray
 
-    @classmethod
-    def search(
-        cls, reader: Reader, weight: float, width: int, histories: Ragged, k: int, allowed: Filter | None
-    ) -> _Side:
-        started, roots = reader.start(histories), RootScores()
-        leaves = BeamSearch(width=width).leaves(reader, histories, k, allowed, roots, started)
-        assert roots.scores_UC is not None
-        assert leaves.seen_U is not None
-        return cls(reader, weight, allowed, started, roots.scores_UC, leaves, leaves.seen_U)
+    def seen(self) -> np.ndarray:
+        """The probability that the search has scored, times the weight. Shape: (U,)."""
+        assert self.leaves.seen_U is not None
+        return self.weight * self.leaves.seen_U
 
     def found(self) -> np.ndarray:
         """The items of the leaves, as keys user * items + item."""
@@ -116,8 +127,9 @@ class _Side:
         tokens_ET, lengths_E = ids.dense(PAD).astype(np.int64), ids.lengths
         if not len(leaf_E):
             return np.zeros(0)
+        assert self.roots.scores_UC is not None
         node_E = trie.walk(np.full(len(leaf_E), ROOT), tokens_ET[:, 0])
-        scores_E = self.roots_UC[user_E, node_E - trie.first_child[ROOT]].astype(np.float64)
+        scores_E = self.roots.scores_UC[user_E, node_E - trie.first_child[ROOT]].astype(np.float64)
         # Ids of one token are scored now; the others become beams of their users, `row_E` is the number of each.
         deep_E = np.flatnonzero(lengths_E > 1)
         beams = Ragged.grouped(deep_E, user_E[deep_E], len(rows_U1D))

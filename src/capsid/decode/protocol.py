@@ -5,7 +5,7 @@ And what they need of item vectors, where a method has them beside ids.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -32,6 +32,14 @@ class Decodable(Protocol):
 
     def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
         """Scores of token `token_E[e]` after row `row_E[e]`, rows numbered user by user. Shape: (E,)."""
+
+
+@runtime_checkable
+class SeesOtherIds(Protocol):
+    """A model that reads histories once and predicts either of two ids from that reading."""
+
+    def seen_as(self, state: Any, histories: TokenBatch) -> Any:
+        """The state after `start`, for other ids of the same items: those of this batch."""
 
 
 class Dense(Protocol):

@@ -12,7 +12,7 @@ import numpy as np
 
 from capsid.decode.filters import Filter
 from capsid.decode.reader import Reader
-from capsid.decode.watch import Watch
+from capsid.decode.watch import RootScores, Watch
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 
@@ -68,6 +68,16 @@ class HasQuick(Protocol):
     @property
     def quick(self) -> Ranker:
         """The cheaper ranker."""
+
+
+@runtime_checkable
+class KeepsRoots(Protocol):
+    """A ranker that can tell the log-probabilities of the root's children, which it has computed anyway."""
+
+    def rank_with_roots(
+        self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None, roots: RootScores
+    ) -> RankedItems:
+        """See `Ranker.rank`. What `roots` holds then are the scores of the reader's own trie."""
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ import numpy as np
 
 from capsid.data.split import Cases
 from capsid.decode.filters import Filter
-from capsid.decode.ranked import Buckets, RankedLeaves, RanksLeaves, expand
+from capsid.decode.ranked import Buckets, KeepsRoots, RankedLeaves, RanksLeaves, expand
 from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.decode.watch import RootScores
@@ -137,10 +137,14 @@ class _Ranked:
 
 def _rank(retriever: Retriever, histories: Ragged, targets: np.ndarray, k: int, allowed: Filter | None) -> _Ranked:
     reader, ranker = retriever.reader, retriever.ranker
-    if not isinstance(ranker, RanksLeaves):
-        items_UK = ranker.rank(reader, histories, k, allowed).items_UK
-        return _Ranked(items_UK, item_ranks(items_UK, targets), reader.root_scores(histories))
     first = RootScores()
+    if not isinstance(ranker, RanksLeaves):
+        if isinstance(ranker, KeepsRoots):
+            items_UK = ranker.rank_with_roots(reader, histories, k, allowed, first).items_UK
+        else:
+            items_UK = ranker.rank(reader, histories, k, allowed).items_UK
+        first_UC = first.scores_UC if first.scores_UC is not None else reader.root_scores(histories)
+        return _Ranked(items_UK, item_ranks(items_UK, targets), first_UC)
     leaves = ranker.leaves(reader, histories, min(k, len(reader.trie)), allowed, first)
     buckets = expand(reader.trie, leaves, k, allowed)
     # A ranker that does not search does not call the watch.

@@ -7,7 +7,7 @@ kind of tokenizer. What a tokenizer does not have (stop causes, winner mass, ...
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ class TokenizerQuality:
     """What `capsid tokenizer report` shows. `utilization` and `gini` are means over the depths.
 
     `sampled_items` is the number of items whose vectors were used, if not those of all items.
+    `second` is the report on second ids, if items have two.
     """
 
     items: int
@@ -68,6 +69,7 @@ class TokenizerQuality:
     routing_convergence: RoutingConvergence | None = None
     merges: MergeReport | None = None
     sampled_items: int | None = None
+    second: TokenizerQuality | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `--json` prints them."""
@@ -77,7 +79,13 @@ class TokenizerQuality:
 def quality_of(tokenizer: ItemTokenizer, *, most: int | None = None) -> TokenizerQuality:
     """The report on the ids of a fitted tokenizer."""
     fitted = tokenizer.tokenizer_
-    return tokenizer_quality(tokenizer.ids, tokenizer.vectors_, fitted.decode, fitted, tokenizer.merges_, most=most)
+    first = tokenizer_quality(tokenizer.ids, tokenizer.vectors_, fitted.decode, fitted, tokenizer.merges_, most=most)
+    second = tokenizer.second_
+    if second is None:
+        return first
+    # Both ids are made from vectors that the first tokenizer holds.
+    made, vectors_ND = second.tokenizer_, tokenizer.blocks_.get(second.block)
+    return replace(first, second=tokenizer_quality(second.ids, vectors_ND, made.decode, made, most=most))
 
 
 def tokenizer_quality(

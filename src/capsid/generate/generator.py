@@ -269,6 +269,12 @@ class TimelineGenerator(TransformerGenerator):
     )
     repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
 
+    def seen_as(self, state: State, histories: TokenBatch) -> State:
+        """See `capsid.decode.protocol.SeesOtherIds`."""
+        network = self.network
+        assert isinstance(network, TimelineTransformer)
+        return network.seen_as(state, histories)
+
     def _network(self, ids: SemanticIds) -> TimelineTransformer:
         return TimelineTransformer(
             replace(self._shape(ids), repeats=self.repeats), self.depth_layers, self.reads, self._members(ids.layout)

@@ -180,6 +180,10 @@ class BonusNetwork(GeneratorNetwork):
         known = () if self.repeats is None else (history_items(histories, self.repeats.value()),)
         return known if self.memory is None else (*known, open_followers(histories, self.memory))
 
+    def seen_as(self, state: State, histories: TokenBatch) -> State:
+        """See `capsid.decode.protocol.SeesOtherIds`."""
+        return replace(state, open=self._open(histories))
+
     def _entering(self, x: Tensor) -> Tensor:
         """Token embeddings at the input, before those of positions and depths are added."""
         return x if self.shape.input_scale == 1.0 else x * self.shape.input_scale

@@ -19,16 +19,20 @@ class Titled:
 
 @dataclass(frozen=True)
 class IdLine:
-    """An item's id, as `capsid tokenizer export` writes it; with confidences if the tokenizer routes."""
+    """An item's id, as `capsid tokenizer export` writes it; with confidences if the tokenizer routes.
+
+    `second` has the codes and the tokens of the item's second id, if items have two.
+    """
 
     item: str
     codes: tuple[int, ...]
     tokens: tuple[int, ...]
     confidences: tuple[float, ...] | None
+    second: dict[str, tuple[int, ...]] | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values. Not recursive, to be fast: an export has one line per item."""
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if name != "second" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,8 @@ class ItemInspection(IdLine):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without the fields that this tokenizer lacks."""
-        absent = {name for name in ("unmerged", "subwords", "depths", "stopped") if getattr(self, name) is None}
+        optional = ("second", "unmerged", "subwords", "depths", "stopped")
+        absent = {name for name in optional if getattr(self, name) is None}
         return {name: value for name, value in asdict(self).items() if name not in absent}
 
 

@@ -17,6 +17,7 @@ from capsid.errors import ConfigError
 from capsid.evaluate.capsule_meaning import Capsule, TitleWords, capsules, two_facets
 from capsid.evaluate.capsule_report import Drift, Routing, drift, spread
 from capsid.evaluate.tokenizer_quality import TokenizerQuality, quality_of
+from capsid.ids.semantic_ids import SemanticIds
 from capsid.inspection.answers import (
     FacetItem,
     Facets,
@@ -83,7 +84,7 @@ class OpenTokenizer:
         for i, row in enumerate(rows):
             codes, tokens = tuple(ids.codes[row].tolist()), tuple(ids.tokens[row].tolist())
             sure = None if confidence_RL is None else tuple(_plain(confidence_RL[i, : len(codes)]))
-            out.append(IdLine(ids.items[row], codes, tokens, sure))
+            out.append(IdLine(ids.items[row], codes, tokens, sure, _second(ids, row)))
         return out
 
     def inspect(self, item: str) -> ItemInspection:
@@ -192,6 +193,13 @@ class OpenTokenizer:
 
     def _titled(self, numbers: Iterable[int]) -> tuple[Titled, ...]:
         return tuple(Titled(self.items[n], self.title(n)) for n in numbers)
+
+
+def _second(ids: SemanticIds, row: int) -> dict[str, tuple[int, ...]] | None:
+    """Codes and tokens of an item's second id, if it has one."""
+    if ids.second is None:
+        return None
+    return {"codes": tuple(ids.second.codes[row].tolist()), "tokens": tuple(ids.second.tokens[row].tolist())}
 
 
 def _why(tokenizer: Routing, seen: Trace) -> Stopped:
