@@ -62,7 +62,8 @@ def test_lines_of_all_items_and_of_some_are_the_same() -> None:
     ids = opened("capsid-bpe")
     every = ids.lines(ids.items)
     assert ids.lines([ids.items[5], ids.items[2]]) == [every[5], every[2]]
-    assert every[5].to_dict() == dataclasses.asdict(every[5])
+    wanted = {name: value for name, value in dataclasses.asdict(every[5]).items() if name != "second"}
+    assert every[5].to_dict() == wanted, "these items have one id"
 
 
 def test_large_catalogues_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
