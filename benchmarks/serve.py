@@ -292,7 +292,7 @@ class Bench:
 
     async def terminations(self) -> dict[str, Any]:
         """SIGTERM while 16 clients ask: every request is answered, or its connection was never taken."""
-        lost, codes, seconds = 0, Counter[int](), []
+        lost, codes, seconds = Counter[str](), Counter[int](), []
         for _ in range(self.amounts.terminations):
             async with self.service(nursery=self.nursery) as service:
                 clients = [asyncio.create_task(self._ask_until_told(service.port)) for _ in range(16)]
@@ -300,33 +300,36 @@ class Bench:
                 since = time.monotonic()
                 await service.end(signal.SIGTERM)
                 seconds.append(time.monotonic() - since)
-                for out in await asyncio.gather(*clients):
-                    lost, codes = lost + out.lost, codes + out.codes
+                for answered, broken in await asyncio.gather(*clients):
+                    lost, codes = lost + broken, codes + answered
         return {
             "terminations": len(seconds),
-            "lost": lost,
+            "lost": lost.total(),
+            "lost_by_connection": dict(lost),
             "codes": {str(c): n for c, n in sorted(codes.items())},
             "slowest_end_seconds": max(seconds),
         }
 
-    async def _ask_until_told(self, port: int) -> Outcome:
-        out, number = Outcome(), random.randrange(1000)
+    async def _ask_until_told(self, port: int) -> tuple[Counter[int], Counter[str]]:
+        """Codes of the answers, and the request without one, by the kind of its connection: new, or used before."""
+        codes, number = Counter[int](), random.randrange(1000)
         while True:
+            kind = "new"
             try:
                 async with connected(port) as client:
                     while True:
                         number += 1
                         code, headers, _ = await client.ask(*self.ask(number))
-                        out.codes[code] += 1
+                        codes[code] += 1
+                        kind = "used"
                         if code != 200:
-                            return out
+                            return codes, Counter()
                         if headers.get("connection") == "close":
                             break
             except ConnectionRefusedError:
-                return out
+                return codes, Counter()
             except (OSError, EOFError, asyncio.IncompleteReadError):
-                out.lost += 1
-                return out
+                return codes, Counter({kind: 1})
 
     async def kills(self) -> dict[str, Any]:
         """kill -9 while items are retired: after the restart every acknowledged one is."""

@@ -32,7 +32,7 @@ class ServeOptions:
     rate_limit: float = setting(0.0, "Requests per second for each key or address; 0 sets no limit.", least=0)
     cors: tuple[str, ...] = setting((), "Origins whose pages may call the service; none by default.")
     compare: tuple[str, ...] = setting((), "Other runs to compare the served one with.")
-    drain: float = setting(0.3, "Seconds between SIGTERM and closing the port, for balancers to notice.", least=0)
+    drain: float = setting(1.0, "Seconds between SIGTERM and closing the port, for clients to notice.", least=0)
 
     def __post_init__(self) -> None:
         check_settings(self)
