@@ -20,12 +20,11 @@ from capsid.blocks.pairs import pair_products
 from capsid.blocks.segments import segment_logsumexp
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
-from capsid.decode.protocol import Dense
 from capsid.decode.ranked import RankedItems, RankedLeaves, best_items, leaf_slots
 from capsid.decode.reader import Reader
+from capsid.decode.watch import Watch
 from capsid.errors import ConfigError
 from capsid.ids.layout import PAD
-from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
 
@@ -44,41 +43,72 @@ class BeamFusion:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    @torch.inference_mode()
     def rank(self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
         """The k best items after every history; equal scores in the order of plain beam search."""
+        return self.fuse(reader, histories, k, allowed).best(k)
+
+    @torch.inference_mode()
+    def fuse(
+        self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None, watch: Watch | None = None
+    ) -> Fused:
+        """All items of the ids that the search finds, with both parts of their scores."""
         if k < 1:
             raise ConfigError(f"k must be at least 1, got {k}")
         if reader.dense is None:
             raise ConfigError("decoder=fusion needs item vectors", hint="add the term 'dense', or set decoder=beam")
         wanted = min(max(self.width, k), len(reader.trie))
         started = reader.start(histories)
-        leaves = BeamSearch(width=self.width).leaves(reader, histories, wanted, allowed, started=started)
+        leaves = BeamSearch(width=self.width).leaves(reader, histories, wanted, allowed, watch, started=started)
         slots = leaf_slots(reader.trie, leaves.leaves_UF, allowed)
         expected_UFC = reader.dense.expected(rows_after(reader, started, leaves.leaves_UF))
-        scores_E = self._scores(reader.trie, reader.dense, leaves, slots, expected_UFC)
-        # Items are in the order of plain beam search, which decides ties.
-        users, width = leaves.leaves_UF.shape
-        items_E = reader.trie.items[slots.values]
-        return best_items(users, slots.row_numbers // width, items_E, scores_E, k, leaves.seen_U)
+        cell_E = torch.as_tensor(slots.row_numbers)
+        item_E = torch.as_tensor(reader.trie.items[slots.values].astype(np.int64))
+        cosine_E = pair_products(expected_UFC.flatten(0, 1), reader.dense.vectors_NC, cell_E, item_E)
+        dense_E, user_E = cosine_E * self.dense_temperature, cell_E // leaves.leaves_UF.shape[1]
+        totals_U = segment_logsumexp(dense_E, user_E, len(histories))
+        beam_E = self._beams(leaves).flatten()[cell_E]
+        score_E = beam_E + dense_E - totals_U[user_E]
+        arrays = (t.numpy() for t in (user_E, item_E, score_E, beam_E, dense_E - totals_U[user_E], cosine_E))
+        return Fused(leaves, *arrays)
 
-    def _scores(
-        self, trie: Trie, dense: Dense, leaves: RankedLeaves, slots: Ragged, expected_UFC: Tensor
-    ) -> np.ndarray:
-        """Log of the product of both softmaxes, for every item of every leaf, in order."""
-        users, width = leaves.leaves_UF.shape
+    def _beams(self, leaves: RankedLeaves) -> Tensor:
+        """Log of the softmax over the ids of every user. Shape: (U, F)."""
         there_UF = torch.as_tensor(leaves.leaves_UF >= 0)
         beams_UF = torch.where(there_UF, torch.as_tensor(leaves.scores_UF), 0.0) * self.beam_temperature
         beams_UF = beams_UF.masked_fill(~there_UF, -torch.inf)
         # A user without leaves has no items either, so that row is never read.
-        beams_UF = beams_UF - beams_UF.logsumexp(1, keepdim=True)
-        cell_E = torch.as_tensor(slots.row_numbers)
-        item_E = torch.as_tensor(trie.items[slots.values].astype(np.int64))
-        cosines_E = pair_products(expected_UFC.flatten(0, 1), dense.vectors_NC, cell_E, item_E)
-        dense_E, user_E = cosines_E * self.dense_temperature, cell_E // width
-        totals_U = segment_logsumexp(dense_E, user_E, users)
-        scores_E: np.ndarray = (beams_UF.flatten()[cell_E] + dense_E - totals_U[user_E]).numpy()
-        return scores_E
+        return beams_UF - beams_UF.logsumexp(1, keepdim=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """The ids that were found, and all their items in the order of plain beam search, which decides ties.
+
+    An item's score is the sum of `beam_E` and `dense_E`, the logs of both softmaxes. Shape of every array: (E,).
+    """
+
+    leaves: RankedLeaves
+    user_E: np.ndarray
+    item_E: np.ndarray
+    score_E: np.ndarray
+    beam_E: np.ndarray
+    dense_E: np.ndarray
+    cosine_E: np.ndarray
+
+    def best(self, k: int) -> RankedItems:
+        """The k best items of every user."""
+        users = len(self.leaves.leaves_UF)
+        return best_items(users, self.user_E, self.item_E, self.score_E, k, self.leaves.seen_U)
+
+
+@torch.inference_mode()
+def cosines(reader: Reader, histories: Ragged, items_R: np.ndarray) -> np.ndarray:
+    """Cosines of items' vectors and the vectors expected after their ids. Shape: (histories, items)."""
+    assert reader.dense is not None
+    leaves_UR = np.tile(reader.trie.leaf_of(items_R), (len(histories), 1))
+    expected_URC = reader.dense.expected(rows_after(reader, reader.start(histories), leaves_UR))
+    found_UR: np.ndarray = (expected_URC * reader.dense.vectors_NC[torch.as_tensor(items_R)]).sum(-1).numpy()
+    return found_UR
 
 
 def rows_after(reader: Reader, started: tuple[Any, Tensor], leaves_UF: np.ndarray) -> Tensor:

@@ -13,7 +13,8 @@ import numpy as np
 from capsid.decode.watch import Edges
 from capsid.ids.trie import Trie
 
-# A `result` is a finished id among the k best; `kept` prefixes were extended. The other names say what cut a prefix.
+# A `result` is a finished id among the k best; `kept` prefixes were extended, or are finished ids whose items were then
+# ranked by vectors. The other names say what cut a prefix.
 FATES = ("result", "kept", "width", "bound", "filter")
 RESULT, KEPT, WIDTH, BOUND, FILTER = range(len(FATES))
 
@@ -56,8 +57,13 @@ class Recorder:
         return Level(node[best], token[best], leaf[best], is_open[best], score[best])
 
 
-def fates(levels: list[Level], results: np.ndarray, *, width: int, k: int, trie: Trie) -> list[np.ndarray]:
-    """The fate of each edge of every level, as an index into `FATES`. `results` are the returned leaves."""
+def fates(
+    levels: list[Level], results: np.ndarray, *, width: int, k: int, trie: Trie, found: np.ndarray | None = None
+) -> list[np.ndarray]:
+    """The fate of each edge of every level, as an index into `FATES`.
+
+    `results` are the returned leaves; `found` are all leaves that the search found, if it was not the last to rank.
+    """
     out = []
     finished = np.zeros(0)
     for depth, level in enumerate(levels):
@@ -70,6 +76,8 @@ def fates(levels: list[Level], results: np.ndarray, *, width: int, k: int, trie:
         rank = np.cumsum(inner) - 1
         fate = np.where(inner & (rank >= width) & (level.score > bound), WIDTH, BOUND)
         fate[inner & np.isin(level.node, gone_on)] = KEPT
+        if found is not None:
+            fate[level.leaf & np.isin(level.node, found)] = KEPT
         fate[level.leaf & np.isin(level.node, results)] = RESULT
         fate[~level.open] = FILTER
         out.append(fate)

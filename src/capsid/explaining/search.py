@@ -6,8 +6,8 @@ and scoring the same results again; it shows what the model reacts to, not why a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,13 @@ import numpy as np
 from capsid.answering import Answerer, Query, Recommendation
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
+from capsid.decode.fusion import BeamFusion, cosines
 from capsid.decode.ranked import RankedItems, expand
+from capsid.decode.reader import Reader
 from capsid.decode.trace import FATES, KEPT, RESULT, Recorder, fates
 from capsid.errors import ConfigError, DataError
 from capsid.explaining.picture import draw
-from capsid.explaining.values import Influence, Prefix, Step
+from capsid.explaining.values import Influence, Prefix, ScoreParts, Step
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
 
@@ -32,13 +34,17 @@ LOOKED_AT = 2_000
 
 @dataclass(frozen=True)
 class Explanation:
-    """A recommendation and the search behind it. `paths[r]` are the tokens of result r."""
+    """A recommendation and the search behind it. `paths[r]` are the tokens of result r.
+
+    `parts[r]` are the parts of its score where ids and item vectors are fused; elsewhere there are none.
+    """
 
     recommendation: Recommendation
     paths: tuple[tuple[int, ...], ...]
     steps: tuple[Step, ...]
     influences: tuple[Influence, ...]
     prefix: tuple[int, ...]
+    parts: tuple[ScoreParts, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -62,28 +68,57 @@ def explain(
 ) -> Explanation:
     """Answer a query and explain the search. With `prefix`, only ids that begin with these tokens are searched."""
     ranker, reader = answerer.retriever.ranker, answerer.retriever.reader
-    if not isinstance(ranker, BeamSearch):
-        raise ConfigError(f"the decoder {ranker.kind!r} does not search step by step", hint="explain needs kind beam")
+    if not isinstance(ranker, (BeamSearch, BeamFusion)):
+        raise ConfigError(
+            f"the decoder {ranker.kind!r} does not search step by step",
+            hint="only runs with decoder=beam or decoder=fusion can be explained",
+        )
     node = node_of(reader.trie, prefix)
     query = _below(answerer, query, node) if prefix else query
     rows = answerer.rows(query)
     if not len(rows.history) or answerer.nothing_left(rows):
         return Explanation(answerer.answer([query])[0], (), (), (), tuple(prefix))
     allowed = answerer.allowed([rows])
-    recorder, k = Recorder(), min(query.k, len(reader.trie))
-    history = Ragged.from_rows([rows.history], np.int64)
-    leaves = ranker.leaves(reader, history, k, allowed, recorder)
-    ranked = expand(reader.trie, leaves, query.k, allowed).items
-    items = ranked.items_UK[0][ranked.items_UK[0] >= 0]
-    # A leaf whose items all come after the k-th is no result, though the search has returned it.
-    steps = _steps(answerer, recorder, reader.trie.leaf_of(items), max(ranker.width, k), k, shown)
+    found = _searched(ranker, reader, Ragged.from_rows([rows.history], np.int64), query.k, allowed)
+    items = found.ranked.items_UK[0][found.ranked.items_UK[0] >= 0]
     return Explanation(
-        answerer.personal(ranked, 0, query.k),
+        answerer.personal(found.ranked, 0, query.k),
         tuple(tuple(int(t) for t in reader.ids.prefix_free[int(i)]) for i in items),
-        steps,
-        _influences(answerer, rows.history, items, ranked) if influence else (),
+        # A leaf whose items all come after the k-th is no result, though the search has returned it.
+        _steps(answerer, found, reader.trie.leaf_of(items), shown),
+        _influences(answerer, rows.history, items) if influence else (),
         tuple(prefix),
+        tuple(found.parts[int(item)] for item in items) if found.parts else (),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Searched:
+    """A recorded search for `k` leaves with a beam of `width`. `found` are its leaves if items were ranked further."""
+
+    recorder: Recorder
+    ranked: RankedItems
+    width: int
+    k: int
+    found: np.ndarray | None = None
+    parts: Mapping[int, ScoreParts] = field(default_factory=dict)
+
+
+def _searched(
+    ranker: BeamSearch | BeamFusion, reader: Reader, history: Ragged, k: int, allowed: Filter | None
+) -> _Searched:
+    recorder, leaves = Recorder(), min(k, len(reader.trie))
+    if isinstance(ranker, BeamSearch):
+        found = ranker.leaves(reader, history, leaves, allowed, recorder)
+        ranked = expand(reader.trie, found, k, allowed).items
+        return _Searched(recorder, ranked, max(ranker.width, leaves), leaves)
+    fused = ranker.fuse(reader, history, k, allowed, recorder)
+    parts = {
+        int(item): ScoreParts(float(beam), float(dense), float(cosine))
+        for item, beam, dense, cosine in zip(fused.item_E, fused.beam_E, fused.dense_E, fused.cosine_E)
+    }
+    leaves = min(max(ranker.width, k), len(reader.trie))
+    return _Searched(recorder, fused.best(k), max(ranker.width, leaves), leaves, fused.leaves.leaves_UF[0], parts)
 
 
 def node_of(trie: Trie, prefix: Sequence[int]) -> int:
@@ -106,13 +141,12 @@ def _below(answerer: Answerer, query: Query, node: int) -> Query:
     return replace(query, allow=tuple(names))
 
 
-def _steps(
-    answerer: Answerer, recorder: Recorder, results: np.ndarray, width: int, k: int, shown: int
-) -> tuple[Step, ...]:
+def _steps(answerer: Answerer, searched: _Searched, results: np.ndarray, shown: int) -> tuple[Step, ...]:
     trie, layout = answerer.retriever.reader.trie, answerer.retriever.reader.ids.layout
-    levels = recorder.levels(0)
+    levels = searched.recorder.levels(0)
+    met = fates(levels, results, width=searched.width, k=searched.k, trie=trie, found=searched.found)
     out = []
-    for depth, (level, fate) in enumerate(zip(levels, fates(levels, results, width=width, k=k, trie=trie))):
+    for depth, (level, fate) in enumerate(zip(levels, met)):
         counts = {name: int((fate == number).sum()) for number, name in enumerate(FATES)}
         survived = (fate == KEPT) | (fate == RESULT)
         best = np.flatnonzero(survived | (np.cumsum(~survived) <= shown))
@@ -141,12 +175,10 @@ def _example(answerer: Answerer, node: int) -> str:
     return catalogue.title(int(rows[np.argmax(catalogue.counts[rows])]))
 
 
-def _influences(
-    answerer: Answerer, history: np.ndarray, items: np.ndarray, ranked: RankedItems
-) -> tuple[Influence, ...]:
+def _influences(answerer: Answerer, history: np.ndarray, items: np.ndarray) -> tuple[Influence, ...]:
     """Leave out each item that the model reads in turn and score the same results again, all in one batch."""
     reader, ranker, catalogue = answerer.retriever.reader, answerer.retriever.ranker, answerer.catalogue
-    assert isinstance(ranker, BeamSearch)
+    fusion = ranker if isinstance(ranker, BeamFusion) else None
     read = history[-min(reader.history, LEFT_OUT) :]
     if len(read) < 2 or not len(items):
         return ()
@@ -157,13 +189,19 @@ def _influences(
     wide.leaves(reader, Ragged.from_rows(rows, np.int64), min(len(items), len(reader.trie)), only, recorder)
     scores_URD = np.stack([_path_scores(reader.trie, recorder, user, items) for user in range(len(rows))])
     steps_URD = np.diff(scores_URD, axis=2, prepend=0.0)
+    dense_UR = np.zeros(steps_URD.shape[:2])
+    if fusion is not None:
+        steps_URD = fusion.beam_temperature * steps_URD
+        dense_UR = fusion.dense_temperature * cosines(reader, Ragged.from_rows(rows, np.int64), items)
     out = []
     for place, item in enumerate(read.tolist()):
         falls_RD = steps_URD[0] - steps_URD[place + 1]
-        falls_R = np.nansum(falls_RD, axis=1)
+        dense_R = dense_UR[0] - dense_UR[place + 1]
+        falls_R = np.nansum(falls_RD, axis=1) + dense_R
         steps = tuple(tuple(float(x) for x in row[~np.isnan(row)]) for row in falls_RD)
         name, title = catalogue.items[item], catalogue.title(item)
-        out.append(Influence(name, title, float(falls_R.mean()), tuple(float(f) for f in falls_R), steps))
+        vectors = () if fusion is None else tuple(dense_R.tolist())
+        out.append(Influence(name, title, float(falls_R.mean()), tuple(falls_R.tolist()), steps, vectors))
     return tuple(sorted(out, key=lambda i: -abs(i.mean)))
 
 

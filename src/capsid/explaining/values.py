@@ -27,10 +27,24 @@ class Step:
 
 
 @dataclass(frozen=True)
+class ScoreParts:
+    """The two parts of a result's score where ids and item vectors are fused: score = ids + vectors.
+
+    `ids` is the log of the softmax over the ids that the search found, `vectors` that over all their items; `cosine` is
+    that of the item's vector and the expected one.
+    """
+
+    ids: float
+    vectors: float
+    cosine: float
+
+
+@dataclass(frozen=True)
 class Influence:
     """How much the results' scores fall without an item of the history: a larger fall means more support.
 
-    `results[r]` is the fall of result r, and `steps[r]` is its split over the tokens of the id.
+    `results[r]` is the fall of result r, and `steps[r]` is its split over the tokens of the id. Where item vectors are
+    fused, `vectors[r]` is what they add to the fall; then falls are of both parts before their softmaxes.
     """
 
     item: str
@@ -38,3 +52,4 @@ class Influence:
     mean: float
     results: tuple[float, ...]
     steps: tuple[tuple[float, ...], ...]
+    vectors: tuple[float, ...] = ()

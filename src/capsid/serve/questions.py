@@ -115,12 +115,15 @@ def explained(snapshot: Snapshot, query: Query, prefix: list[int], influence: bo
     told = explain(answerer, query, prefix=prefix, influence=influence, shown=shown)
     found = told.recommendation
     paths = told.paths or ((),) * len(found)
-    ranked = zip(found.items, found.titles, found.scores, paths)
     out = told.to_dict()
-    del out["recommendation"], out["paths"]
+    parts = out["parts"] or (None,) * len(found)
+    ranked = zip(found.items, found.titles, found.scores, paths, parts)
+    del out["recommendation"], out["paths"], out["parts"]
     return {
         "history": titled(snapshot, query.history),
-        "items": [{"item": i, "title": t, "score": s, "tokens": list(path)} for i, t, s, path in ranked],
+        "items": [
+            {"item": i, "title": t, "score": s, "tokens": list(path), "parts": own} for i, t, s, path, own in ranked
+        ],
         "personal": found.personal,
         "version": snapshot.version,
         **out,

@@ -97,10 +97,19 @@ class RecommendAnswer(BaseModel):
     version: int
 
 
+class ScoreParts(BaseModel):
+    """The two parts of a score where ids and item vectors are fused: score = ids + vectors, both log-probabilities."""
+
+    ids: float
+    vectors: float
+    cosine: float
+
+
 class ExplainedItem(RankedItem):
-    """An item of an answer with the tokens of its id."""
+    """An item of an answer with the tokens of its id, and the parts of its score if it has two."""
 
     tokens: list[int]
+    parts: ScoreParts | None = None
 
 
 class WeighedPrefix(BaseModel):
@@ -123,13 +132,17 @@ class SearchStep(BaseModel):
 
 
 class HistoryInfluence(BaseModel):
-    """How the results' scores fall without an item of the history; `steps` spreads each fall over the id's tokens."""
+    """How the results' scores fall without an item of the history; `steps` spreads each fall over the id's tokens.
+
+    Where item vectors are fused, `vectors` is what they add to each fall.
+    """
 
     item: str
     title: str
     mean: float
     results: list[float]
     steps: list[list[float]]
+    vectors: list[float] = []
 
 
 class HistoryItem(BaseModel):
