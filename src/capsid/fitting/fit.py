@@ -17,8 +17,11 @@ from capsid.encode.base import fresh
 from capsid.errors import ConfigError
 from capsid.fitting.course import Course
 from capsid.fitting.stages import Stages
-from capsid.generate.generator import ReadsSoftly, Remembers, Trainable
+from capsid.generate.generator import Generator, ReadsSoftly, Remembers, Trainable
+from capsid.generate.settled_memory import memory_of, settle_memory
+from capsid.generate.terms import TermContext
 from capsid.ids.layout import FIRST
+from capsid.ids.reading import Reading
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress
 from capsid.recipe import Recipe
@@ -60,13 +63,12 @@ def fit_recipe(
         first = _Given(tokenizer_from, recipe, table, seed, progress)
     tokenizer = stages.tokenizer("tokenizer", first)
     _tell_ids(tokenizer.ids, progress)
-    tokenizer = tokenizer.with_reading(recipe.reading)
     generator = fresh(recipe.generator)
-    if isinstance(generator, ReadsSoftly) and generator.soft_input:
-        tokenizer = tokenizer.softened(table, generator.soft_input, generator.soft_sharpness)
-    if isinstance(generator, Remembers) and generator.memory:
-        tokenizer = tokenizer.remembering(table, generator.memory)
+    tokenizer = _as_read(tokenizer, recipe.reading, generator, table)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
+    later = generator if _remembers_later(generator) and isinstance(generator, Trainable) else None
+    if later is not None:
+        memory_of(later).awake = False
     if start is not None and isinstance(generator, Trainable):
         generator.load_state(tokenizer.ids, start.generator.state())
     course = Course(recipe, table, split, seed, progress, stages, tokenizer, generator)
@@ -74,7 +76,26 @@ def fit_recipe(
         course.dense_before = start.dense
     for phase in recipe.schedule:
         course.take(phase)
+    if later is not None:
+        course.tokenizer = course.tokenizer.remembering(table, memory_of(later).distances)
+        context = TermContext(course.tokenizer.ids, course.trie, recipe.over, seed=seed, second=course.second)
+        progress.line(str(settle_memory(later, context, split.valid, table.sequences)))
     return Fitted(course.tokenizer, course.trie, generator, tuple(course.log), course.dense, course.second)
+
+
+def _as_read(tokenizer: ItemTokenizer, reading: Reading, generator: Generator, table: ItemTable) -> ItemTokenizer:
+    """Ids with what the generator reads beside them."""
+    tokenizer = tokenizer.with_reading(reading)
+    if isinstance(generator, ReadsSoftly) and generator.soft_input:
+        tokenizer = tokenizer.softened(table, generator.soft_input, generator.soft_sharpness)
+    if isinstance(generator, Remembers) and generator.memory and not _remembers_later(generator):
+        tokenizer = tokenizer.remembering(table, generator.memory)
+    return tokenizer
+
+
+def _remembers_later(generator: Generator) -> bool:
+    """Whether the memory of transitions is fitted after training."""
+    return isinstance(generator, Remembers) and generator.memory > 0 and generator.memory_after
 
 
 @dataclass(frozen=True, eq=False)

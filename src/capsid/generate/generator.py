@@ -72,9 +72,13 @@ class ReadsSoftly(Protocol):
 
 @runtime_checkable
 class Remembers(Protocol):
-    """A generator that may add learnt bonuses to followers of the last `memory` items of a history (0: none)."""
+    """A generator that may add learnt bonuses to followers of the last `memory` items of a history (0: none).
+
+    With `memory_after` they are fitted when the network has been trained.
+    """
 
     memory: int
+    memory_after: bool
 
 
 @runtime_checkable
@@ -127,6 +131,10 @@ class TransformerGenerator:
         "Items that followed one of this many last items of a history in training get learnt bonuses; 0: none do.",
         least=0,
         most=50,
+    )
+    memory_after: bool = setting(
+        False,
+        "Whether these bonuses are fitted to the validation cases after training, not trained with the network.",
     )
 
     def __post_init__(self) -> None:

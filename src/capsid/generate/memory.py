@@ -27,11 +27,17 @@ REACH = 10.0
 
 
 class Memory(nn.Module):
-    """The learnt weights by distance; they start at 0."""
+    """The learnt weights by distance; they start at 0. Nothing is added while it is not `awake`."""
 
     def __init__(self, distances: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(distances))
+        self.awake = True
+
+    @property
+    def distances(self) -> int:
+        """From how many last items."""
+        return len(self.weight)
 
     def start(self) -> None:
         """Back to 0."""

@@ -170,7 +170,7 @@ class BonusNetwork(GeneratorNetwork):
     def _added(self, lesson: Lesson) -> Added | None:
         """What is added to scores in training."""
         added = None if self.repeats is None else completions(lesson, self.repeats.value())
-        if self.memory is None:
+        if self.memory is None or not self.memory.awake:
             return added
         remembered = bonuses(lesson, self.memory)
         return remembered if added is None else added.joined(remembered)
@@ -178,7 +178,9 @@ class BonusNetwork(GeneratorNetwork):
     def _open(self, histories: TokenBatch) -> tuple[OpenItems, ...]:
         """The same in search, before the first token."""
         known = () if self.repeats is None else (history_items(histories, self.repeats.value()),)
-        return known if self.memory is None else (*known, open_followers(histories, self.memory))
+        if self.memory is None or not self.memory.awake:
+            return known
+        return (*known, open_followers(histories, self.memory))
 
     def seen_as(self, state: State, histories: TokenBatch) -> State:
         """See `capsid.decode.protocol.SeesOtherIds`."""

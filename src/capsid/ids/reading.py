@@ -89,6 +89,7 @@ class Lesson:
             column_M=self.column_M[last],
             tokens=self.tokens.take(last),
             followers=self.followers and self.followers.take(last),
+            second=self.second and self.second.latest(),
         )
 
 

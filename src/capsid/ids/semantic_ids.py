@@ -147,15 +147,20 @@ class SemanticIds:
         last_CJ = last_items(items, items.lengths, np.arange(len(items)), self.transitions.distances)
         return replace(batch, followers=self.transitions.after(last_CJ, self.prefix_free))
 
-    def lesson(self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
-        """Network input for pieces of training sequences, and the items to predict in them."""
+    def lesson(
+        self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None, counted: bool = True
+    ) -> Lesson:
+        """Network input for pieces of sequences, and the items to predict in them.
+
+        `counted`: the pieces are of the training sequences, so their own transitions are among those that were counted.
+        """
         lesson = self.reading.lesson(self, pieces, last=last, rng=rng)
         lesson = lesson if self.second is None else lesson.seen_as(self.prefix_free)
         if self.mixtures is not None:
             lesson = replace(lesson, batch=self._softened(lesson.batch))
         if self.transitions is not None:
             last_CJ = last_items(lesson.batch.items, lesson.before_M, lesson.row_M, self.transitions.distances)
-            followers = self.transitions.after(last_CJ, self.prefix_free, lesson.item_M)
+            followers = self.transitions.after(last_CJ, self.prefix_free, lesson.item_M if counted else None)
             lesson = replace(lesson, followers=followers)
         return lesson if self.second is None else replace(lesson, second=lesson.seen_as(self.second.prefix_free))
 

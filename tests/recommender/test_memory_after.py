@@ -1,0 +1,97 @@
+"""A memory of transitions that is fitted after training: the network stays what it is without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_recipes import small, world
+
+from capsid.data.split import Cases, Split, leave_one_out, no_holdout
+from capsid.generate.next_token import NextToken
+from capsid.generate.settled_memory import memory_of, settle_memory
+from capsid.generate.terms import NOTHING, Step, TermContext
+from capsid.ragged import Ragged
+from capsid.recommender import Recommender
+
+RECIPES = [("capsid-bpe", "over=children"), ("sasrec", "over=vocabulary"), ("capsid-two", "over=children")]
+
+
+def fitted(name: str, *settings: str) -> Recommender:
+    return Recommender(small(name, 30).with_settings(settings)).fit(world())
+
+
+@pytest.mark.parametrize(("name", "over"), RECIPES)
+def test_the_network_is_that_of_a_fit_without_memory(name: str, over: str, tmp_path: Path) -> None:
+    plain, after = fitted(name, over), fitted(name, over, "generator.memory=2", "generator.memory_after=true")
+    without, state = plain.fitted.generator.state(), after.fitted.generator.state()
+    assert state.keys() - without.keys() == {"memory.weight"}
+    for key, tensor in without.items():
+        assert torch.equal(state[key], tensor), key
+    assert (state["memory.weight"] != 0).all()
+    data = world()
+    histories = [data.items.ids(data.sequences[user][:3]) for user in range(4)]
+    after.save_pretrained(tmp_path / "run")
+    loaded = Recommender.from_pretrained(tmp_path / "run")
+    answers = [[a.scores for a in r.recommend_many(histories, 9)] for r in (after, loaded, plain)]
+    assert answers[0] == answers[1] != answers[2]
+
+
+def context_of(recommender: Recommender) -> TermContext:
+    found = recommender.fitted
+    return TermContext(found.tokenizer.ids, found.trie, recommender.recipe.over, second=found.second)
+
+
+def loss_of(recommender: Recommender, cases: Cases) -> float:
+    """The slow twin: one case at a time, with the search's own reading of the history's followers."""
+    found, context = recommender.fitted, context_of(recommender)
+    term, total, tokens = NextToken().bind(context), 0.0, 0
+    for history, target in zip(cases.histories, cases.targets):
+        piece = Ragged.from_rows([[*history, target]])
+        lesson = context.ids.lesson(piece, last=found.generator.history + 1, counted=False).latest()
+        with torch.no_grad():
+            step = Step(lesson, found.generator.network, found.generator.network.predict(lesson))
+            total += float(term.loss(step, NOTHING)) * len(lesson.tokens.values)
+        tokens += len(lesson.tokens.values)
+    return total / tokens
+
+
+@pytest.mark.parametrize(("name", "over"), RECIPES)
+def test_no_other_weights_make_the_held_out_items_more_probable(name: str, over: str) -> None:
+    recommender = fitted(name, over, "generator.memory=2", "generator.memory_after=true")
+    cases = leave_one_out(world()).valid
+    memory = memory_of(recommender.fitted.generator)
+    settled = settle_memory(recommender.fitted.generator, context_of(recommender), cases, Ragged.from_rows([]))
+    assert settled.after < settled.before
+    assert loss_of(recommender, cases) == pytest.approx(settled.after, abs=1e-4)
+    best = memory.weight.detach().clone()
+    for other in (best * 0, best * 0.5, best * 2, best + torch.tensor([0.05, 0.0]), best - torch.tensor([0.0, 0.05])):
+        with torch.no_grad():
+            memory.weight.copy_(other)
+        assert loss_of(recommender, cases) > settled.after - 1e-5
+
+
+def test_validation_items_are_not_counted_and_test_items_are_not_seen() -> None:
+    data = world()
+    split = leave_one_out(data)
+    recipe = small("sasrec", 30).with_settings(["generator.memory=2", "generator.memory_after=true"])
+    ours = Recommender(recipe).fit(data, split=split)
+    shuffled = Cases(split.test.users, split.test.histories, np.roll(split.test.targets, 1))
+    other = Recommender(recipe).fit(data, split=Split(split.kind, split.train, split.valid, shuffled))
+    for key, tensor in ours.fitted.generator.state().items():
+        assert torch.equal(other.fitted.generator.state()[key], tensor), key
+    counted = ours.fitted.tokenizer.ids.transitions
+    assert counted is not None
+    pairs = sum(max(len(row) - 1, 0) for row in split.train)
+    assert sum(int(c.sum()) for c in counted.counts[:1]) == pairs
+
+
+def test_without_held_out_items_training_items_are_left_out_of_the_counts_for_themselves() -> None:
+    data = world()
+    recipe = small("sasrec", 30).with_settings(["generator.memory=1", "generator.memory_after=true"])
+    found = Recommender(recipe).fit(data, split=no_holdout(data))
+    weight = float(memory_of(found.fitted.generator).weight)
+    # Counted for themselves, all targets would be followers, and the weight would explode.
+    assert 0 < abs(10 * weight) < 5
