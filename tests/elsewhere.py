@@ -46,6 +46,11 @@ class There(Tensor):
     def __repr__(self, **_: Any) -> str:
         return f"There({self.inner})"
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        copied = self.detach().clone()
+        memo[id(self)] = copied
+        return torch.nn.Parameter(copied, self.requires_grad) if isinstance(self, torch.nn.Parameter) else copied
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _there(func, args, kwargs or {})

@@ -21,6 +21,7 @@ from capsid.data.sources import as_dataset
 from capsid.data.split import Cases, Split, leave_one_out
 from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
+from capsid.devices import on_device
 from capsid.errors import DataError, NotFittedError
 from capsid.evaluate.evaluator import Evaluation, evaluate
 from capsid.evaluate.metrics import check_k
@@ -46,6 +47,8 @@ class Recommender:
     def __init__(self, recipe: Recipe, *, seed: int = 0) -> None:
         self.recipe = recipe
         self.seed = seed
+        # Where the weights are, as `fit` or `from_pretrained` was told.
+        self.device = "cpu"
         self._written: tuple[Recipe, frozenset[str]] | None = None
         self._answerer: tuple[tuple[Fitted, Catalogue], Answerer] | None = None
         # The last evaluation of each split, with and without filter, of what is fitted now.
@@ -114,7 +117,8 @@ class Recommender:
         # Imported here, so that serving a fitted recommender never loads training code.
         from capsid.fitting.fit import fit_recipe
 
-        progress = automatic() if progress is None else progress
+        progress, run = automatic() if progress is None else progress, run or RunOptions()
+        self.device = run.device
         dataset = as_dataset(data, interactions=interactions, items=items, progress=progress)
         if (sizing := self.size_to(dataset)) is not None and sizing.changes:
             progress.line(str(sizing))
@@ -123,17 +127,18 @@ class Recommender:
         if work is not None:
             work = Path(work) / self.fingerprint(dataset, split)
         self._evaluations = {}
-        self.fitted_ = fit_recipe(
-            self.recipe,
-            table,
-            split,
-            seed=self.seed,
-            work=work,
-            progress=progress,
-            run=run or RunOptions(),
-            tokenizer_from=tokenizer_from,
-            start=start,
-        )
+        with on_device(self.device):
+            self.fitted_ = fit_recipe(
+                self.recipe,
+                table,
+                split,
+                seed=self.seed,
+                work=work,
+                progress=progress,
+                run=run,
+                tokenizer_from=tokenizer_from,
+                start=start,
+            )
         self.catalogue_ = Catalogue(
             dataset.name, dataset.fingerprint, dataset.users, dataset.items, dataset.attributes, table.counts, split
         )
@@ -200,7 +205,8 @@ class Recommender:
             )
             for history in histories
         ]
-        return self.answerer.answer(queries)
+        with on_device(self.device):
+            return self.answerer.answer(queries)
 
     def explain(
         self,
@@ -222,7 +228,8 @@ class Recommender:
         names = _item_ids(history, "a history")
         allowed = None if allow is None else _item_ids(allow, "allow")
         query = Query(names, k, filter_history, allowed, () if deny is None else _item_ids(deny, "deny"))
-        return explain(self.answerer, query, prefix=prefix, influence=influence)
+        with on_device(self.device):
+            return explain(self.answerer, query, prefix=prefix, influence=influence)
 
     def predict(
         self,
@@ -257,16 +264,17 @@ class Recommender:
     ) -> Evaluation:
         """Metrics on a split; each metric also has one value per user. Progress is shown as by `fit`."""
         retriever, catalogue = self.retriever, self.catalogue_
-        found = evaluate(
-            retriever,
-            self.held_out(split),
-            catalogue.counts,
-            split=split,
-            ks=ks,
-            filter_history=filter_history,
-            batch=BATCH,
-            progress=automatic() if progress is None else progress,
-        )
+        with on_device(self.device):
+            found = evaluate(
+                retriever,
+                self.held_out(split),
+                catalogue.counts,
+                split=split,
+                ks=ks,
+                filter_history=filter_history,
+                batch=BATCH,
+                progress=automatic() if progress is None else progress,
+            )
         self._evaluations[split, filter_history] = found
         return found
 
@@ -290,9 +298,10 @@ class Recommender:
         """
         frame = to_polars(items)
         fitted, old = self.fitted, len(self.catalogue_.items)
-        tokenizer = fitted.tokenizer.with_items(frame, vectors=vectors)
+        with on_device(self.device):
+            tokenizer = fitted.tokenizer.with_items(frame, vectors=vectors)
+            grown = fitted.with_items(tokenizer, None if self.recipe.dense is None else self.recipe.dense.block)
         items_now = tokenizer.ids.items
-        grown = fitted.with_items(tokenizer, None if self.recipe.dense is None else self.recipe.dense.block)
         self.catalogue_ = self.catalogue_.with_items(items_now, frame.drop("item_id"))
         self.fitted_ = grown
         self._evaluations = {}
@@ -316,18 +325,22 @@ class Recommender:
         from capsid.explaining.model_card import NAME, model_card
 
         stored = Stored(self.recipe, self.seed, self.fitted, self.catalogue_)
-        save_run(Path(path), stored, texts={NAME: model_card(stored, list(self._evaluations.values()))})
+        with on_device(self.device):
+            save_run(Path(path), stored, texts={NAME: model_card(stored, list(self._evaluations.values()))})
 
     @classmethod
     def from_pretrained(
-        cls, path: str | Path, *, kinds: Kinds | None = None, manifest: str | None = None
+        cls, path: str | Path, *, kinds: Kinds | None = None, manifest: str | None = None, device: str = "cpu"
     ) -> Recommender:
-        """Load a saved folder; a changed byte or missing file is an error. `kinds` adds parts that are not built in.
+        """Load a saved folder to a device; a changed byte or missing file is an error.
 
-        `manifest` is the hash of the manifest of a run whose files another process has checked.
+        `kinds` adds parts that are not built in. `manifest` is the hash of the manifest of a run whose files another
+        process has checked.
         """
-        stored = load_run(Path(path), kinds or {}, manifest)
+        with on_device(device):
+            stored = load_run(Path(path), kinds or {}, manifest)
         self = cls(stored.recipe, seed=stored.seed)
+        self.device = device
         self.fitted_, self.catalogue_ = stored.fitted, stored.catalogue
         return self
 

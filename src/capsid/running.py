@@ -105,6 +105,7 @@ class RunOptions:
 
     checkpoint_every: float = setting(60.0, "Seconds of training between checkpoints.", least=0)
     team: Team = setting(ALONE, "The processes that train together.")
+    device: str = setting("cpu", "Where tensors are made: cpu, cuda or cuda:N.", count=(1, None))
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsid.cli.options import single_verb
+from capsid.cli.options import Device, single_verb
 from capsid.cli.output import parse_ks, print_json, print_table, say
 from capsid.errors import ArtifactError
 from capsid.evaluate.metrics import LIST_METRICS, METRICS
@@ -36,6 +36,7 @@ def evaluate(
         bool,
         typer.Option("--filter-history/--no-filter-history", help="Leave out items of the user's history."),
     ] = False,
+    device: Device = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Rank the whole catalogue for every held-out case. Per-user values go to RUN/evaluations/.
@@ -51,11 +52,12 @@ def evaluate(
       capsid evaluate runs/films --split valid
     """
     ks = parse_ks(k)
+    from capsid.devices import choose
     from capsid.evaluate.kept import keep_evaluation
     from capsid.recommender import Recommender
 
     progress = Console()
-    recommender = Recommender.from_pretrained(run)
+    recommender = Recommender.from_pretrained(run, device=str(choose(device)))
     result = recommender.evaluate(split, ks=ks, filter_history=filter_history, progress=progress)
     progress.line(f"{result.users:,} users in {duration(result.seconds)}")
     try:

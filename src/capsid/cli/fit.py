@@ -13,6 +13,7 @@ from capsid.cli.options import (
     CheckpointEvery,
     ConfigFile,
     Data,
+    Device,
     Exact,
     HoldoutKind,
     HoldoutShare,
@@ -60,6 +61,7 @@ def fit(
     holdout_share: HoldoutShare = 0.1,
     steps_from: StepsFrom = None,
     tokenizer: TokenizerFolder = None,
+    device: Device = "cpu",
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     force: Annotated[bool, typer.Option("--force", help="Refit and replace the existing RUN.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
@@ -90,13 +92,16 @@ def fit(
       torchrun --nproc-per-node 2 -m capsid fit capsid --data ./my-shop --out runs/shop --tokenizer ids
     """
     from capsid.data.split import Holdout
+    from capsid.devices import choose
     from capsid.recommender import Recommender
     from capsid.runs.fit import lanes_of_team, steps_until_best
     from capsid.train.team import joined, launched
 
     held = Holdout(holdout, check_share(holdout_share))
-    with joined() as team:
-        progress, run = Console() if team.rank == 0 else silent, run_options(checkpoint_every, team)
+    chosen = choose(device)
+    with joined(chosen) as team:
+        progress = Console() if team.rank == 0 else silent
+        run = run_options(checkpoint_every, team, str(chosen))
         # What the user names comes last and wins.
         given = (
             *(lanes_of_team(recipe, team) if launched() else ()),
@@ -105,18 +110,12 @@ def fit(
         )
         recommender = Recommender.from_recipe(recipe, seed=seed, settings=given, vectors=vectors, exact=exact)
         if holdout == "none" and steps_from is None:
-            progress.line(
-                "nothing is held out, so all steps are trained; --steps-from RUN takes their number from a run"
-            )
+            progress.line("nothing is held out, so all steps are trained; --steps-from RUN takes their number from RUN")
         summary = _fit(recommender, data, out, held, tokenizer, force, progress, run)
-    if summary is None:
-        return
-    if summary.reused:
+    if summary is not None and summary.reused:
         progress.line(f"{out} is already finished with the same recipe, seed and data; --force refits it")
-    if as_json:
-        print_json(summary.to_dict())
-    else:
-        _tell(summary)
+    if summary is not None:
+        print_json(summary.to_dict()) if as_json else _tell(summary)
 
 
 def _fit(

@@ -70,10 +70,16 @@ CheckpointEvery = Annotated[
 CHECKPOINT_EVERY = RunOptions().checkpoint_every
 
 
-def run_options(checkpoint_every: float, team: Team = ALONE) -> RunOptions:
+Device = Annotated[
+    str,
+    typer.Option("--device", metavar="DEVICE", help="Where to compute: cpu, cuda, cuda:N, or auto (cuda if there is)."),
+]
+
+
+def run_options(checkpoint_every: float, team: Team = ALONE, device: str = "cpu") -> RunOptions:
     """Build `RunOptions` from the options of verbs that train."""
     try:
-        return RunOptions(checkpoint_every=checkpoint_every, team=team)
+        return RunOptions(checkpoint_every=checkpoint_every, team=team, device=device)
     except SettingError as error:
         message = f"--checkpoint-every must be {error.allowed}, got {checkpoint_every:g}"
         raise ConfigError(message, hint=error.hint) from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsid.cli.options import Force, single_verb
+from capsid.cli.options import Device, Force, single_verb
 from capsid.cli.output import check_items, parse_ids, parse_k, print_json, print_table
 from capsid.cli.ranked_file import RankedFile, RankedList
 from capsid.errors import ConfigError
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from capsid.recommender import Recommender
 
 app = single_verb()
+HistoriesFrom = Annotated[
+    str | None, typer.Option("--data", metavar="D", help="Take the histories of users from this dataset.")
+]
 # Users between two progress lines.
 CHUNK = 1_024
 
@@ -36,9 +39,7 @@ def recommend(
         typer.Option("--histories", metavar="FILE", help="A table of user, item and timestamp: all users in it."),
     ] = None,
     all_users: Annotated[bool, typer.Option("--all-users", help="All users of the run, or of --data.")] = False,
-    data: Annotated[
-        str | None, typer.Option("--data", metavar="D", help="Take the histories of users from this dataset.")
-    ] = None,
+    data: HistoriesFrom = None,
     k: Annotated[int, typer.Option("-k", help="How many items.")] = 10,
     allow: Annotated[str | None, typer.Option("--allow", metavar="ID,ID,...", help="Only these items.")] = None,
     deny: Annotated[str | None, typer.Option("--deny", metavar="ID,ID,...", help="None of these items.")] = None,
@@ -49,6 +50,7 @@ def recommend(
         str | None,
         typer.Option("--out", metavar="FILE", help="A .csv, .parquet or .jsonl; - prints JSON lines."),
     ] = None,
+    device: Device = "cpu",
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -69,10 +71,11 @@ def recommend(
     parse_k(k)
     _check_source(history, user, histories, all_users, data)
     target = None if out is None else RankedFile.check(out, force=force)
+    from capsid.devices import choose
     from capsid.recommender import Recommender
 
     progress = Console()
-    recommender = Recommender.from_pretrained(run)
+    recommender = Recommender.from_pretrained(run, device=str(choose(device)))
     catalogue = recommender.catalogue_
     limits = {"allow": _ids(allow), "deny": _ids(deny)}
     for ids in limits.values():

@@ -14,6 +14,7 @@ from capsid.cli.options import (
     CheckpointEvery,
     ConfigFile,
     Data,
+    Device,
     Exact,
     Force,
     OwnVectors,
@@ -42,6 +43,7 @@ def fit(
     settings: Settings = None,
     config: ConfigFile = None,
     exact: Exact = False,
+    device: Device = "cpu",
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     force: Force = False,
 ) -> None:
@@ -60,11 +62,12 @@ def fit(
     """
     from capsid.artifacts import reserved
     from capsid.data.sources import load_dataset
+    from capsid.devices import choose
     from capsid.recommender import Recommender
     from capsid.runs.tokenizers import fit_tokenizer
     from capsid.tokenize.item_tokenizer import KIND
 
-    progress, run = Console(), run_options(checkpoint_every)
+    progress, run = Console(), run_options(checkpoint_every, device=str(choose(device)))
     changes = all_settings(config, settings)
     wanted = Recommender.from_recipe(recipe, settings=changes, vectors=vectors, exact=exact)
     with reserved(out, kind=KIND, replace=force):

@@ -13,6 +13,7 @@ from capsid import __version__
 from capsid.artifacts import folder_kind, new_folder, open_folder, read_json, reserved, write_json
 from capsid.config import Kinds, fingerprint
 from capsid.data.dataset import Dataset, item_titles
+from capsid.devices import on_device
 from capsid.encode.mapped_files import open_vectors, vector_files
 from capsid.errors import ConfigError
 from capsid.inspection.items import OpenTokenizer
@@ -103,8 +104,9 @@ def fit_tokenizer(
     with reserved(Path(out), kind=KIND, replace=replace) as place:
         about_ids = (recipe.encoder, recipe.tokenizer, recipe.merges, recipe.second, seed, dataset.fingerprint)
         checkpoint = _checkpoint(place, run, *about_ids)
-        fitted = parts.fit(dataset, seed=seed, progress=progress, checkpoint=checkpoint)
-        with new_folder(place, kind=KIND) as folder:
+        with on_device(_device(run)):
+            fitted = parts.fit(dataset, seed=seed, progress=progress, checkpoint=checkpoint)
+        with on_device(_device(run)), new_folder(place, kind=KIND) as folder:
             fitted.save(folder)
             write_json(folder / TITLES, [dataset.title(n) for n in range(len(dataset.items))])
             write_json(folder / ABOUT, _about(recipe, seed, about))
@@ -165,8 +167,9 @@ def fit_on_vectors(
         # Other settings or vectors have another checkpoint, so that no fit resumes from the wrong one.
         files = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in vector_files(vectors)]
         checkpoint = _checkpoint(place, run, recipe.tokenizer, seed, files)
-        fitted = parts.fit(source.table(), seed=seed, progress=progress, checkpoint=checkpoint)
-        with new_folder(place, kind=KIND) as folder:
+        with on_device(_device(run)):
+            fitted = parts.fit(source.table(), seed=seed, progress=progress, checkpoint=checkpoint)
+        with on_device(_device(run)), new_folder(place, kind=KIND) as folder:
             # A mapped array is copied from file to file, so keeping it uses disk but no memory.
             (fitted if keep_vectors else fitted.without_vectors()).save(folder)
             write_json(folder / ABOUT, _about(recipe, seed, {"vectors": vectors.name}))
@@ -222,6 +225,10 @@ def _save_grown(
 def _checkpoint(out: Path, run: RunOptions | None, *about: Any) -> CheckpointFile:
     """The hidden checkpoint file beside `out`; every different fit has its own."""
     return (run or RunOptions()).checkpoint(out.with_name(f".{out.name}.{fingerprint(*about)}.checkpoint"))
+
+
+def _device(run: RunOptions | None) -> str:
+    return (run or RunOptions()).device
 
 
 def _about(recipe: Recipe, seed: int, source: dict[str, str]) -> dict[str, Any]:
