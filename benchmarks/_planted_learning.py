@@ -97,7 +97,7 @@ MISTAKES: Mistakes = {
             "vectors of new items are not kept",
             "np.concatenate([old_ND, vectors_ND[new]])",
             "np.concatenate([old_ND, vectors_ND[: len(new)]])",
-            "cli/test_cli_own_vectors.py",
+            "encode/test_precomputed.py",
         ),
         (
             "widths are not compared",

@@ -160,3 +160,13 @@ def test_several_matrices_need_a_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "v.npz", a=VECTORS, b=VECTORS)
     with pytest.raises(DataError, match="2 matrices: a, b"):
         fit(tmp_path / "v.npz")
+
+
+def test_a_second_file_adds_vectors_of_new_items_only(tmp_path: Path) -> None:
+    encoder = PrecomputedEncoder(path=str(npy(tmp_path))).fit(make_table(items=ITEMS))
+    # A known item comes first and has another vector here: it keeps its own, and must not shift the rows after it.
+    more = np.random.default_rng(9).normal(size=(3, 4)).astype(np.float32)
+    np.save(tmp_path / "more.npy", more)
+    (tmp_path / "more.ids.txt").write_text(f"{IDS[2]}\nnew-a\nnew-b\n")
+    grown = encoder.with_vectors(tmp_path / "more.npy")
+    np.testing.assert_array_equal(grown.remembered(["new-b", IDS[2], "new-a"]), [more[2], VECTORS[2], more[1]])
