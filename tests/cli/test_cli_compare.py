@@ -45,6 +45,15 @@ def test_two_methods(runs: tuple[Path, Path]) -> None:
     assert "the interval excludes zero" in story
 
 
+def test_the_difference_is_relative_to_the_second(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    first, _ = runs
+    half = tmp_path / "half"
+    shutil.copytree(first, half)
+    rewrite(half, lambda arrays: {n: 0.5 * a if "@" in n else a for n, a in arrays.items()})
+    assert "(+100.0 %)" in capsid("compare", first, half).out
+    assert "(-50.0 %)" in capsid("compare", half, first).out
+
+
 def test_seeds_are_averaged(runs: tuple[Path, Path]) -> None:
     first, second = runs
     found = capsid("compare", f"{first},{second}", f"{second},{first}", "--metric", "ndcg@5", "--json").json

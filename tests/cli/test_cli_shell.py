@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli_world import TINY, capsid, contents, settings
 
-from capsid.cli.config_file import read_settings
+from capsid.cli.config_file import all_settings, read_settings
 from capsid.errors import ConfigError
 from capsid.recipes import get_recipe
 
@@ -39,7 +39,7 @@ def test_a_file_says_what_options_say(shop: Path, fitted: Path, tmp_path: Path) 
 def test_an_option_has_the_last_word(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('[generator]\nkind = "transformer"\nlayers = 3\nwarm_start = false\n')
-    recipe = get_recipe("rq-kmeans").with_settings([*read_settings(file), "generator.layers=2"])
+    recipe = get_recipe("rq-kmeans").with_settings(all_settings(file, ["generator.layers=2"]))
     assert (recipe.generator.kind, recipe.generator.layers, recipe.generator.warm_start) == ("transformer", 2, False)
 
 

@@ -11,6 +11,7 @@ from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
+from capsid.tokenize.kmeans import kmeans
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 
 BRANCHING = (8, 4, 4)
@@ -48,6 +49,16 @@ def test_codes_are_the_nearest_centres_depth_by_depth() -> None:
             distances = ((row - centres) ** 2).sum(1)
             assert distances[code] <= distances.min() + 1e-5
             row = row - centres[code]
+
+
+def test_every_depth_is_k_means_of_the_residuals_with_a_seed_of_its_own() -> None:
+    table = make_table(np.random.default_rng(6).normal(size=(90, 5)))
+    tokenizer = ResidualKMeans(codebooks=(8, 8), iterations=5, restarts=1).fit(table, seed=3)
+    residual = table.vectors().astype(np.float32)
+    for depth, centres in enumerate(tokenizer.centres()):
+        np.testing.assert_array_equal(centres, kmeans(residual, 8, 5, 1, 3 + depth))
+        residual = residual - centres[tokenizer.encode(table).dense()[:, depth]]
+    assert not np.array_equal(kmeans(table.vectors(), 8, 5, 1, 3), kmeans(table.vectors(), 8, 5, 1, 4))
 
 
 def test_decoding_ids_of_any_length() -> None:
