@@ -28,6 +28,7 @@ from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch
 from capsid.ids.reassign import Costs
 from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of, transitions_of
 from capsid.ids.transitions import Transitions, last_items
+from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
 
@@ -173,16 +174,23 @@ class SemanticIds:
         return replace(batch, soft=soft)
 
     @cached_property
-    def _buckets(self) -> dict[tuple[int, ...], list[int]]:
-        out: dict[tuple[int, ...], list[int]] = {}
-        for row, tokens in enumerate(self.tokens):
-            out.setdefault(tuple(tokens.tolist()), []).append(row)
-        return out
+    def _trie(self) -> Trie:
+        return Trie.build(self.prefix_free)
 
     def lookup(self, tokens: Sequence[int]) -> list[str]:
         """The items that own these tokens (end token optional); empty if none does."""
-        key = tuple(int(t) for t in tokens if int(t) != END)
-        return self.items.ids(self._buckets.get(key, []))
+        trie, node = self._trie, np.array([ROOT])
+        wanted = [int(t) for t in tokens if int(t) != END]
+        for token in wanted:
+            node = trie.walk(node, np.array([token]))
+            if node[0] < 0:
+                return []
+        if not wanted:
+            return []
+        if not trie.is_leaf(node)[0]:
+            # Other ids go on from here; one that ends here has an end token.
+            node = trie.walk(node, np.array([END]))
+        return self.items.ids(trie.bucket(int(node[0]))) if node[0] >= 0 else []
 
     def extend(
         self,
