@@ -156,7 +156,7 @@ def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None)
         }
         write_json(folder / "about.json", about)
         # Parquet needs at least one column, even if items have no attributes.
-        frame = catalogue.attributes.with_columns(pl.Series("item_id", list(catalogue.items), dtype=pl.String))
+        frame = catalogue.attributes.with_columns(pl.Series("item_id", catalogue.items.column))
         # We write the bytes ourselves, so that a full disk is an OSError, which `new_folder` handles.
         buffer = io.BytesIO()
         frame.write_parquet(buffer)
@@ -216,7 +216,7 @@ def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> C
     # The file's footer has the number of rows: it is checked before any row is unpacked.
     rows = int(pl.scan_parquet(file).select(pl.len()).collect().item())
     frame = pl.read_parquet(file) if rows == len(items) else None
-    if frame is None or frame["item_id"].to_list() != list(items):
+    if frame is None or not _lists(frame["item_id"], items):
         raise untrusted.refuse("items.parquet does not list the items that have ids")
     users = Vocabulary(untrusted.texts(read_json(folder / "users.json"), "users.json"))
     arrays, n = load_arrays(folder / "split.npz"), len(items)
@@ -231,6 +231,11 @@ def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> C
         # Folders of earlier versions do not list retired items.
         frozenset(untrusted.texts(about.get("retired", []), "about.json: retired")),
     )
+
+
+def _lists(names: pl.Series, items: Vocabulary) -> bool:
+    """Whether a column holds these ids in this order; compared without making Python texts of them."""
+    return names.dtype == pl.String and items.column.equals(names.to_arrow().cast(items.column.type))
 
 
 def _split_arrays(split: Split) -> dict[str, np.ndarray]:
