@@ -21,7 +21,7 @@ from capsid.tokenize.capsules.centres import fit_centres
 from capsid.tokenize.capsules.initialise import calibrate, fit_depth, start_from_data
 from capsid.tokenize.capsules.network import CapsuleNetwork
 from capsid.tokenize.capsules.routing import route
-from capsid.tokenize.capsules.settings import stage_one_training
+from capsid.tokenize.capsules.settings import CapsuleSettings, stage_one_training
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.capsules.watch import CollapseWarning
 from capsid.train.options import Training
@@ -181,6 +181,15 @@ def test_a_sound_fit_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", CollapseWarning)
         fixed().fit(TABLE)
+
+
+@pytest.mark.parametrize(("batch", "weight", "told"), [(15, 0.2, True), (16, 0.2, False), (15, 0.0, False)])
+def test_a_batch_too_small_to_be_balanced_is_told(batch: int, weight: float, told: bool) -> None:
+    progress = Watcher()
+    settings = CapsuleSettings(codebooks=(2, 4), balance_weight=weight, training=Training(steps=1, batch_size=batch))
+    stage_one.warn_of_small_batches(settings, progress)
+    line = f"capsules: batches of {batch} items cannot balance 4 capsules; set tokenizer.training.batch_size to 16"
+    assert [text.startswith(line) for text in progress.lines] == [True] * told
 
 
 def test_the_projection_does_not_collapse() -> None:

@@ -34,6 +34,8 @@ from capsid.tokenize.training import VectorTraining, sample_rows, unused_codes, 
 GROWTH, STEP_FACTOR, STEP_FLOOR = 0.01, 0.8, 0.1
 # Items in the reference for drift: quantiles of this many are accurate to one or two percent.
 REFERENCE_ROWS = 4096
+# A batch whose mean weights are to be even has this many items per capsule, or more.
+ITEMS_PER_CAPSULE = 4
 NAME = "capsules"
 
 
@@ -65,11 +67,23 @@ def fit_stage_one(
         start_from_data(network, torch.as_tensor(sample_NI), settings.masses, seed)
     job = CapsuleTraining(settings.training, network, vectors_NI, sample_NI, progress, settings)
     if settings.training.steps:
+        warn_of_small_batches(settings, progress)
         job.run(seed=seed, checkpoint=checkpoint)
         if settings.start == "data":
             settle(network, torch.as_tensor(sample_NI), settings.masses)
     network.requires_grad_(False)
     return _freeze(job, sample_N)
+
+
+def warn_of_small_batches(settings: CapsuleSettings, progress: Progress) -> None:
+    """Balance is measured on a batch, in which a capsule must be able to win several items."""
+    batch, most = settings.training.batch_size, max(settings.codebooks)
+    enough = ITEMS_PER_CAPSULE * most
+    if settings.balance_weight and batch < enough:
+        progress.line(
+            f"capsules: batches of {batch:,} items cannot balance {most:,} capsules; "
+            f"set tokenizer.training.batch_size to {enough:,} or more, or tokenizer.balance_weight to 0"
+        )
 
 
 def routing_loss(
