@@ -39,6 +39,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "recommend": ("capsid.cli.recommend", "The next items after a history, for a user, or for many users into a file."),
     "tokenizer": ("capsid.cli.tokenizer", "Fit a tokenizer alone; look at the ids of a tokenizer or a run."),
     "vectors": ("capsid.cli.vectors", "Ids from your own vectors, for catalogues that may be larger than memory."),
+    "plan": ("capsid.cli.plan", "Time, memory and disk of a large job by stage, before it is started."),
     "bench": ("capsid.cli.bench", "Run a plan of methods, datasets and seeds; if it is killed, it resumes."),
     "serve": ("capsid.cli.serve", "Recommend over HTTP; add and retire items while serving."),
     "explore": ("capsid.cli.explore", "Serve a run to this machine and open its page."),
