@@ -33,7 +33,7 @@ from capsid.scale.run import run_job
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 
-WIDTH, SIZES, SAMPLE = 64, (256, 256, 256), 20_000
+WIDTH, SIZES, SAMPLE = 64, (256, 256, 256), 5_000
 SLEEPERS = 16
 
 WORKER = """
