@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from served import Served
-from small_recipes import world
+from small_recipes import small, world
 
 from capsid.recommender import Recommender
 
@@ -81,6 +83,24 @@ def test_explain(served: Served, recommender: Recommender) -> None:
     assert forced["influences"] == []
     assert served.client.post("/v1/explain", json={"history": []}).json()["personal"] is False
     refused(served.client.post("/v1/explain", json={"history": [], "prefix": [999]}), 404, "unknown_prefix")
+    assert all(i["parts"] is None for i in answer["items"])
+
+
+@pytest.mark.parametrize("decoder", ["fusion", "exact"])
+def test_explain_shows_both_parts_of_a_fused_score_or_refuses(decoder: str, tmp_path: Path) -> None:
+    recommender = Recommender(small("cobra", steps=4).with_settings([f"decoder={decoder}"])).fit(world())
+    recommender.save_pretrained(tmp_path / "run")
+    with Served(tmp_path / "run", tmp_path / "state") as served:
+        answer = served.client.post("/v1/explain", json={"history": histories()[4], "k": 5})
+    if decoder == "exact":
+        refused(answer, 409, "does_not_fit", "'exact' does not search step by step", "decoder=fusion")
+        return
+    told = recommender.explain(histories()[4], 5)
+    assert [i["item"] for i in answer.json()["items"]] == list(told.recommendation.items)
+    for item, part in zip(answer.json()["items"], told.parts, strict=True):
+        assert item["parts"] == pytest.approx(dataclasses.asdict(part), abs=1e-5)
+        assert item["score"] == pytest.approx(part.ids + part.vectors, abs=1e-5)
+    assert all(len(i["vectors"]) == 5 for i in answer.json()["influences"])
 
 
 def test_unknown_items(served: Served) -> None:
