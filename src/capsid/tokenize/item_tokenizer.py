@@ -201,7 +201,9 @@ class ItemTokenizer:
         return soft
 
     def with_reading(self, reading: Reading) -> ItemTokenizer:
-        """A copy whose ids are read in another way (see `capsid.ids.reading`)."""
+        """A copy whose ids are read in another way (see `capsid.ids.reading`); itself if that is their way already."""
+        if self.ids.reading == reading:
+            return self
         new = copy.copy(self)
         new.ids_ = self.ids.with_reading(reading)
         return new
