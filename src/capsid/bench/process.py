@@ -60,7 +60,9 @@ class CellProcess:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ERROR).unlink(missing_ok=True)
         kept = None if keep is None else str((keep / job.run_name).resolve())
-        write_json(folder / JOB, {**job.to_dict(), "run": to_dict(run), "keep": kept})
+        # A cell is fitted by one process, whatever team this one is in.
+        told = {name: value for name, value in to_dict(run).items() if name != "team"}
+        write_json(folder / JOB, {**job.to_dict(), "run": told, "keep": kept})
         with open(folder / LOG, "ab") as log:
             self.process = subprocess.Popen(
                 [*command, str(folder)],
