@@ -109,3 +109,30 @@ def test_t5_lists_equal_those_of_generate(load, tmp_path: Path) -> None:  # type
     assert result["largest_logit_difference"] < 1e-4
     assert result["times_slower_than_ours"]["cpu"] > 0
     assert json.loads((tmp_path / "t5.json").read_text())["config"]["beam"] == 8
+
+
+def test_a_made_catalogue_is_skewed_copied_and_made_in_any_order(load) -> None:  # type: ignore[no-untyped-def]
+    made = load("_catalogue")
+    whole, longer = made.Catalogue(3_000), made.Catalogue(5_000)
+    vectors = whole.vectors(0)
+    np.testing.assert_array_equal(vectors, longer.vectors(0)[:3_000])
+    assert not np.array_equal(vectors, made.Catalogue(3_000, seed=1).vectors(0))
+    copies = len(vectors) - len(np.unique(vectors, axis=0))
+    assert copies == whole.copied(0)
+    assert 0.07 < copies / 3_000 < 0.13
+    shares = np.sort(whole._leaf_shares)[::-1]
+    assert shares[0] > 100 * shares[1_000]
+    noise = vectors - vectors.mean(0)
+    variances = np.sort(np.linalg.eigvalsh(noise.T @ noise))[::-1]
+    assert variances[0] > 10 * variances[-1]
+
+
+def test_the_industrial_table_on_a_small_catalogue(load, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    rows = load("industrial").main(["--quick", "--out", str(tmp_path / "made.json")])["rows"]
+    assert [(row["items"], row["tokenizer"]) for row in rows] == [
+        (size, name) for size in (2_000, 4_000) for name in ("capsules", "residual k-means")
+    ]
+    for row in rows:
+        assert row["collision_rate"] >= row["copies"] > 0.07, "copies share their original's id"
+        assert set(row["cpu_seconds"]) == {"fit", "encode", "ids", "trie"}
+    assert "recall" not in (tmp_path / "made.json").read_text().lower()
