@@ -4,8 +4,8 @@
     python benchmarks/decode_cost.py --quick
 
 Runs must be of one dataset. The same users' test histories are read and searched with each in turn, in one process,
-with the recipe's own beam; medians by the processor's clock. `--quick` fits tiny runs on made data: it proves the way
-only.
+with the recipe's own beam; medians by the processor's clock. A run with two ids per item has a second line, in which
+only the first id is searched. `--quick` fits tiny runs on made data: it proves the way only.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ import torch
 
 from capsid.data.planted import planted_dataset
 from capsid.data.split import Cases
+from capsid.decode.beam import BeamSearch
+from capsid.decode.mixed import Mixed
+from capsid.decode.ranked import RanksLeaves
 from capsid.decode.retrieve import Retriever
 from capsid.recommender import Recommender
 
@@ -28,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import machine, side_by_side, write_result
 
 BATCH = 64
-QUICK = ("capsid", "capsid-bpe")
+QUICK = ("capsid", "capsid-bpe", "capsid-two")
 TINY = (
     "encoder=hashing",
     "tokenizer.codebooks=4,4,4",
@@ -40,13 +43,27 @@ TINY = (
 )
 
 
-def search(of: Retriever, cases: Cases) -> int:
-    """Rank ten items for every case; the decoding steps it took."""
-    steps = 0
+def search(of: Retriever, cases: Cases) -> int | None:
+    """Rank ten items for every case; the decoding steps it took, where the ranker counts them."""
+    steps = None
     for start in range(0, len(cases), BATCH):
         rows = np.arange(start, min(start + BATCH, len(cases)))
-        steps += of.ranker.leaves(of.reader, cases.take(rows).histories, 10).steps * len(rows)
+        histories = cases.take(rows).histories
+        if isinstance(of.ranker, RanksLeaves):
+            steps = (steps or 0) + of.ranker.leaves(of.reader, histories, 10).steps * len(rows)
+        else:
+            of.ranker.rank(of.reader, histories, 10)
     return steps
+
+
+def retrievers(runs: dict[str, Recommender]) -> dict[str, Retriever]:
+    """The search of every run, and that of the first ids alone where items have two."""
+    out = {}
+    for name, run in runs.items():
+        out[name] = found = run.retriever
+        if isinstance(found.ranker, Mixed):
+            out[f"{name}, first id"] = Retriever(found.reader, BeamSearch(width=found.ranker.width))
+    return out
 
 
 def measure(runs: dict[str, Recommender], users: int, repeat: int) -> list[dict[str, Any]]:
@@ -56,16 +73,16 @@ def measure(runs: dict[str, Recommender], users: int, repeat: int) -> list[dict[
         raise SystemExit("the runs are of different data")
     test = first.catalogue_.split.test
     cases = test.take(np.linspace(0, len(test) - 1, min(users, len(test))).astype(np.int64))
-    made = {name: run.retriever for name, run in runs.items()}
+    made = retrievers(runs)
     times = side_by_side({name: lambda r=r: search(r, cases) for name, r in made.items()}, repeat)
     base = next(iter(times.values()))
     return [
         {
             "run": name,
-            "recipe": runs[name].recipe.name,
+            "recipe": runs[name.removesuffix(", first id")].recipe.name,
             "cost": times[name].cpu_seconds / base.cpu_seconds,
             "users_per_second": len(cases) / times[name].seconds,
-            "steps_a_user": search(made[name], cases) / len(cases),
+            "steps_a_user": None if (steps := search(made[name], cases)) is None else steps / len(cases),
             "tokens_an_item": float(made[name].reader.ids.prefix_free.lengths.mean()),
             "vocabulary": made[name].reader.ids.layout.vocabulary,
             **times[name].summary(),
@@ -78,7 +95,7 @@ def quick(folder: Path) -> list[Path]:
     """Tiny runs on made data."""
     out = []
     for name in QUICK:
-        settings = [*TINY, *(["merges.min_count=2", "merges.theta=0,-1"] if name == "capsid-bpe" else [])]
+        settings = [*TINY, *(["merges.min_count=2", "merges.theta=0,-1"] if name != "capsid" else [])]
         run = Recommender.from_recipe(name, settings=settings)
         run.fit(planted_dataset(branching=(4, 3, 2), items_per_leaf=2, users=40, length=6))
         run.save_pretrained(folder / name)
@@ -107,7 +124,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     for line in lines:
         print(
             f"{line['run']:<20} cost {line['cost']:.2f}  {line['users_per_second']:,.0f} users/s  "
-            f"{line['steps_a_user']:.2f} steps per user  {line['tokens_an_item']:.2f} tokens per item"
+            f"{line['steps_a_user'] or float('nan'):.2f} steps per user  {line['tokens_an_item']:.2f} tokens per item"
         )
     result = {"machine": facts, "runs": lines}
     if args.out or not args.quick:

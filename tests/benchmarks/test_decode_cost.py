@@ -12,14 +12,17 @@ def test_costs_are_relative_to_the_first_run(load, tmp_path: Path, capsys: pytes
     cost = load("decode_cost")
     out = tmp_path / "cost.json"
     result = cost.main(["--quick", "--users", "20", "--repeat", "1", "--out", str(out)])
-    first, second = result["runs"]
+    first, second, two, alone = result["runs"]
     assert first["cost"] == 1.0
     assert second["cost"] == pytest.approx(second["cpu_seconds"] / first["cpu_seconds"], rel=0.02)
     assert second["tokens_an_item"] < first["tokens_an_item"], "merged ids are shorter"
     assert second["vocabulary"] > first["vocabulary"]
     assert 1 <= second["steps_a_user"] <= first["steps_a_user"] <= 4
     assert json.loads(out.read_text())["runs"] == result["runs"]
-    assert capsys.readouterr().out.count("users/s") == 2
+    assert capsys.readouterr().out.count("users/s") == 4
+    assert (two["run"], alone["run"]) == ("capsid-two", "capsid-two, first id")
+    assert two["steps_a_user"] is None
+    assert two["vocabulary"] == alone["vocabulary"] > second["vocabulary"]
 
 
 def test_runs_of_other_data_are_refused(load) -> None:  # type: ignore[no-untyped-def]
