@@ -44,10 +44,10 @@ def context_of(recommender: Recommender) -> TermContext:
     return TermContext(found.tokenizer.ids, found.trie, recommender.recipe.over, second=found.second)
 
 
-def loss_of(recommender: Recommender, cases: Cases) -> float:
+def loss_of(recommender: Recommender, cases: Cases, temperature: float) -> float:
     """The slow twin: one case at a time, with the search's own reading of the history's followers."""
     found, context = recommender.fitted, context_of(recommender)
-    term, total, tokens = NextToken().bind(context), 0.0, 0
+    term, total, tokens = NextToken(temperature=temperature).bind(context), 0.0, 0
     for history, target in zip(cases.histories, cases.targets):
         piece = Ragged.from_rows([[*history, target]])
         lesson = context.ids.lesson(piece, last=found.generator.history + 1, counted=False).latest()
@@ -65,12 +65,12 @@ def test_no_other_weights_make_the_held_out_items_more_probable(name: str, over:
     memory = memory_of(recommender.fitted.generator)
     settled = settle_memory(recommender.fitted.generator, context_of(recommender), cases, Ragged.from_rows([]))
     assert settled.after < settled.before
-    assert loss_of(recommender, cases) == pytest.approx(settled.after, abs=1e-4)
+    assert loss_of(recommender, cases, settled.temperature) == pytest.approx(settled.after, abs=1e-4)
     best = memory.weight.detach().clone()
     for other in (best * 0, best * 0.5, best * 2, best + torch.tensor([0.05, 0.0]), best - torch.tensor([0.0, 0.05])):
         with torch.no_grad():
             memory.weight.copy_(other)
-        assert loss_of(recommender, cases) > settled.after - 1e-5
+        assert loss_of(recommender, cases, settled.temperature) > settled.after - 1e-5
 
 
 def test_validation_items_are_not_counted_and_test_items_are_not_seen() -> None:
@@ -92,6 +92,6 @@ def test_without_held_out_items_training_items_are_left_out_of_the_counts_for_th
     data = world()
     recipe = small("sasrec", 30).with_settings(["generator.memory=1", "generator.memory_after=true"])
     found = Recommender(recipe).fit(data, split=no_holdout(data))
-    weight = float(memory_of(found.fitted.generator).weight)
+    weight = memory_of(found.fitted.generator).weight.item()
     # Counted for themselves, all targets would be followers, and the weight would explode.
     assert 0 < abs(10 * weight) < 5

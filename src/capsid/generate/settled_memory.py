@@ -1,7 +1,9 @@
 """Fits the weights of a memory of transitions to held-out cases, after the network has been trained without them.
 
 A network that is trained with its memory leaves to it what it could have learnt itself. Fitted afterwards, the weights
-are a handful of numbers: those with which the items that came next are most probable. The loss is convex in them.
+are a handful of numbers: those with which the items that came next are most probable. Networks are too sure of held-out
+items, and bonuses beside scores that are too large look useless, so scores are divided by the temperature that suits
+the cases best. It is used here only, because it hardly changes the order of items. The loss is convex in the weights.
 Knows networks, lessons and terms, no files.
 """
 
@@ -20,7 +22,7 @@ from capsid.generate.generator import Trainable
 from capsid.generate.memory import REACH, Memory, bonuses
 from capsid.generate.network import Predictions
 from capsid.generate.next_token import NextToken
-from capsid.generate.terms import NOTHING, Step, TermContext
+from capsid.generate.terms import NOTHING, BoundTerm, Step, TermContext
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
@@ -30,19 +32,21 @@ from capsid.rng import numpy_rng
 CASES = 8_192
 BATCH = 256
 ITERATIONS = 25
+TEMPERATURES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 
 
 @dataclass(frozen=True)
 class SettledMemory:
-    """The weights by distance, and the mean loss of the cases' tokens without and with them."""
+    """The weights by distance, and the mean loss of the cases' tokens without and with them at `temperature`."""
 
     weights: tuple[float, ...]
+    temperature: float
     before: float
     after: float
 
     def __str__(self) -> str:
         weights = ", ".join(f"{w:.2f}" for w in self.weights)
-        return f"memory: weights {weights}; loss {self.before:.3f} -> {self.after:.3f}"
+        return f"memory: weights {weights}; loss at {self.temperature}: {self.before:.3f} -> {self.after:.3f}"
 
 
 def memory_of(generator: Trainable) -> Memory:
@@ -69,20 +73,27 @@ def settle_memory(generator: Trainable, context: TermContext, cases: Cases, sequ
         steps = [Step(lesson, network, network.predict(lesson)) for lesson in lessons]
     memory.awake = True
     tokens = sum(len(step.predictions.targets.values) for step in steps)
-    term = NextToken().bind(context)
 
-    def loss() -> Tensor:
+    def loss(term: BoundTerm) -> Tensor:
         total = torch.zeros(())
         for step in steps:
             with_bonuses = replace(step, predictions=_remembered(step.predictions, step.lesson, memory))
             total = total + term.loss(with_bonuses, NOTHING) * len(step.predictions.targets.values)
         return total / max(tokens, 1)
 
+    terms = {temperature: NextToken(temperature=temperature).bind(context) for temperature in TEMPERATURES}
     memory.start()
-    before = loss().item()
-    if steps:
-        _minimise(memory.weight, loss)
-    return SettledMemory(tuple((REACH * memory.weight).tolist()), before, loss().item())
+    before = min(loss(term).item() for term in terms.values())
+    found = []
+    for temperature, term in terms.items():
+        memory.start()
+        if steps:
+            _minimise(memory.weight, lambda term=term: loss(term))  # type: ignore[misc]
+        found.append((loss(term).item(), temperature, memory.weight.detach().clone()))
+    after, temperature, best = min(found, key=lambda f: f[0])
+    with torch.no_grad():
+        memory.weight.copy_(best)
+    return SettledMemory(tuple((REACH * best).tolist()), temperature, before, after)
 
 
 def _complete(cases: Cases) -> Ragged:
