@@ -100,7 +100,7 @@ class Vocabulary(Sequence[str]):
         """Ids of many numbers."""
         rows = np.asarray(numbers if isinstance(numbers, np.ndarray) else list(numbers), dtype=np.int64)
         # Arrow refuses negative rows; as indices of a sequence they count from the end.
-        return self._ids.take(np.where(rows < 0, rows + len(self), rows)).to_pylist()
+        return _taken(self._ids, np.where(rows < 0, rows + len(self), rows)).to_pylist()
 
     @cached_property
     def _index(self) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +135,7 @@ class Vocabulary(Sequence[str]):
             wanted = text_hashes(asked)
             place = hashes.searchsorted(wanted).clip(max=len(hashes) - 1)
             rows = numbers[place].astype(np.int64)
-            same = pc.equal(self._ids.take(rows), asked).to_numpy(zero_copy_only=False)
+            same = pc.equal(_taken(self._ids, rows), asked).to_numpy(zero_copy_only=False)
             out[start : start + len(asked)] = np.where(same, rows, -1)
             # The hash is there but not the text: another id with this hash may be the one.
             for row in np.flatnonzero(~same & (hashes[place] == wanted)):
@@ -166,22 +166,32 @@ class Vocabulary(Sequence[str]):
 
 def _column(ids: Iterable[str]) -> pa.LargeStringArray:
     """Ids as one Arrow column of texts."""
+    import polars as pl
     import pyarrow as pa
 
     if isinstance(ids, Vocabulary):
         return ids.column
-    # A series of polars gives an Arrow column by itself.
-    made = ids.to_arrow() if hasattr(ids, "to_arrow") else ids
     try:
+        if not hasattr(ids, "to_arrow") and not isinstance(ids, pa.Array | pa.ChunkedArray):
+            # Not by pyarrow, which imports pandas to look at Python objects.
+            ids = pl.Series(list(ids), dtype=pl.String)
+        made = ids.to_arrow() if hasattr(ids, "to_arrow") else ids
         if isinstance(made, pa.ChunkedArray):
             made = made.combine_chunks()
-        column = made.cast(pa.large_string()) if isinstance(made, pa.Array) else pa.array(made, pa.large_string())
+        column: pa.LargeStringArray = made.cast(pa.large_string())  # type: ignore[union-attr]
     except (pa.ArrowException, TypeError, UnicodeEncodeError) as error:
         said = str(error).strip().splitlines()
         raise DataError(f"ids must be texts: {said[0][:200] if said else type(error).__name__}") from None
     if column.null_count:
         raise DataError(f"{column.null_count} ids are missing", hint="every row needs an id of its own")
     return column
+
+
+def _taken(column: pa.LargeStringArray, rows: np.ndarray) -> pa.LargeStringArray:
+    """Some rows of a column. The numbers do not become Arrow by pyarrow, which would import pandas."""
+    import polars as pl
+
+    return column.take(pl.Series(np.asarray(rows, dtype=np.int64)).to_arrow())
 
 
 def text_hash(text: bytes) -> int:

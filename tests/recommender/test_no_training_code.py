@@ -36,7 +36,6 @@ HEAVY = {
     "faiss",
     "scipy",
     "pandas",
-    "pyarrow",
     "matplotlib",
     "transformers",
 }

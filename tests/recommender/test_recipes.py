@@ -43,7 +43,8 @@ def test_names() -> None:
 def test_every_kind_of_part_is_listed_under_a_name_of_its_own() -> None:
     """One table holds all kinds, so a second part of the same name would hide the first."""
     assert all(getattr(cls, "kind", None) == kind for kind, cls in KINDS.items())
-    sources = Path(capsid.__file__).parent.rglob("*.py")
+    # Engines and jobs are chosen by options of commands, not by recipes.
+    sources = [p for p in Path(capsid.__file__).parent.rglob("*.py") if p.parent.name != "scale"]
     written = [
         kind for source in sources for kind in re.findall(r'kind: ClassVar\[str\] = "(.+)"', source.read_text("utf-8"))
     ]
