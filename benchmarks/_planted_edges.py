@@ -155,7 +155,12 @@ MISTAKES: Mistakes = {
     ),
     "serve/journal.py": (("half a line is read", "if end < len(data):", "if False:", "serve/test_journal.py"),),
     "serve/live.py": (
-        ("versions do not count", "before.version + 1)", "before.version)", "serve/test_live.py serve/test_edits.py"),
+        (
+            "versions do not count",
+            "Snapshot(before.version + 1,",
+            "Snapshot(before.version,",
+            "serve/test_live.py serve/test_edits.py",
+        ),
     ),
     "serve/questions.py": (
         (

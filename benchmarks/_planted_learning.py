@@ -116,8 +116,8 @@ MISTAKES: Mistakes = {
     "encode/sequence_network.py": (
         (
             "padding is learnt",
-            "< torch.from_numpy(lengths_B)[:, None]",
-            "<= torch.from_numpy(lengths_B)[:, None]",
+            "< torch.as_tensor(lengths_B)[:, None]",
+            "<= torch.as_tensor(lengths_B)[:, None]",
             "encode/test_sequence.py",
         ),
     ),
@@ -135,8 +135,8 @@ MISTAKES: Mistakes = {
     "generate/fit.py": (
         (
             "pieces of other lengths weigh more",
-            "total = total * (int((items.lengths - 1).sum()) / usual)",
-            "total = total * (usual / int((items.lengths - 1).sum()))",
+            "int((items.lengths - 1).sum()) / usual if weighted",
+            "usual / int((items.lengths - 1).sum()) if weighted",
             "generate/test_fit_generator.py",
         ),
     ),
@@ -175,8 +175,8 @@ MISTAKES: Mistakes = {
     "generate/next_token.py": (
         (
             "loss over nodes not averaged",
-            "(root + below) / len(nodes_N)",
-            "(root + below)",
+            "return total / len(found.targets.values)",
+            "return total",
             "generate/test_children_loss.py",
         ),
     ),
@@ -188,8 +188,8 @@ MISTAKES: Mistakes = {
             "generate/test_repeats.py",
         ),
     ),
-    "generate/timeline.py": (
-        ("closing rows for all", "if not closing:", "if closing:", "generate/test_dense_match.py"),
+    "generate/item_rows.py": (
+        ("closing rows for all", "if not self.closing:", "if self.closing:", "generate/test_dense_match.py"),
     ),
     "generate/token_table.py": (
         (

@@ -28,7 +28,7 @@ def together(size: int, work: Work, folder: Path) -> list[dict]:
     for process in started:
         process.start()
     for process in started:
-        process.join(60)
+        process.join(240)
         if process.is_alive():
             process.kill()
             raise AssertionError("a process of the team waits for ever")

@@ -19,7 +19,7 @@ from capsid.evaluate.metrics import LIST_METRICS, METRICS
 GROUPS = {
     "data": ("list", "describe", "check", "import"),
     "recipes": ("list", "show", "diff"),
-    "vectors": ("fit", "encode"),
+    "vectors": ("fit", "embed", "encode", "ids"),
     "tokenizer": ("fit", "encode", "add", "report", "inspect", "facets", "merges", "export"),
     "bench": ("run", "status", "table", "figure", "report", "check"),
 }
@@ -28,7 +28,7 @@ COMMANDS = [(verb, *sub) for verb in VERBS for sub in ([(s,) for s in GROUPS[ver
 
 def test_the_verbs_of_the_design_are_there() -> None:
     designed = {"demo", "data", "recipes", "fit", "evaluate", "predict", "recommend", "tokenizer", "serve", "doctor"}
-    assert designed | {"compare", "vectors", "bench", "refit", "export", "explore", "completion"} == set(VERBS)
+    assert designed | {"compare", "vectors", "bench", "refit", "export", "explore", "completion", "plan"} == set(VERBS)
     root = typer.main.get_command(app)
     assert isinstance(root, Verbs)
     for verb, subs in GROUPS.items():

@@ -132,7 +132,7 @@ def test_the_next_stretch_goes_on_with_what_was_learnt() -> None:
     with torch.no_grad():
         for parameter in first.parameters():
             parameter.add_(1.0)
-    second.carry(first)
+    second.carry(first.by_name)
     for a, b in zip(first.state_dict().values(), second.state_dict().values()):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 

@@ -8,7 +8,6 @@ from worlds import make_ids, random_generator, random_histories, retriever_of
 from capsid.errors import ArtifactError, ConfigError, NotFittedError
 from capsid.generate.generator import PopularityGenerator, TransformerGenerator
 from capsid.ids.collisions import Suffix
-from capsid.ids.layout import TokenLayout
 
 IDS = make_ids([[0, 0], [0, 1], [1, 0], [1, 2]], (2, 3))
 ATOMIC = make_ids([[i] for i in range(8)], (8,))
@@ -61,7 +60,7 @@ def test_state_comes_back() -> None:
     generator.state()["token.weight"].zero_()
     assert generator.network.token.weight.abs().sum() > 0, "the state is a copy"
     with pytest.raises(ArtifactError, match="do not fit their settings"):
-        again.load_state(TokenLayout((5, 5)), generator.state())
+        again.load_state(make_ids([[0, 0], [1, 1]], (5, 5)), generator.state())
     with pytest.raises(ArtifactError, match="do not fit their settings"):
         TransformerGenerator(layers=1, heads=2, width=16, feedforward=24).load_state(IDS, generator.state())
 

@@ -263,9 +263,7 @@ def test_a_state_is_read_back_by_its_own_kind_only() -> None:
     batch = IDS.read(random_histories(0, ITEMS, [3, 5]), last=6)
     torch.testing.assert_close(again.start(batch)[1], generator.start(batch)[1], rtol=0, atol=0)
     with pytest.raises(ArtifactError, match="do not fit their settings"):
-        TransformerGenerator(layers=2, heads=2, width=16, feedforward=24, history=6).load_state(
-            IDS.layout, generator.state()
-        )
+        TransformerGenerator(layers=2, heads=2, width=16, feedforward=24, history=6).load_state(IDS, generator.state())
 
 
 def test_places_are_counted_from_the_end_that_is_named() -> None:
