@@ -195,7 +195,7 @@ def test_old_ids_stay(old: np.ndarray, new: np.ndarray, max_sharing: int, data: 
     assert named(stop(q[n:], r[n:], shared.mask(new), rules)) == named(after)[n:]
 
 
-def test_counting_anew_would_change_old_ids() -> None:
+def test_a_new_count_would_change_old_ids() -> None:
     """Why the counts are frozen: a new neighbour would make an old prefix shared."""
     old, both = np.array([[0, 1, 1]]), np.array([[0, 1, 1], [0, 0, 0]])
     sure, rules = np.ones((2, 3)), StopRules(0.0, 0.0, max_sharing=1)

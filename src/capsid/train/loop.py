@@ -211,7 +211,7 @@ class _Run:
         if self.lanes is not None and self.task.lanes is not None:
             return self.lanes.gradients(self.task.lanes(rows, step, self.lanes.count), step)
         if self.device.type != "cpu":
-            # A checkpoint holds the stream of the CPU's random numbers; other devices begin anew at every step.
+            # A checkpoint holds the stream of the CPU's random numbers; other devices start again at every step.
             torch.manual_seed(child_seed(self.seed, "dropout", step))
         loss = self.task.loss(rows, step)
         self.optimizer.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""Exact counts: after every merge they equal counting all sequences anew, with plain lists and fractions."""
+"""Exact counts: after every merge they equal a new count of all sequences, with plain lists and fractions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def worlds(draw: st.DrawFn) -> tuple[Ragged, Ragged]:
 
 @settings(max_examples=40, deadline=None)
 @given(worlds())
-def test_counts_equal_counting_anew_after_every_merge(world: tuple[Ragged, Ragged]) -> None:
+def test_counts_equal_a_new_count_after_every_merge(world: tuple[Ragged, Ragged]) -> None:
     tokens, sequences = world
     chains = Chains(tokens, sequences, FIRST, 25)
     counts = Counts(chains)
