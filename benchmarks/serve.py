@@ -48,6 +48,8 @@ from capsid.ragged import Ragged
 from capsid.recommender import Recommender
 
 BATCH, CLIENTS = 16, 32
+# Connections of an overload: three times the queue of a service, so that it has to refuse.
+CROWD = 768
 # Seconds of overload between two measurements of the peak.
 SLICE = 15.0
 
@@ -170,7 +172,7 @@ class Bench:
         seconds = self.amounts.overload / slices
         peak, over, probed, control = Outcome(), Outcome(), Outcome(), Outcome()
         cpu_peak = cpu_over = 0.0
-        async with self.service() as service, many_connected(service.port, 256) as clients:
+        async with self.service() as service, many_connected(service.port, CROWD) as clients:
             await closed_loop(service.port, self.ask, clients=CLIENTS, seconds=min(2.0, self.amounts.seconds))
             memory = [service.memory()]
             for _ in range(slices):
@@ -241,6 +243,7 @@ class Bench:
         return {
             "edits": {str(code): count for code, count in codes.items()},
             "edit_p50_ms": 1e3 * float(np.median(took)),
+            "edit_p99_ms": 1e3 * float(np.quantile(took, 0.99)),
             "answers": len(seen),
             "answers_not_of_their_version": mixed,
             "p99_of_quiet": met.quantile(0.99) / quiet.quantile(0.99),
