@@ -16,7 +16,8 @@ from capsid.bench.figures import FIGURES, draw
 from capsid.bench.results import LINES, VALUES, arrays_hash
 from capsid.bench.runner import Options, run_plan
 from capsid.bench.store import Place
-from capsid.bench.tables import TABLES, Source
+from capsid.bench.stored_rows import Source
+from capsid.bench.tables import TABLES
 from capsid.errors import ConfigError
 
 pytest.importorskip("matplotlib")

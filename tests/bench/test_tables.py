@@ -12,8 +12,9 @@ import pytest
 from capsid.arrays import save_arrays
 from capsid.bench.paper import main_value, paper
 from capsid.bench.results import LINES, VALUES, Result, arrays_hash
+from capsid.bench.stored_rows import Source
 from capsid.bench.table import Table, markdown
-from capsid.bench.tables import TABLES, Source
+from capsid.bench.tables import TABLES
 from capsid.recipes import RECIPES
 
 USERS = 400

@@ -14,7 +14,7 @@ import numpy as np
 from capsid.bench.paper import DATASETS, number
 from capsid.bench.results import Result, Results
 from capsid.bench.rows import BASELINE, FULL, has_ids, in_order
-from capsid.bench.tables import Source
+from capsid.bench.stored_rows import Source
 from capsid.errors import ConfigError
 from capsid.popularity import TIERS
 from capsid.ragged import Ragged

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capsid.bench.results import Results, load, plans_in
+from capsid.bench.stored_rows import by_seed, compared, id_values, metric_values, short_name
 from capsid.bench.table import Column, Entry, Row, Table
-from capsid.bench.tables import by_seed, compared, id_values, metric_values, short_name
 from capsid.errors import ConfigError, nearest
 from capsid.popularity import TIERS
 

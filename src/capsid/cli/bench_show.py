@@ -14,8 +14,8 @@ from capsid.cli.output import print_json, print_table, say
 from capsid.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
+    from capsid.bench.stored_rows import Source
     from capsid.bench.table import Table
-    from capsid.bench.tables import Source
 
 Filtered = Annotated[bool, typer.Option("--filter-history", help="Use the results that exclude each user's history.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE instead of standard output.")]
@@ -198,7 +198,7 @@ def _evaluation(filtered: bool) -> str:
 
 
 def _source(store: Path, filtered: bool) -> Source:
-    from capsid.bench.tables import Source
+    from capsid.bench.stored_rows import Source
 
     return Source(store, _evaluation(filtered))
 

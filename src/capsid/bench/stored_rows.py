@@ -1,0 +1,70 @@
+"""Numbers of a table's rows, read from the store: by seed, of ids, compared with another row. Knows no table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from capsid.artifacts import read_json
+from capsid.bench.results import Result, Results, load
+from capsid.bench.table import Entry
+from capsid.evaluate.metrics import METRICS
+from capsid.evaluate.significance import paired_bootstrap
+
+COSTS = "decode_cost.json"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where tables read. `evaluation` is `test` or `test-filtered`."""
+
+    store: Path
+    evaluation: str = "test"
+
+    def plan(self, name: str) -> Results:
+        """Finished cells of a plan; none where it was never run."""
+        return load(self.store, name)
+
+    def costs(self) -> dict[str, float]:
+        """The cost of a recommendation by run, if `benchmarks/decode_cost.py` has measured it."""
+        path = self.store / "main" / COSTS
+        return {line["run"]: float(line["cost"]) for line in read_json(path)["runs"]} if path.exists() else {}
+
+
+def short_name(metric: str) -> str:
+    """`R@10` for recall@10."""
+    name, _, k = metric.partition("@")
+    return f"{METRICS[name].label[0]}@{k}"
+
+
+def by_seed(cells: Results, label: str, dataset: str) -> list[Result]:
+    """The cells of a row on a dataset."""
+    return sorted(cells.select(label=label, dataset=dataset), key=lambda c: c.seed)
+
+
+def metric_values(cells: Results, label: str, dataset: str, metric: str, evaluation: str) -> tuple[float, ...]:
+    """A metric of a row on a dataset, by seed."""
+    return tuple(c.metric(metric, evaluation) for c in by_seed(cells, label, dataset) if evaluation in c.evaluations)
+
+
+def id_values(cells: Results, label: str, dataset: str, name: str) -> tuple[float, ...]:
+    """A number of the tokenizer's report of a row on a dataset, by seed."""
+    return tuple(float(c.ids[name]) for c in by_seed(cells, label, dataset) if c.ids.get(name) is not None)
+
+
+def compared(
+    cells: Results, ours: Sequence[Result], other: Sequence[Result], evaluation: str, metric: str = "recall@10"
+) -> tuple[Entry, ...]:
+    """Difference, interval and p of a bootstrap over users and seeds, and the p of a t-test over seeds."""
+    first, second = ([cells.values(c, evaluation, metric) for c in side] for side in (ours, other))
+    found = paired_bootstrap(first, second)
+    shared = sorted({c.seed for c in ours} & {c.seed for c in other})
+    t_test: tuple[float, ...] = ()
+    if len(shared) > 1:
+        from scipy.stats import ttest_rel
+
+        sides = [[c.metric(metric, evaluation) for c in side if c.seed in shared] for side in (ours, other)]
+        t_test = (float(ttest_rel(*sides).pvalue),)
+    interval = Entry(text=f"{found.low:+.4f} to {found.high:+.4f}")
+    return (Entry((found.difference,)), interval, Entry((found.p,)), Entry(t_test))
