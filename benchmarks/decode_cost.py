@@ -1,11 +1,17 @@
 """What a recommendation costs with each of several fitted runs, relative to the first: time and decoding steps.
 
     python benchmarks/decode_cost.py runs/rq-kmeans runs/capsid runs/capsid-bpe [--users 256] [--repeat 5] [--out FILE]
+    python benchmarks/decode_cost.py --plan main --data beauty --kept runs/amazon-beauty-0 --short short --out FILE
     python benchmarks/decode_cost.py --quick
 
 Runs must be of one dataset. The same users' test histories are read and searched with each in turn, in one process,
 with the recipe's own beam; medians by the processor's clock. A run with two ids per item has a second line, in which
-only the first id is searched. `--quick` fits tiny runs on made data: it proves the way only.
+only the first id is searched.
+
+`--plan` measures every row of a plan, the baseline first. Runs that `capsid bench run --keep` saved are in `--kept`. A
+row without one is fitted with a few training steps and kept in `--short`: the cost depends on the ids and on the sizes
+of the network, hardly on the weights. Lines say how many steps a run was trained. Rows that differ from another one in
+training alone are left out. `--quick` fits tiny runs on made data: it proves the way only.
 """
 
 from __future__ import annotations
@@ -13,24 +19,37 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from capsid.bench.cells import slug
+from capsid.bench.plans import Cell, read_plan
+from capsid.bench.rows import BASELINE
+from capsid.config import fingerprint
+from capsid.data.dataset import Dataset
 from capsid.data.planted import planted_dataset
+from capsid.data.sources import load_dataset
 from capsid.data.split import Cases
 from capsid.decode.beam import BeamSearch
 from capsid.decode.mixed import Mixed
 from capsid.decode.ranked import RanksLeaves
 from capsid.decode.retrieve import Retriever
+from capsid.progress import Console
+from capsid.recipes import get_recipe
 from capsid.recommender import Recommender
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import machine, side_by_side, write_result
 
 BATCH = 64
+# Training steps of runs that are fitted for their cost alone.
+FEW = 100
+# Parts of a recipe that a fitted run can do without: texts, how it was trained, how it is searched.
+NOT_FITTED = frozenset({"name", "about", "paper", "deviations", "schedule", "decoder"})
 QUICK = ("capsid", "capsid-bpe", "capsid-two")
 TINY = (
     "encoder=hashing",
@@ -56,39 +75,97 @@ def search(of: Retriever, cases: Cases) -> int | None:
     return steps
 
 
-def retrievers(runs: dict[str, Recommender]) -> dict[str, Retriever]:
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """A fitted run and one way to search with it."""
+
+    run: Recommender
+    retriever: Retriever
+
+
+def searched(runs: dict[str, Recommender]) -> dict[str, Searched]:
     """The search of every run, and that of the first ids alone where items have two."""
     out = {}
     for name, run in runs.items():
-        out[name] = found = run.retriever
+        found = run.retriever
+        out[name] = Searched(run, found)
         if isinstance(found.ranker, Mixed):
-            out[f"{name}, first id"] = Retriever(found.reader, BeamSearch(width=found.ranker.width))
+            first = Retriever(found.reader, BeamSearch(width=found.ranker.width))
+            out[f"{name}, first id"] = Searched(run, first)
     return out
 
 
-def measure(runs: dict[str, Recommender], users: int, repeat: int) -> list[dict[str, Any]]:
-    """A line a run."""
-    first = next(iter(runs.values()))
-    if any(run.catalogue_.fingerprint != first.catalogue_.fingerprint for run in runs.values()):
+def rows_of(plan: str, dataset: str) -> list[list[Cell]]:
+    """The rows of a plan on a dataset, the baseline first. Rows of one list share a fit and differ in their search.
+
+    Of rows that differ in seed or training alone, there is the first.
+    """
+    groups: dict[str, dict[str, Cell]] = {}
+    for cell in read_plan(plan).cells:
+        if cell.dataset == dataset:
+            recipe = get_recipe(cell.method).with_settings(cell.settings).to_dict()
+            fitted = fingerprint({part: value for part, value in recipe.items() if part not in NOT_FITTED})
+            groups.setdefault(fitted, {}).setdefault(fingerprint(recipe["decoder"]), cell)
+    lists = [list(group.values()) for group in groups.values()]
+    return sorted(lists, key=lambda cells: all(cell.label != BASELINE for cell in cells))
+
+
+def searched_rows(rows: list[list[Cell]], data: Dataset, kept: Path | None, short: Path | None) -> dict[str, Searched]:
+    """The search of every row by label. Rows without a kept run are fitted in a few steps, or reported and left out."""
+    out, missing = {}, []
+    for group in rows:
+        found = _run_of(group, data, kept, short)
+        if found is None:
+            missing += [cell.label for cell in group]
+            continue
+        for cell in group:
+            ranker = get_recipe(cell.method).with_settings(cell.settings).decoder
+            out[cell.label] = Searched(found, Retriever(found.retriever.reader, ranker))
+    if missing:
+        print(f"without a run, so left out (--short fits them): {', '.join(missing)}", file=sys.stderr)
+    return out
+
+
+def _run_of(group: list[Cell], data: Dataset, kept: Path | None, short: Path | None) -> Recommender | None:
+    names = [slug(cell.label) for cell in group]
+    places = [folder / name for folder in (kept, short) if folder is not None for name in names]
+    there = [place for place in places if place.exists()]
+    if there:
+        return Recommender.from_pretrained(there[0])
+    if short is None:
+        return None
+    settings = (*group[0].settings, f"schedule.0.training.steps={FEW}")
+    run = Recommender.from_recipe(group[0].method, seed=group[0].seed, settings=settings)
+    run.fit(data, progress=Console()).save_pretrained(short / names[0])
+    return run
+
+
+def measure(rows: dict[str, Searched], users: int, repeat: int) -> list[dict[str, Any]]:
+    """One line per row, costs relative to the first."""
+    first = next(iter(rows.values())).run
+    if any(row.run.catalogue_.fingerprint != first.catalogue_.fingerprint for row in rows.values()):
         raise SystemExit("the runs are of different data")
     test = first.catalogue_.split.test
     cases = test.take(np.linspace(0, len(test) - 1, min(users, len(test))).astype(np.int64))
-    made = retrievers(runs)
-    times = side_by_side({name: lambda r=r: search(r, cases) for name, r in made.items()}, repeat)
+    times = side_by_side({name: lambda r=row.retriever: search(r, cases) for name, row in rows.items()}, repeat)
     base = next(iter(times.values()))
-    return [
-        {
-            "run": name,
-            "recipe": runs[name.removesuffix(", first id")].recipe.name,
-            "cost": times[name].cpu_seconds / base.cpu_seconds,
-            "users_per_second": len(cases) / times[name].seconds,
-            "steps_a_user": None if (steps := search(made[name], cases)) is None else steps / len(cases),
-            "tokens_an_item": float(made[name].reader.ids.prefix_free.lengths.mean()),
-            "vocabulary": made[name].reader.ids.layout.vocabulary,
-            **times[name].summary(),
-        }
-        for name in made
-    ]
+    lines = []
+    for name, row in rows.items():
+        steps, ids = search(row.retriever, cases), row.retriever.reader.ids
+        lines.append(
+            {
+                "run": name,
+                "recipe": row.run.recipe.name,
+                "trained_steps": sum(int(phase.get("steps", 0)) for phase in row.run.fitted.log),
+                "cost": times[name].cpu_seconds / base.cpu_seconds,
+                "users_per_second": len(cases) / times[name].seconds,
+                "steps_a_user": None if steps is None else steps / len(cases),
+                "tokens_an_item": float(ids.prefix_free.lengths.mean()),
+                "vocabulary": ids.layout.vocabulary,
+                **times[name].summary(),
+            }
+        )
+    return lines
 
 
 def quick(folder: Path) -> list[Path]:
@@ -107,6 +184,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Parse, measure, print, write."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("runs", nargs="*", type=Path)
+    made.add_argument("--plan", help="all rows of this plan")
+    made.add_argument("--data", help="dataset name or folder of the plan's rows")
+    made.add_argument("--dataset", default="amazon-beauty", help="what the plan calls that dataset")
+    made.add_argument("--kept", type=Path, help="folder of kept runs, named by label")
+    made.add_argument("--short", type=Path, help="folder for runs of a few steps, fitted where none is kept")
     made.add_argument("--users", type=int, default=256)
     made.add_argument("--repeat", type=int, default=5)
     made.add_argument("--threads", type=int, default=1)
@@ -117,10 +199,15 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     facts = machine(args.threads)
     with tempfile.TemporaryDirectory() as folder:
         paths = quick(Path(folder)) if args.quick else args.runs
-        if not paths:
-            made.error("name at least one run")
-        runs = {path.name: Recommender.from_pretrained(path) for path in paths}
-        lines = measure(runs, args.users, args.repeat)
+        rows = searched({path.name: Recommender.from_pretrained(path) for path in paths})
+        if args.plan:
+            if not args.data:
+                made.error("--plan needs --data")
+            planned = rows_of(args.plan, args.dataset)
+            rows |= searched_rows(planned, load_dataset(args.data), args.kept, args.short)
+        if not rows:
+            made.error("name at least one run, or a plan")
+        lines = measure(rows, args.users, args.repeat)
     for line in lines:
         print(
             f"{line['run']:<20} cost {line['cost']:.2f}  {line['users_per_second']:,.0f} users/s  "

@@ -35,4 +35,60 @@ def test_runs_of_other_data_are_refused(load) -> None:  # type: ignore[no-untype
         for users in (10, 12)
     }
     with pytest.raises(SystemExit, match="different data"):
-        cost.measure(runs, 4, 1)
+        cost.measure(cost.searched(runs), 4, 1)
+
+
+PLAN = """
+datasets = ["shop", "other"]
+
+[[cells]]
+method = "popularity"
+
+[[cells]]
+method = "popularity"
+label = "wide"
+settings = ["decoder.width=9"]
+
+[[cells]]
+method = "rq-kmeans"
+label = "tiger"
+settings = [SETTINGS]
+seeds = [0, 1]
+
+[[cells]]
+method = "rq-kmeans"
+label = "longer"
+settings = [SETTINGS, "schedule.0.training.steps=9"]
+
+[[cells]]
+method = "frequency"
+"""
+
+
+def test_rows_of_a_plan_are_kept_runs_or_fitted_in_a_few_steps(  # type: ignore[no-untyped-def]
+    load, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cost = load("decode_cost")
+    from capsid.data.planted import planted_dataset
+    from capsid.recommender import Recommender
+
+    monkeypatch.setattr(cost, "FEW", 2)
+    plan = tmp_path / "mine.toml"
+    tiny = [setting for setting in cost.TINY if "training" not in setting]
+    plan.write_text(PLAN.replace("SETTINGS", ", ".join(map(json.dumps, tiny))))
+    rows = cost.rows_of(str(plan), "shop")
+    assert [[cell.label for cell in group] for group in rows] == [["tiger"], ["popularity", "wide"], ["frequency"]]
+
+    data = planted_dataset(branching=(3, 2), items_per_leaf=2, users=20, length=5)
+    Recommender.from_recipe("popularity").fit(data).save_pretrained(tmp_path / "kept" / "popularity")
+    found = cost.searched_rows(rows[1:2] + rows[:1], data, tmp_path / "kept", tmp_path / "short")
+    assert list(found) == ["popularity", "wide", "tiger"]
+    assert found["popularity"].run is found["wide"].run
+    assert found["wide"].retriever.ranker.width == 9
+    assert [p.name for p in (tmp_path / "short").iterdir()] == ["tiger"]
+    lines = {line["run"]: line for line in cost.measure(found, 4, 1)}
+    assert (lines["popularity"]["trained_steps"], lines["tiger"]["trained_steps"]) == (0, 2)
+
+    again = cost.searched_rows(rows, data, tmp_path / "kept", None)
+    assert list(again) == ["popularity", "wide"]
+    assert "left out (--short fits them): tiger, frequency" in capsys.readouterr().err

@@ -63,14 +63,14 @@ class Job:
     @property
     def key(self) -> str:
         """A file name for the cell's work; it does not depend on the code that continues it."""
-        slug = _slug(f"{self.cell.label}-{self.cell.dataset}-{self.cell.seed}")
+        name = slug(f"{self.cell.label}-{self.cell.dataset}-{self.cell.seed}")
         # Two labels may have one slug, but not one slug and one hash.
-        return f"{slug}-{fingerprint(self.cell.name, self.fingerprint)[:8]}"
+        return f"{name}-{fingerprint(self.cell.name, self.fingerprint)[:8]}"
 
     @property
     def run_name(self) -> str:
         """Where a fitted run is kept: runs of one dataset and seed share a folder, named by their labels."""
-        return f"{_slug(self.cell.dataset)}-{self.cell.seed}/{_slug(self.cell.label)}"
+        return f"{slug(self.cell.dataset)}-{self.cell.seed}/{slug(self.cell.label)}"
 
     @property
     def steps(self) -> int:
@@ -97,7 +97,8 @@ class Job:
             raise ArtifactError(f"this is not a cell's job: {error}") from None
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
+    """A label or name as a part of a file name."""
     return re.sub(r"[^A-Za-z0-9._=-]+", "-", text).lstrip(".")[:80]
 
 
