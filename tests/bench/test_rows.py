@@ -8,7 +8,7 @@ import pytest
 
 from capsid.bench import rows
 from capsid.bench.paper import paper
-from capsid.bench.rows import comparable, has_ids, in_order, main_rows
+from capsid.bench.rows import comparable, has_ids, in_order, main_rows, with_own_ids
 from capsid.recipes import RECIPES
 
 
@@ -18,6 +18,12 @@ def test_every_planned_recipe_and_every_method_of_the_paper_has_its_row() -> Non
     assert set(paper()["main"]) <= set(found)
     assert {"popularity", "sasrec", "atomic", "bert4rec", "rq-kmeans"} <= set(found)
     assert not {"tiger-text", "rq-kmeans, 3 x steps", "capsid-literal"} & set(found)
+
+
+def test_every_way_to_make_ids_has_one_row() -> None:
+    found = with_own_ids()
+    assert {"tiger", "tiger-text", "letter", "letter-text", "resid", "ada-sid", "etegrec", "cobra"} <= set(found)
+    assert not {"sasrec", "atomic", "capsid-dense", "rq-kmeans, 3 x steps", "actionpiece, one reading"} & set(found)
 
 
 def test_methods_without_ids_come_first_and_the_paper_fills_in_what_is_no_recipe() -> None:

@@ -42,6 +42,7 @@ def cell(label: str, seed: int, recall: float, dataset: str = "amazon-beauty", p
         "utilization_by_depth": [1.0, 0.5],
         "gini": 0.3,
         "intra_code_similarity": 0.6,
+        "mean_similarity": 0.1,
         "mean_length": 2.5,
         "mean_tokens": 2.0,
     }
@@ -62,7 +63,7 @@ def cell(label: str, seed: int, recall: float, dataset: str = "amazon-beauty", p
         ks=(5, 10),
         evaluations={"test": evaluation, "positions": positions},
         ids=ids,
-        seconds={"wall": 1.0},
+        seconds={"wall": 1.0, "tokenizer": 8.0},
         peak_memory_mb=1.0,
         parameters=1,
         tokens=1,
@@ -155,6 +156,8 @@ def test_quality_tiers_cold_positions_patching(source: Source) -> None:
     assert quality["utilization"].values == (0.75, 0.75)
     assert quality["code recall@50"].values == (0.4, 0.4)
     assert quality["by chance"].values == (0.2, 0.2)
+    assert quality["of any two items"].values == (0.1, 0.1)
+    assert quality["fit, s"].values == (8.0, 8.0)
     assert entries(TABLES["tokenizer-quality"](source), "frequency")["Gini"].paper == 0.92
     tiers = entries(TABLES["tiers"](source), "capsid-bpe")
     assert tiers["tail"].values == (0.125, 0.125)

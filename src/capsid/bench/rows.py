@@ -10,6 +10,7 @@ from functools import cache
 
 from capsid.bench.paper import paper
 from capsid.bench.plans import read_plan
+from capsid.config import fingerprint
 from capsid.encode.defaults import default_encoder
 from capsid.encode.views import Views
 from capsid.recipe import Recipe
@@ -38,6 +39,16 @@ def has_ids(label: str) -> bool:
     """Whether the ids are semantic, unlike one token per item."""
     recipe = recipe_of(label)
     return recipe is None or not isinstance(recipe.tokenizer, Atomic)
+
+
+def with_own_ids() -> list[str]:
+    """The planned rows with ids that no row before them has: one for each way to make ids."""
+    first: dict[str, str] = {}
+    for label, (_, recipe) in planned().items():
+        if has_ids(label):
+            parts = (recipe.encoder, recipe.tokenizer, recipe.collisions, recipe.merges, recipe.second)
+            first.setdefault(fingerprint(*(part for part in parts if part is not None)), label)
+    return list(first.values())
 
 
 def comparable(label: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from capsid.bench.paper import DATASETS, METRICS, main_value, number, paper
 from capsid.bench.plans import read_plan
 from capsid.bench.published import published_table
-from capsid.bench.rows import BASELINE, FULL, comparable, in_order, main_rows, planned
+from capsid.bench.rows import BASELINE, FULL, comparable, in_order, main_rows, with_own_ids
 from capsid.bench.stored_rows import Source, by_seed, compared, id_values, metric_values, short_name
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.popularity import TIERS
@@ -22,6 +22,16 @@ from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.pieces.merges import Pieces
 
 COLD = 5
+# Numbers of a tokenizer's report that the table of ids shows.
+QUALITY = (
+    "collision_rate",
+    "utilization",
+    "gini",
+    "intra_code_similarity",
+    "mean_similarity",
+    "mean_length",
+    "mean_tokens",
+)
 
 
 def main_table(source: Source) -> Table:
@@ -118,38 +128,39 @@ def sensitivity_table(source: Source) -> Table:
 
 
 def quality_table(source: Source) -> Table:
-    """Ids before and after training a generator on them, Beauty."""
+    """Ids of every row that has its own, before and after training a generator on them, Beauty."""
     cells = source.plan("main")
     rows = []
-    for label in in_order((*paper()["tokenizer-quality"], *(m for m in planned() if comparable(m)))):
-        found = by_seed(cells, label, "amazon-beauty")
-        ids = {
-            name: tuple(float(c.ids[name]) for c in found if c.ids.get(name) is not None)
-            for name in ("collision_rate", "utilization", "gini", "intra_code_similarity", "mean_length", "mean_tokens")
-        }
+    for label in in_order((*paper()["tokenizer-quality"], *with_own_ids())):
+        ids = {name: id_values(cells, label, "amazon-beauty", name) for name in QUALITY}
+        found = [(c, c.evaluations.get(source.evaluation, {})) for c in by_seed(cells, label, "amazon-beauty")]
         recall, chance = (
-            tuple(
-                float(e[name]) for c in found if (e := c.evaluations.get(source.evaluation, {})).get(name) is not None
-            )
+            tuple(float(e[name]) for _, e in found if e.get(name) is not None)
             for name in ("code_recall@50", "code_chance@50")
         )
+        seconds = tuple(float(c.seconds["tokenizer"]) for c, _ in found if "tokenizer" in c.seconds)
         five = (ids["collision_rate"], ids["utilization"], ids["gini"], ids["intra_code_similarity"], recall)
         entries = [Entry(v, number("tokenizer-quality", label, place)) for place, v in enumerate(five)]
-        others = (Entry(v) for v in (chance, ids["mean_length"], ids["mean_tokens"]))
-        rows.append(Row(label, (*entries, *others)))
+        entries.insert(4, Entry(ids["mean_similarity"]))
+        others = (Entry(v) for v in (chance, ids["mean_length"], ids["mean_tokens"], seconds))
+        rows.append(Row(label, (*entries, *others), context=not comparable(label)))
     columns = (
         Column("collisions", "low", 1, 100, "%"),
         Column("utilization", "high", 1, 100, "%"),
         Column("Gini", "low", 2),
         Column("intra-code similarity", "high", 3),
+        Column("of any two items", None, 3),
         Column("code recall@50", None, 3),
         Column("by chance", None, 3),
         Column("codes per item", None, 2),
         Column("tokens per item", None, 2),
+        Column("fit, s", None, 0),
     )
     notes = (
         "Collisions are on codes, before any policy; utilization and Gini are means over depths.",
+        "Similarity is that of the vectors that ids are made from: rows on other vectors are not marked best.",
         "Code recall@50: the first code is among the 50 likeliest; only rows of equal chance can be compared in it.",
+        "Fit: by the clock of the machine that ran the cell, without item vectors and without joint training.",
     )
     return Table("tokenizer-quality", "Quality of ids on Beauty", columns, tuple(rows), "tokenizer", notes)
 
