@@ -8,8 +8,8 @@ merges, the seconds that fitting took (item vectors apart, which are cached), th
 and the mean number of tokens by popularity tier. Rows with the same settings are kept, so a stopped run goes on.
 With `--kept`, nothing is fitted: the ids are those of runs that `capsid bench run --keep` saved under their recipes'
 names, after joint training where there was any. Seconds are those of an earlier fit with the same settings, if there
-was one; `capsid bench table tokenizer-quality` has those of the cells. `--table` prints the stored rows. No generator is
-trained here.
+was one; `capsid bench table tokenizer-quality` has those of the cells. `--table` prints the stored rows. No generator
+is trained here.
 """
 
 from __future__ import annotations
