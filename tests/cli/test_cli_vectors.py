@@ -72,6 +72,19 @@ def test_the_codes_are_those_of_the_tokenizer(tokenizer: Path, file: Path, tmp_p
     assert contents(tmp_path / "codes") == before
 
 
+@pytest.mark.parametrize("recipe", ["capsid", "rq-kmeans"])
+def test_a_fit_writes_the_codes_that_encode_writes(recipe: str, tmp_path: Path) -> None:
+    # Codes are equal to the last bit from nine numbers per vector on.
+    file = write(tmp_path / "items.parquet", np.random.default_rng(1).normal(size=(200, 12)).astype(np.float32))
+    asked = ("--vectors", file, "--shard-rows", 80)
+    options = ("--out", tmp_path / "tok", "--codes", tmp_path / "codes", *SMALL[: 8 if recipe == "capsid" else 2])
+    answer = capsid("vectors", "fit", recipe, *asked, *options)
+    assert answer.code == 0, answer.err
+    assert f"capsid vectors ids {tmp_path / 'tok'} --codes {tmp_path / 'codes'}" in answer.out
+    assert capsid("vectors", "encode", tmp_path / "tok", *asked, "--out", tmp_path / "again").code == 0
+    assert contents(tmp_path / "codes") == contents(tmp_path / "again")
+
+
 def test_parts_make_the_whole(tokenizer: Path, file: Path, tmp_path: Path) -> None:
     def part(name: str, out: str) -> dict:
         options = ("--out", tmp_path / out, "--shard-rows", 100, "--part", name, "--json")

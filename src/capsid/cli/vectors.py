@@ -34,6 +34,7 @@ Vectors = Annotated[
     typer.Option("--vectors", metavar="FILE", help="A .npy, a .parquet (item_id, vector), or a folder of .parquet."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ShardRows = Annotated[int, typer.Option("--shard-rows", metavar="N", help="Items per shard.")]
 
 
 @app.command("fit")
@@ -48,6 +49,10 @@ def fit(
     keep: Annotated[
         bool, typer.Option("--keep-vectors/--no-vectors", help="Whether TOK holds a copy of the vectors, for reports.")
     ] = True,
+    codes: Annotated[
+        Path | None, typer.Option("--codes", metavar="FOLDER", help="Also write the codes, as `vectors encode` does.")
+    ] = None,
+    shard_rows: ShardRows = 65_536,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -60,23 +65,40 @@ def fit(
       capsid vectors fit capsid --vectors items.parquet --out runs/ids
 
       capsid vectors fit capsid --vectors items.npy --out runs/ids --set tokenizer.codebooks=1024,1024,1024,1024
+
+      capsid vectors fit capsid --vectors items.npy --out runs/ids --codes runs/codes
     """
     from capsid.recipes import get_recipe
     from capsid.runs.tokenizers import fit_on_vectors
+    from capsid.scale.codes import encode_shards
 
-    start = time.monotonic()
+    start, progress = time.monotonic(), Console()
+    check_shard_rows(shard_rows)
     chosen = get_recipe(recipe).with_settings(all_settings(config, settings))
     run = run_options(checkpoint_every)
     fitted = fit_on_vectors(
-        chosen, vectors, out, seed=seed, keep_vectors=keep, replace=force, progress=Console(), run=run
+        chosen, vectors, out, seed=seed, keep_vectors=keep, replace=force, progress=progress, run=run
     )
-    seconds = round(time.monotonic() - start, 1)
+    if codes is not None:
+        made = fitted.tokenizer
+        encode_shards(
+            made.tokenizer_,
+            fitted.source,
+            codes,
+            rows_per_shard=shard_rows,
+            known=made.encoded_,
+            progress=progress,
+        )
+    seconds, about = round(time.monotonic() - start, 1), fitted.to_dict()
     if as_json:
-        print_json({**fitted.to_dict(), "seconds": seconds})
+        print_json({**about, "seconds": seconds})
         return
-    say(f"{fitted.items:,} items, {fitted.width} wide, {duration(seconds)}")
+    say(f"{about['items']:,} items, {about['width']} wide, {duration(seconds)}")
     say(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
-    say(f"  capsid vectors encode {out} --vectors {vectors} --out codes")
+    if codes is None:
+        say(f"  capsid vectors encode {out} --vectors {vectors} --out codes")
+    else:
+        say(f"  capsid vectors ids {out} --codes {codes} --out catalogue")
 
 
 @app.command("embed")
@@ -92,7 +114,7 @@ def embed(
     ] = "",
     model: Annotated[str, typer.Option("--model", help="Name or folder of a sentence-transformers model.")] = "minilm",
     max_tokens: Annotated[int, typer.Option("--max-tokens", metavar="N", help="Longer texts are cut.")] = 64,
-    shard_rows: Annotated[int, typer.Option("--shard-rows", metavar="N", help="Items per shard.")] = 8192,
+    shard_rows: ShardRows = 8192,
     part: Annotated[
         str, typer.Option("--part", metavar="I/N", help="Do part I of N; run the others separately.")
     ] = "1/1",
@@ -145,7 +167,7 @@ def encode(
     ],
     vectors: Vectors,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the shards, one file each.")],
-    shard_rows: Annotated[int, typer.Option("--shard-rows", metavar="N", help="Items per shard.")] = 65_536,
+    shard_rows: ShardRows = 65_536,
     part: Annotated[
         str, typer.Option("--part", metavar="I/N", help="Encode part I of N; run the other parts separately.")
     ] = "1/1",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from capsid.artifacts import folder_kind, new_folder, open_folder, read_json, re
 from capsid.config import Kinds, fingerprint
 from capsid.data.dataset import Dataset, item_titles
 from capsid.devices import on_device
-from capsid.encode.mapped_files import open_vectors, vector_files
+from capsid.encode.mapped_files import MappedVectors, open_vectors, vector_files
 from capsid.errors import ConfigError
 from capsid.inspection.items import OpenTokenizer
 from capsid.progress import Progress, silent
@@ -37,16 +37,17 @@ ABOUT = "about.json"
 
 @dataclass(frozen=True)
 class VectorsFit:
-    """A tokenizer fitted on a file of vectors. `key` changes with anything it has learnt."""
+    """A tokenizer fitted on a file of vectors, and the file. `key` changes with anything it has learnt."""
 
-    tokenizer: str
-    items: int
-    width: int
+    folder: str
     key: str
+    tokenizer: ItemTokenizer
+    source: MappedVectors
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `capsid vectors fit --json` prints them."""
-        return asdict(self)
+        items, width = self.source.vectors_ND.shape
+        return {"tokenizer": self.folder, "items": items, "width": width, "key": self.key}
 
 
 def open_tokenizer(path: str | Path, *, kinds: Kinds | None = None) -> OpenTokenizer:
@@ -174,7 +175,7 @@ def fit_on_vectors(
             (fitted if keep_vectors else fitted.without_vectors()).save(folder)
             write_json(folder / ABOUT, _about(recipe, seed, {"vectors": vectors.name}))
         checkpoint.remove()
-    return VectorsFit(str(out), len(source), source.vectors_ND.shape[1], tokenizer_key(fitted.tokenizer_))
+    return VectorsFit(str(out), tokenizer_key(fitted.tokenizer_), fitted, source)
 
 
 def add_items(

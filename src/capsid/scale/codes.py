@@ -38,7 +38,10 @@ HASH_ROWS = 8192
 
 @dataclass(frozen=True, eq=False)
 class CodeShards:
-    """Columns item_id, codes, and confidences (null where the tokenizer has none)."""
+    """Columns item_id, codes, and confidences (null where the tokenizer has none).
+
+    `known` are the codes and confidences of all rows, if they have been computed already.
+    """
 
     name: ClassVar[str] = "codes"
     beside: ClassVar[frozenset[str]] = frozenset()
@@ -46,6 +49,7 @@ class CodeShards:
     source: MappedVectors
     folder: Path
     rows_per_shard: int
+    known: tuple[Ragged, Ragged | None] | None = None
 
     @cached_property
     def count(self) -> int:
@@ -75,19 +79,26 @@ class CodeShards:
         """Codes and confidences of the rows."""
         import pyarrow as pa
 
-        table = self.source.table(*self._bounds(number))
-        confident = isinstance(self.tokenizer, Confident)
-        codes, confidences = (
-            self.tokenizer.encode_confident(table) if confident else (self.tokenizer.encode(table), None)  # type: ignore[attr-defined]
-        )
+        start, stop = self._bounds(number)
+        codes, confidences = self._encoded(start, stop)
         columns = {
-            "item_id": pa.array(list(table.items), pa.string()),
+            "item_id": self.source.ids.part(start, stop).column.cast(pa.string()),
             "codes": lists(codes, np.int32),
-            "confidences": pa.nulls(len(table), pa.list_(pa.float32()))
+            "confidences": pa.nulls(stop - start, pa.list_(pa.float32()))
             if confidences is None
             else lists(confidences, np.float32),
         }
         return pa.table(columns)
+
+    def _encoded(self, start: int, stop: int) -> tuple[Ragged, Ragged | None]:
+        if self.known is not None:
+            codes, confidences = self.known
+            rows = np.arange(start, stop)
+            return codes.take(rows), None if confidences is None else confidences.take(rows)
+        table = self.source.table(start, stop)
+        if isinstance(self.tokenizer, Confident):
+            return self.tokenizer.encode_confident(table)
+        return self.tokenizer.encode(table), None
 
     def summary(self) -> dict[str, Any]:
         """Sizes, and the tokenizer."""
@@ -105,14 +116,16 @@ def encode_shards(
     *,
     rows_per_shard: int = 65_536,
     part: Part = (1, 1),
+    known: tuple[Ragged, Ragged | None] | None = None,
     progress: Progress = silent,
 ) -> ShardsDone:
     """Write `codes-00000.parquet`, ... with a tokenizer in memory, in this process.
 
     `part` (i, n) takes every n-th shard beginning with the i-th, so that n processes can do one each. An item's codes
-    depend neither on the shard size nor on the process. `shards.json` is written once all shards exist.
+    depend neither on the shard size nor on the process. `shards.json` is written once all shards exist. `known` are
+    the codes and confidences of all rows if a fit has just made them: then nothing is encoded.
     """
-    shards = CodeShards(tokenizer, source, Path(out_folder), rows_per_shard)
+    shards = CodeShards(tokenizer, source, Path(out_folder), rows_per_shard, known)
     numbers = numbers_of(part, shards.count)
     check_folder(shards)
     return collect(shards, (write_shard(shards, n) for n in numbers), progress, "encode")

@@ -67,12 +67,12 @@ class Tokenizer(Protocol):
 
 @runtime_checkable
 class FitEncodes(Protocol):
-    """Knows the codes of the fitted items when `fit` ends, so they need not be encoded again."""
+    """Knows the codes of the fitted items when `fit` ends, so that they are not encoded again."""
 
     def fit_encode(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
-    ) -> Ragged:
-        """Fit, and return what `encode` would give for the same table."""
+    ) -> tuple[Ragged, Ragged | None]:
+        """Fit, and return what `encode` would give for the same table, with confidences as `Confident` gives them."""
 
 
 @runtime_checkable

@@ -128,8 +128,11 @@ class ItemTokenizer:
         self.second_: ItemTokenizer | None = None
         self.tokenizer_ = fresh(self.tokenizer)
         given: dict[str, Any] = {"seed": seed, "progress": progress, "checkpoint": checkpoint}
+        # What the tokenizer's `encode` gives for the fitted items, if the fit knows it: codes and confidences.
+        self.encoded_: tuple[Ragged, Ragged | None] | None = None
         if isinstance(self.tokenizer_, FitEncodes):
-            codes = self.tokenizer_.fit_encode(table, **given)
+            self.encoded_ = self.tokenizer_.fit_encode(table, **given)
+            codes = self.encoded_[0]
         else:
             codes = self._catalogue_codes(self.tokenizer_.fit(table, **given), table)
         self.ids_: SemanticIds = self._settled(table, codes)

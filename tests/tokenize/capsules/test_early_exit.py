@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import make_table
 
+from capsid.errors import ArtifactError
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules import early_exit, encoding
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
@@ -96,6 +97,26 @@ def test_several_windows_and_what_is_too_large_to_hold(monkeypatch: pytest.Monke
     np.testing.assert_array_equal(again.lengths, lengths)
 
 
+@pytest.mark.parametrize("rules", ["unique prefix", "sure and unique", "small residual"])
+def test_residuals_in_a_file_change_nothing(rules: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of("default", 5, 700, **RULES[rules])
+    reaching = counting_rows(world, lambda: check_catalogue(world), monkeypatch)
+    monkeypatch.setattr(early_exit, "HELD_BYTES", 0)
+    check_catalogue(world)
+    monkeypatch.setattr(early_exit, "WINDOW", 16)
+    assert counting_rows(world, lambda: check_catalogue(world), monkeypatch) == reaching
+
+
+def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of("default", 5, 20)
+    monkeypatch.setattr(early_exit, "HELD_BYTES", 0)
+    full = open("/dev/full", "wb", buffering=0)  # noqa: SIM115  (closed by the code under test)
+    monkeypatch.setattr(early_exit.tempfile, "TemporaryFile", lambda **_: full)
+    with pytest.raises(ArtifactError, match="could not keep") as told:
+        check_catalogue(world)
+    assert "TMPDIR" in str(told.value.hint)
+
+
 def test_equal_items_share_all_codes() -> None:
     world = world_of("default", 1, 40, confidence=0.0)
     twice = dataclasses.replace(world, unit_ND=torch.cat([world.unit_ND, world.unit_ND]))
@@ -115,9 +136,9 @@ def counting_rows(world: World, call: Callable[[], object], monkeypatch: pytest.
     rows = {id(layer): 0 for layer in world.network.depths}
     advance = early_exit._advance
 
-    def counted(layer: Any, soft_RD: Any, *rest: Any) -> Any:
-        rows[id(layer)] += len(soft_RD)
-        return advance(layer, soft_RD, *rest)
+    def counted(layer: Any, left: Any) -> Any:
+        rows[id(layer)] += len(left)
+        return advance(layer, left)
 
     monkeypatch.setattr(early_exit, "_advance", counted)
     call()
@@ -142,6 +163,6 @@ def test_a_fit_knows_the_codes_of_its_items(rules: str) -> None:
     table = make_table(np.random.default_rng(0).normal(size=(200, 12)))
     training = Training(steps=3, batch_size=64, ema=0.0, validate_every=3)
     tokenizer = CapsuleTokenizer(codebooks=(8, 8, 8), rank=2, training=training, sample=150, **RULES[rules])
-    codes = tokenizer.fit_encode(table, seed=1)
-    assert codes == tokenizer.encode(table)
+    codes, confidences = tokenizer.fit_encode(table, seed=1)
+    assert (codes, confidences) == tokenizer.encode_confident(table)
     assert codes == ItemTokenizer(tokenizer=tokenizer).fit(table, seed=1).ids.encoded

@@ -2,17 +2,20 @@
 
 `trace` of `capsid.tokenize.capsules.encoding` computes every depth of every item; reports use it, and it is the slow
 twin of this module. The remaining rows are packed into blocks of the same fixed shape, so results are equal to the bit.
+Residuals of a catalogue that is too large for memory are kept in a temporary file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from capsid.errors import ArtifactError
 from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules.encoding import BLOCK
@@ -22,7 +25,7 @@ from capsid.tokenize.stopping import SharedPrefixes, longer_keys, may_end, no_ke
 
 # Rows per window, enough that padding the last block of a depth costs little.
 WINDOW = 8192
-# A catalogue whose residuals take no more than this is routed in one window.
+# Residuals that take more than this are kept in a file.
 HELD_BYTES = 64_000_000
 
 
@@ -88,11 +91,7 @@ def encode_catalogue(
     if settings.max_sharing <= 0:
         shared = SharedPrefixes.none(settings.codebooks)
         return encode(settings, network, vectors_NI, shared), shared
-    width = network.depths[0].centres.shape[1]
-    if 4 * width * len(vectors_NI) <= HELD_BYTES:
-        routes = _window(settings, network, vectors_NI, _alone)
-    else:  # Unique prefixes are known only after a depth has seen all rows, and their residuals do not fit in memory.
-        routes = Routes.join([_window(settings, network, part, _nobody) for part in _windows(vectors_NI)])
+    routes = _window(settings, network, vectors_NI, _alone)
     shared = SharedPrefixes.count(routes.codes, settings.codebooks, settings.max_sharing)
     lengths_N = stop(routes.confidence, routes.residual, shared.mask(routes.codes), settings.rules).lengths
     further = np.flatnonzero(lengths_N > routes.depths)
@@ -129,10 +128,6 @@ def _alone(_depth: int, live: Live) -> np.ndarray:
     return counts[which_R] == 1
 
 
-def _nobody(_depth: int, live: Live) -> np.ndarray:
-    return np.zeros(len(live.rows), dtype=bool)
-
-
 def _window(settings: CapsuleSettings, network: CapsuleNetwork, vectors_RI: np.ndarray, leaves: Leaves) -> Routes:
     """Route rows through the depths, each until it leaves."""
     keep_freed_memory()
@@ -140,48 +135,99 @@ def _window(settings: CapsuleSettings, network: CapsuleNetwork, vectors_RI: np.n
     codes_RL, confidence_RL = np.full(shape, -1, dtype=np.int32), np.full(shape, -1, dtype=np.float32)
     residual_RL = np.full(shape, np.inf, dtype=np.float32)
     rows, keys = np.arange(len(vectors_RI)), no_keys(len(vectors_RI))
-    soft_RD = _entered(network, vectors_RI)
-    hard_RD = soft_RD.clone()
+    left = _Residuals.enter(network, vectors_RI, hard=settings.residual_of == "hard" and settings.confidence > 0)
     for depth, layer in enumerate(network.depths):
-        codes, confidence, residual = _advance(layer, soft_RD, hard_RD, settings.residual_of)
+        codes, confidence, residual = _advance(layer, left)
         codes_RL[rows, depth], confidence_RL[rows, depth], residual_RL[rows, depth] = codes, confidence, residual
         keys = longer_keys(keys, codes)
         stays = ~leaves(depth, Live(rows, keys, confidence, residual))
         if not stays.any():
             break
         if not stays.all():
-            rows, keys, kept = rows[stays], keys[stays], torch.as_tensor(stays)
-            soft_RD, hard_RD = soft_RD[kept], hard_RD[kept]
+            rows, keys, left = rows[stays], keys[stays], left.keep(np.flatnonzero(stays))
     return Routes(codes_RL, confidence_RL, residual_RL)
 
 
-def _entered(network: CapsuleNetwork, vectors_RI: np.ndarray) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class _Residuals:
+    """Residuals of the rows that are still routed, updated in place.
+
+    `hard_RD` is None where no rule reads it: with `confidence=0` an id may end anywhere, whatever its residual is.
+    """
+
+    soft_RD: Tensor
+    hard_RD: Tensor | None
+
+    @classmethod
+    def enter(cls, network: CapsuleNetwork, vectors_RI: np.ndarray, *, hard: bool) -> _Residuals:
+        """Unit vectors in routing space."""
+        shape = len(vectors_RI), network.depths[0].centres.shape[1]
+        soft_RD = _stored(_entered(network, vectors_RI), shape)
+        return cls(soft_RD, _stored(soft_RD.split(WINDOW), shape) if hard else None)
+
+    def __len__(self) -> int:
+        return len(self.soft_RD)
+
+    def keep(self, kept: np.ndarray) -> _Residuals:
+        """Only these rows (ascending), moved to the front."""
+        for rows_RD in (self.soft_RD, self.hard_RD):
+            for start in range(0, len(kept) if rows_RD is not None else 0, WINDOW):
+                part = torch.as_tensor(kept[start : start + WINDOW])
+                # Row i comes from row i or a later one, so nothing is overwritten before it is read.
+                rows_RD[start : start + len(part)] = rows_RD[part]  # type: ignore[index]
+        return _Residuals(self.soft_RD[: len(kept)], None if self.hard_RD is None else self.hard_RD[: len(kept)])
+
+
+def _stored(blocks: Iterable[Tensor], shape: tuple[int, int]) -> Tensor:
+    """Blocks of rows as one matrix, in memory or in a temporary file that vanishes with it."""
+    if 4 * shape[0] * shape[1] <= HELD_BYTES:
+        out_RD, done = torch.empty(shape), 0
+        for block_BD in blocks:
+            out_RD[done : done + len(block_BD)] = block_BD
+            done += len(block_BD)
+        return out_RD
+    try:
+        with tempfile.TemporaryFile(prefix="capsid-residuals-") as file:
+            # Write, then map: a full disk is an error here, and would kill the process while it writes to a mapping.
+            for block_BD in blocks:
+                file.write(block_BD.numpy().data)
+            file.flush()
+            return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="r+", shape=shape))
+    except OSError as error:
+        raise ArtifactError(
+            f"could not keep {4e-9 * shape[0] * shape[1]:.1f} GB of residuals in {tempfile.gettempdir()}: "
+            f"{error.strerror or error}",
+            hint="set TMPDIR to a folder with that much free space",
+        ) from None
+
+
+def _entered(network: CapsuleNetwork, vectors_RI: np.ndarray) -> Iterator[Tensor]:
     """Unit vectors in routing space, block by block, so that rows of a mapped file are read once."""
-    out_RD = torch.empty(len(vectors_RI), network.depths[0].centres.shape[1])
     padded_BI = np.zeros((BLOCK, network.inputs), dtype=np.float32)
     for start in range(0, len(vectors_RI), BLOCK):
         part = vectors_RI[start : start + BLOCK]
         padded_BI[: len(part)] = part
         with torch.inference_mode():
-            out_RD[start : start + len(part)] = network.enter(torch.as_tensor(padded_BI))[: len(part)]
-    return out_RD
+            yield network.enter(torch.as_tensor(padded_BI))[: len(part)]
 
 
-def _advance(
-    layer: CapsuleLayer, soft_RD: Tensor, hard_RD: Tensor, residual_of: str
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Update both residuals by one depth, in place; returns codes, confidences and residual norms."""
-    rows = len(soft_RD)
+def _advance(layer: CapsuleLayer, left: _Residuals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Update the residuals by one depth; returns codes, confidences and residual norms."""
+    rows = len(left)
     code_R, confidence_R, residual_R = torch.empty(rows, dtype=torch.int32), torch.empty(rows), torch.empty(rows)
-    soft_BD, hard_BD = torch.zeros(2, BLOCK, soft_RD.shape[1])
+    soft_BD, hard_BD = torch.zeros(2, BLOCK, left.soft_RD.shape[1])
     for start in range(0, rows, BLOCK):
         part = slice(start, min(start + BLOCK, rows))
         count = part.stop - start
-        soft_BD[:count], hard_BD[:count] = soft_RD[part], hard_RD[part]
+        soft_BD[:count] = left.soft_RD[part]
+        if left.hard_RD is not None:
+            hard_BD[:count] = left.hard_RD[part]
         with torch.inference_mode():
             after = layer(soft_BD, hard_BD)
-            left_BD = after.hard_BD if residual_of == "hard" else after.soft_BD
             code_R[part], confidence_R[part] = after.code_B[:count], after.confidence_B[:count]
+            left.soft_RD[part] = after.soft_BD[:count]
+            if left.hard_RD is not None:
+                left.hard_RD[part] = after.hard_BD[:count]
+            left_BD = after.soft_BD if left.hard_RD is None else after.hard_BD
             residual_R[part] = left_BD.norm(dim=1)[:count]
-            soft_RD[part], hard_RD[part] = after.soft_BD[:count], after.hard_BD[:count]
     return code_R.numpy(), confidence_R.numpy(), residual_R.numpy()

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from capsid.memory import keep_freed_memory
 from capsid.progress import Progress
-from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.tokenize.capsules.centres import fit_centres
-from capsid.tokenize.capsules.early_exit import encode, encode_catalogue
+from capsid.tokenize.capsules.early_exit import Encoded, encode, encode_catalogue
 from capsid.tokenize.capsules.encoding import trace
 from capsid.tokenize.capsules.initialise import GAIN, settle, start_from_data
 from capsid.tokenize.capsules.losses import terms
@@ -42,12 +41,12 @@ NAME = "capsules"
 @dataclass(frozen=True, eq=False)
 class StageOne:
     """Result of stage 1. `reference` holds sorted confidences and hard residuals of the fitted items by depth, for
-    drift checks, shape (2, depths, quantiles); `codes` are the ids of all items."""
+    drift checks, shape (2, depths, quantiles); `encoded` are the codes of all items."""
 
     network: CapsuleNetwork
     shared: SharedPrefixes
     reference: np.ndarray
-    codes: Ragged
+    encoded: Encoded
 
 
 def fit_stage_one(
@@ -206,7 +205,7 @@ def _freeze(job: CapsuleTraining, sample_N: np.ndarray) -> StageOne:
     )
     job.progress.line(f"capsules settled: {watch.line()}")
     warn_of_collapse(watch, settings.codebooks, len(seen), job.progress)
-    return StageOne(network, shared, drift_reference(seen), encoded.codes)
+    return StageOne(network, shared, drift_reference(seen), encoded)
 
 
 def reference_trace(network: CapsuleNetwork, vectors_NI: np.ndarray) -> Trace:

@@ -58,8 +58,8 @@ class CapsuleTokenizer(CapsuleSettings):
         seed: int = 0,
         progress: Progress = silent,
         checkpoint: CheckpointFile | None = None,
-    ) -> Ragged:
-        """Fit, and return the codes of the same items as `encode` would give them."""
+    ) -> tuple[Ragged, Ragged]:
+        """Fit, and return what `encode_confident` would give for the same items."""
         from capsid.tokenize.capsules.stage_one import fit_stage_one
 
         require_items(table)
@@ -69,7 +69,7 @@ class CapsuleTokenizer(CapsuleSettings):
         self.network_: CapsuleNetwork = fitted.network
         self.shared_prefixes_: SharedPrefixes = fitted.shared
         self.reference_: np.ndarray = fitted.reference
-        return fitted.codes
+        return fitted.encoded.codes, fitted.encoded.confidences
 
     def encode(self, table: ItemTable) -> Ragged:
         """Codes of every item, each cut where its id ends."""
