@@ -44,6 +44,12 @@ class Vocabulary(Sequence[str]):
         """All ids as an Arrow column."""
         return self._ids
 
+    def extended(self, ids: Iterable[str]) -> Vocabulary:
+        """These ids, then more, which must be new."""
+        import pyarrow as pa
+
+        return Vocabulary(pa.chunked_array([self._ids, _column(ids)]))
+
     def part(self, start: int, stop: int) -> Vocabulary:
         """The ids `start` to `stop` - 1, not copied."""
         return Vocabulary.of_unique(self._ids.slice(start, max(stop - start, 0)))

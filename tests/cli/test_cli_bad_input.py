@@ -49,7 +49,7 @@ def test_half_written_run(run: Path, tmp_path: Path, shop: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["generator.safetensors", "tokenizer/ids.npz", "tokenizer/vectors.npy", "split.npz", "items.parquet"]
+    "file", ["generator.safetensors", "tokenizer/ids.parquet", "tokenizer/vectors.npy", "split.npz", "items.parquet"]
 )
 def test_one_changed_byte_is_noticed(run: Path, tmp_path: Path, file: str) -> None:
     data = bytearray((run / file).read_bytes())

@@ -188,11 +188,11 @@ def test_a_changed_byte_in_unfinished_work_is_noticed(shop: Path, fitted: Path, 
     checkpoint.write_bytes(whole[:place] + digit + whole[place + 1 :])
     refused(capsid(*command), "the checkpoint", "it was changed after it was written", "delete it to start over")
     checkpoint.write_bytes(whole)
-    stage = work / "tokenizer" / "ids.npz"
+    stage = work / "tokenizer" / "ids.parquet"
     data = bytearray(stage.read_bytes())
     data[len(data) // 2] ^= 1
     stage.write_bytes(data)
-    refused(capsid(*command), "ids.npz was changed", f"delete {work / 'tokenizer'} and run again")
+    refused(capsid(*command), "ids.parquet was changed", f"delete {work / 'tokenizer'} and run again")
 
 
 def test_evaluating_another_k_keeps_the_values_of_the_first(run: Path) -> None:

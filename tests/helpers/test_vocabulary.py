@@ -79,6 +79,14 @@ def test_many_ids_are_found_as_one_by_one(ids: list[str], asked: list[str]) -> N
     assert vocabulary.numbers(Vocabulary(asked), missing="negative").tolist() == single
 
 
+def test_more_ids_come_after() -> None:
+    few = Vocabulary(["a", "b"])
+    assert few.extended(["c"]) == Vocabulary(["a", "b", "c"])
+    assert few.extended([]) == few
+    with pytest.raises(DataError, match="'b' occurs twice"):
+        few.extended(["c", "b"])
+
+
 def test_what_is_no_id() -> None:
     vocabulary = Vocabulary(pl.Series(["a", "b"]))
     assert 3 not in vocabulary

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,18 +87,76 @@ def test_save_and_load(tmp_path: Path, policy: CollisionPolicy) -> None:
     more = Ragged.from_rows([[1], [1, 2]])
     assert loaded.extend(["x", "y"], more) == ids.extend(["x", "y"], more)
     assert ids != make_ids([[1], [1, 2], [3, 0, 1], [1, 3]], SIZES, policy)
+
+
+def test_codes_are_rows_of_a_parquet_file(tmp_path: Path) -> None:
+    ids = make_ids([[1, 2], [1, 2], [3]], SIZES, Suffix())
+    ids.save(tmp_path)
+    frame = pl.read_parquet(tmp_path / "ids.parquet")
+    assert frame.to_dict(as_series=False) == {
+        "item_id": ["a0", "a1", "a2"],
+        "codes": [[1, 2], [1, 2], [3]],
+        "suffix": [0, 1, 0],
+    }
+    assert read_json(tmp_path / "ids.json") == {"sizes": [4, 4, 4, 4], "suffix": ids.layout.suffix}
+
+
+def test_codes_that_a_policy_changed_are_stored_with_those_before(tmp_path: Path) -> None:
+    ids = make_ids([[1, 2], [1, 2]], SIZES)
+    changed = replace(ids, codes=Ragged.from_rows([[1, 2], [1, 3]]), unsettled=ids.codes)
+    changed.save(tmp_path)
+    loaded = SemanticIds.load(tmp_path)
+    assert (loaded.codes, loaded.encoded) == (changed.codes, ids.codes)
+
+
+@pytest.mark.parametrize("policy", [Suffix(), Bucket()])
+def test_folders_of_older_versions(tmp_path: Path, policy: CollisionPolicy) -> None:
+    """They have the items in ids.json and the codes in ids.npz."""
+    ids = make_ids([[1], [1, 2], [3, 0, 1], [1, 2]], SIZES, policy)
+    about = {"items": list(ids.items), "sizes": list(SIZES), "suffix": ids.layout.suffix}
+    write_json(tmp_path / "ids.json", about)
+    suffixes = {} if ids.suffixes is None else {"suffixes": ids.suffixes}
+    save_arrays(tmp_path / "ids.npz", {"codes": ids.codes.values, "offsets": ids.codes.offsets, **suffixes})
+    assert SemanticIds.load(tmp_path) == ids
+    write_json(tmp_path / "ids.json", {**about, "items": ["a0", "a1", "a2", "a0"]})
+    with pytest.raises(ArtifactError, match="occurs twice"):
+        SemanticIds.load(tmp_path)
+    write_json(tmp_path / "ids.json", about)
     save_arrays(tmp_path / "ids.npz", {"codes": ids.codes.values[:1], "offsets": ids.codes.offsets[:2]})
     with pytest.raises(ArtifactError, match="offsets has 2 numbers, not 5"):
         SemanticIds.load(tmp_path)
 
 
-def test_loading_without_items_of_the_saved_kind(tmp_path: Path) -> None:
-    ids = make_ids([[1], [2]], SIZES)
-    ids.save(tmp_path)
-    about = read_json(tmp_path / "ids.json")
-    assert about == {"items": ["a0", "a1"], "sizes": [4, 4, 4, 4], "suffix": 0}
-    write_json(tmp_path / "ids.json", {**about, "items": ["a0", "a0"]})
-    with pytest.raises(ArtifactError, match="occurs twice"):
+GOOD = {"item_id": ["a", "b"], "codes": [[1], [2, 0]]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({**GOOD, "item_id": ["a", "a"]}, "occurs twice"),
+        ({**GOOD, "item_id": ["a", None]}, "ids are missing"),
+        ({**GOOD, "codes": [[1], None]}, "missing"),
+        ({**GOOD, "codes": [[1], [None]]}, "missing"),
+        ({**GOOD, "codes": [[1], [4]]}, "outside"),
+        ({**GOOD, "codes": [[1], []]}, "empty code"),
+        ({**GOOD, "codes": [1, 2]}, "expected a column of lists"),
+        ({**GOOD, "codes": [["x"], ["y"]]}, "expected a column of numbers"),
+        ({**GOOD, "suffix": [0, 7]}, "suffixes has numbers outside"),
+        ({**GOOD, "unsettled": [[1, 1], [2, 0]]}, "rows of other lengths"),
+        ({"item_id": ["a", "b"]}, "codes"),
+    ],
+)
+def test_rows_that_cannot_be_ids(columns: dict[str, list], said: str, tmp_path: Path) -> None:
+    make_ids([[1], [2, 0]], SIZES).save(tmp_path)
+    pl.DataFrame(columns).write_parquet(tmp_path / "ids.parquet")
+    with pytest.raises(ArtifactError, match=said):
+        SemanticIds.load(tmp_path)
+
+
+def test_a_small_file_of_very_many_rows_is_refused(tmp_path: Path) -> None:
+    make_ids([[1]], SIZES).save(tmp_path)
+    pl.DataFrame({"item_id": pl.repeat("a", 10**6, eager=True)}).write_parquet(tmp_path / "ids.parquet")
+    with pytest.raises(ArtifactError, match="claims 1,000,000 values"):
         SemanticIds.load(tmp_path)
 
 

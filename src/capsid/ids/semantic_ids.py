@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from capsid import untrusted
-from capsid.arrays import load_arrays, save_arrays
+from capsid.arrays import save_arrays
 from capsid.artifacts import read_json, write_json
 from capsid.config import Kinds, to_dict
 from capsid.errors import ConfigError, DataError
@@ -27,6 +27,7 @@ from capsid.ids.order import group_numbers, proper_prefixes
 from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch
 from capsid.ids.reassign import Costs
 from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of, transitions_of
+from capsid.ids.stored_rows import ARRAYS, ROWS, read_rows, write_rows
 from capsid.ids.transitions import Transitions, last_items
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
@@ -215,7 +216,7 @@ class SemanticIds:
             suffixes = np.concatenate([self.suffixes, settled.suffixes])
         every = self.codes.append(settled.codes)
         unsettled = _if_other(self.encoded.append(codes), every)
-        names = Vocabulary([*self.items, *items])
+        names = self.items.extended(items)
         grown = replace(
             self, items=names, codes=every, suffixes=suffixes, unsettled=unsettled, mixtures=None, second=None
         )
@@ -299,19 +300,16 @@ class SemanticIds:
 
     def save(self, folder: Path) -> None:
         """Write into an open artifact folder, without second ids."""
-        arrays = {"codes": self.codes.values, "offsets": self.codes.offsets}
-        if self.suffixes is not None:
-            arrays["suffixes"] = self.suffixes
-        if self.unsettled is not None:
-            arrays["unsettled"] = self.unsettled.values
+        write_rows(folder, self.items, self.codes, self.suffixes, self.unsettled)
+        arrays: dict[str, np.ndarray] = {}
         if len(self.layout.merges):
             arrays |= {f"merges/{name}": array for name, array in self.layout.merges.state().items()}
         if self.mixtures is not None:
             arrays |= {f"mixtures/{name}": array for name, array in self.mixtures.state().items()}
         if self.transitions is not None:
             arrays |= {f"transitions/{name}": array for name, array in self.transitions.state().items()}
-        save_arrays(folder / "ids.npz", arrays)
-        about = {"items": list(self.items), "sizes": list(self.layout.sizes), "suffix": self.layout.suffix}
+        save_arrays(folder / ARRAYS, arrays)
+        about: dict[str, Any] = {"sizes": list(self.layout.sizes), "suffix": self.layout.suffix}
         # Usual ids are written as they were before there was a choice.
         if self.layout.first != FIRST:
             about["first"] = self.layout.first
@@ -324,14 +322,13 @@ class SemanticIds:
     @classmethod
     def load(cls, folder: Path, kinds: Kinds | None = None) -> SemanticIds:
         """Read what `save` wrote; `kinds` adds user-defined readings."""
-        file = folder / "ids.npz"
+        file = folder / ROWS if (folder / ROWS).exists() else folder / ARRAYS
         with untrusted.interpreting(file, "file of ids"):
-            about, arrays = untrusted.mapping(read_json(folder / "ids.json"), "ids.json"), load_arrays(file)
-            items = Vocabulary(untrusted.texts(about["items"], "ids.json: items"))
+            about = untrusted.mapping(read_json(folder / "ids.json"), "ids.json")
+            items, arrays = read_rows(folder, about)
             layout = layout_of(about, arrays, len(items))
             bounds: dict[str, Any] = {"least": ABSENT, "below": max(layout.sizes)}
             codes = untrusted.ragged(arrays, "codes", "offsets", file.name, count=len(items), **bounds)
-            # A policy changes no length, so both kinds of codes have the same offsets.
             unsettled = None
             if "unsettled" in arrays:
                 unsettled = untrusted.ragged(arrays, "unsettled", "offsets", file.name, **bounds)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from capsid.arrow_lists import lists
 from capsid.encode.mapped_files import MappedVectors
 from capsid.progress import Progress, silent
 from capsid.scale.shards import (
@@ -137,10 +138,3 @@ def rows_key(source: MappedVectors, start: int, stop: int) -> str:
     for first in range(start, stop, HASH_ROWS):
         digest.update(np.ascontiguousarray(source.vectors_ND[first : min(first + HASH_ROWS, stop)]).data)
     return digest.hexdigest()[:32]
-
-
-def lists(rows: Ragged, kind: type) -> pa.ListArray:
-    """Rows of unequal length as an Arrow column."""
-    import pyarrow as pa
-
-    return pa.ListArray.from_arrays(rows.offsets.astype(np.int32), rows.values.astype(kind))

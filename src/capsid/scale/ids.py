@@ -18,6 +18,7 @@ import numpy as np
 
 from capsid import untrusted
 from capsid.arrays import load_array, load_arrays
+from capsid.arrow_lists import lists, ragged
 from capsid.artifacts import file_hash, new_folder, read_json, write_bytes
 from capsid.config import fingerprint, from_dict
 from capsid.encode.base import fresh
@@ -31,7 +32,7 @@ from capsid.ids.trie import Trie
 from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.runs.tokenizers import open_parts
-from capsid.scale.codes import CodeShards, lists
+from capsid.scale.codes import CodeShards
 from capsid.scale.shards import SUMMARY, Shards, read_about, shard_file
 from capsid.tokenize.base import tokenizer_key
 from capsid.tokenize.item_tokenizer import KINDS, load_network
@@ -109,13 +110,6 @@ class CodeFolder:
     def codes(self, number: int) -> Ragged:
         """The codes of a shard."""
         return ragged(self.read(number, ("codes",))["codes"])
-
-
-def ragged(column: pa.ChunkedArray) -> Ragged:
-    """An Arrow column of lists as rows of unequal length."""
-    joined = column.combine_chunks()
-    offsets = joined.offsets.to_numpy().astype(np.int64)
-    return Ragged(joined.values.to_numpy()[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 @dataclass(frozen=True, eq=False)
