@@ -3,7 +3,8 @@
     python benchmarks/scale.py [--quick] [--items N,M] [--out FILE]
 
 Memory: a worker encodes one shard of a made catalogue in a process of its own; the tokenizer's folder holds the ids of
-all items. Overhead: processor time of the same shards in this process and on Ray, with all of Ray's processes.
+all items. Another one ranks items for one shard of users with a made run, beside a process that loads the run whole and
+does the same. Overhead: processor time of the same shards in this process and on Ray, with all of Ray's processes.
 Sleeping: 16 workers whose shards only wait show what the scheduler itself costs; they say nothing about computing.
 """
 
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _made_run import make_run
 from common import gigabytes, machine, write_result
 
 from capsid.encode.mapped_files import open_vectors
@@ -28,7 +30,8 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import silent
 from capsid.ragged import Ragged
 from capsid.scale.engine import Engine, Here, Processes, Ray
-from capsid.scale.jobs import EncodeJob, WaitJob, job_text
+from capsid.scale.jobs import EncodeJob, RankJob, WaitJob, job_text
+from capsid.scale.ranked import USERS_PER_SHARD
 from capsid.scale.run import run_job
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans
@@ -36,11 +39,18 @@ from capsid.tokenize.residual_kmeans import ResidualKMeans
 WIDTH, SIZES, SAMPLE = 64, (256, 256, 256), 5_000
 SLEEPERS = 16
 
-WORKER = """
-import json, re, sys
-from pathlib import Path
+SHARD = """
 from capsid.scale.jobs import run_shard
 answer = run_shard(sys.argv[1], int(sys.argv[2]))
+"""
+WHOLE = """
+from capsid.recommender import Recommender
+run = Recommender.from_pretrained(sys.argv[1])
+histories = run.held_out("test").histories
+for _ in run.retriever.rank_batches(histories, range(int(sys.argv[2])), 10, filter_history=True, batch=64):
+    answer = {"written": True}
+"""
+MEASURED = """
 status = Path("/proc/self/status").read_text()
 sizes = {n: 1024 * int(re.search(rf"{n}:\\s+(\\d+)", status)[1]) for n in ("VmHWM", "RssAnon", "RssFile")}
 print(json.dumps({"written": answer["written"], "peak_bytes": sizes["VmHWM"], "held_bytes": sizes["RssAnon"]}))
@@ -72,10 +82,28 @@ def worker_memory(items: int, rows_per_shard: int) -> dict[str, Any]:
         os.environ["CAPSID_HOME"] = str(folder / "home")
         make_catalogue(folder, items)
         job = EncodeJob.prepare(folder / "tok", folder / "v.npy", folder / "codes", rows_per_shard, silent)
-        command = [sys.executable, "-c", WORKER, job_text(job), str(items // rows_per_shard - 1)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found = measured(SHARD, job_text(job), items // rows_per_shard - 1)
         tok = sum(p.stat().st_size for p in (folder / "tok").iterdir())
-        return {"items": items, "tokenizer_folder_bytes": tok, **json.loads(done.stdout)}
+        return {"items": items, "tokenizer_folder_bytes": tok, **found}
+
+
+def measured(work: str, *arguments: object) -> dict[str, Any]:
+    """What a process of its own holds that does this work."""
+    code = f"import json, re, sys\nfrom pathlib import Path\n{work}{MEASURED}"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def rank_worker_memory(items: int) -> dict[str, Any]:
+    """Peak of a worker that ranks items for one shard of users, and of a process that loads the run whole."""
+    with tempfile.TemporaryDirectory() as name:
+        run, users = Path(name) / "run", max(items // 4, USERS_PER_SHARD)
+        make_run(run, items, users, SIZES)
+        job = RankJob.prepare(run, Path(name) / "lists", split="test", k=10, filter_history=True)
+        size = sum(p.stat().st_size for p in run.rglob("*") if p.is_file())
+        mapped, whole = measured(SHARD, job_text(job), 0), measured(WHOLE, run, USERS_PER_SHARD)
+        loaded = {f"whole_{name}": whole[name] for name in ("peak_bytes", "held_bytes")}
+        return {"items": items, "users": users, "run_bytes": size, **mapped, **loaded}
 
 
 def processor_seconds() -> float:
@@ -140,7 +168,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small catalogues, and no Ray")
     parser.add_argument("--items", default="100000,1000000", help="sizes of the catalogues for the worker's memory")
-    parser.add_argument("--skip", default="", help="memory, ray or sleeping, separated by commas")
+    parser.add_argument("--skip", default="", help="memory, rank, ray or sleeping, separated by commas")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(arguments)
     sizes = [2_000, 20_000] if args.quick else [int(n) for n in args.items.split(",")]
@@ -151,6 +179,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         for found in result["worker_memory"]:
             peak, held = (gigabytes(found[f"{n}_bytes"]) for n in ("peak", "held"))
             print(f"worker, catalogue of {found['items']:,}: peak {peak}, held at the end {held}")
+    if "rank" not in skip:
+        result["rank_worker_memory"] = [rank_worker_memory(items) for items in sizes]
+        for found in result["rank_worker_memory"]:
+            peak, held, whole = (gigabytes(found[f"{n}_bytes"]) for n in ("peak", "held", "whole_peak"))
+            print(
+                f"rank worker, {found['items']:,} items: peak {peak}, held {held}; loading the run whole: peak {whole}"
+            )
     if "ray" not in skip and not args.quick and importlib.util.find_spec("ray"):
         result["ray"] = ray_overhead(200_000, rows)
         print(f"Ray: {result['ray']['ratio']:.2f} times the processor time of the plain loop, plus its start")

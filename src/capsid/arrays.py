@@ -1,4 +1,4 @@
-"""Named NumPy arrays in untrusted files: npz and npy, never unpickled.
+"""Named NumPy arrays in untrusted files: npz and npy, never unpickled. Both can be mapped into memory.
 
 The sizes that a file declares are compared with its real size before anything is allocated, so a small file that claims
 or unpacks to a huge array is refused. Does not know what the arrays mean.
@@ -6,11 +6,13 @@ or unpacks to a huge array is refused. Does not know what the arrays mean.
 
 from __future__ import annotations
 
+import io
 import math
 import os
+import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +23,12 @@ from capsid.errors import ArtifactError
 HINT = "write the artifact again"
 # Limit in bytes of unpacked arrays that were compressed (a benchmark's values per user).
 MOST_UNPACKED = 1 << 31
+# Arrays begin at multiples of this in their file, so that they can be mapped.
+ALIGNED = 64
+# An entry's header in a zip: fixed fields, and the sizes in 64 bits. Its name and extra field come in addition.
+HEADER = 30 + 20
+# An extra field that other readers of zip files skip: the one that Android's zipalign uses.
+PADDING = 0xD935
 # What zipfile, zlib and numpy raise on malformed files.
 BROKEN = (
     OSError,
@@ -43,8 +51,12 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     for name, array in arrays.items():
         if array.dtype.hasobject:
             raise ArtifactError(f"array {name!r} holds Python objects and cannot be stored")
-    with open(path, "wb") as file:
-        np.savez(file, allow_pickle=False, **dict(arrays))
+    with open(path, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy")
+            member.extra = _padding(file.tell() + HEADER + len(member.filename.encode()))
+            with archive.open(member, "w", force_zip64=True) as out:
+                np.lib.format.write_array(out, np.asanyarray(array), allow_pickle=False)
 
 
 def load_arrays(path: Path, *, compressed: bool = False) -> dict[str, np.ndarray]:
@@ -64,6 +76,26 @@ def load_arrays(path: Path, *, compressed: bool = False) -> dict[str, np.ndarray
         raise ArtifactError(f"{path} could not be read: {error}", hint=HINT) from None
 
 
+def map_arrays(path: Path, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
+    """The wanted arrays of what `save_arrays` wrote, by their names: pages are read on first access and shared.
+
+    Checksums are not compared. Arrays that older versions wrote may not be aligned in their file; they are copied.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+        mapped, out = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray), {}
+        for member in members:
+            name = member.filename.removesuffix(".npy")
+            if wanted(name):
+                if member.compress_type != zipfile.ZIP_STORED:
+                    raise ValueError("it is compressed")
+                out[name] = _mapped_member(mapped, member)
+        return out
+    except BROKEN as error:
+        raise ArtifactError(f"{path} could not be read: {error}", hint=HINT) from None
+
+
 def load_array(path: Path, *, memory_map: bool = False) -> np.ndarray:
     """Load one .npy; with `memory_map`, pages are read on first access."""
     try:
@@ -73,6 +105,28 @@ def load_array(path: Path, *, memory_map: bool = False) -> np.ndarray:
         return np.load(path, mmap_mode="r" if memory_map else None, allow_pickle=False).view(np.ndarray)
     except BROKEN as error:
         raise ArtifactError(f"{path} could not be read: {error}", hint=HINT) from None
+
+
+def _padding(place: int) -> bytes:
+    """An extra field of a zip entry, so long that what begins after it and `place` is aligned."""
+    missing = -place % ALIGNED
+    # The shortest field has four bytes, for its kind and its size.
+    missing += ALIGNED if 0 < missing < 4 else 0
+    return struct.pack("<HH", PADDING, missing - 4) + bytes(missing - 4) if missing else b""
+
+
+def _mapped_member(mapped: np.ndarray, member: zipfile.ZipInfo) -> np.ndarray:
+    # The entry's own header: its name and extra field need not be as long as in the directory.
+    start = member.header_offset
+    lengths = struct.unpack("<HH", mapped[start + 26 : start + 30].tobytes())
+    start += 30 + sum(lengths)
+    if start + member.file_size > len(mapped):
+        raise ValueError(f"{member.filename} goes beyond the end")
+    head = io.BytesIO(mapped[start : start + min(member.file_size, 1 << 16)].tobytes())
+    dtype, shape, fortran = _checked_header(head, member.file_size)
+    data = mapped[start + head.tell() : start + member.file_size]
+    aligned = data.ctypes.data % dtype.alignment == 0
+    return (data if aligned else data.copy()).view(dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:

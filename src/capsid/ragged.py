@@ -89,6 +89,10 @@ class Ragged:
         """Length of every row."""
         return np.diff(self.offsets)
 
+    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
+        """Lengths of the given rows. The cost does not grow with the rows that are not asked for."""
+        return self.offsets[rows + 1] - self.offsets[rows]
+
     @property
     def row_numbers(self) -> np.ndarray:
         """The row of every value, so that something known per row can be looked up per value."""
@@ -119,8 +123,7 @@ class Ragged:
     def take(self, rows: np.ndarray) -> Ragged:
         """The given rows, in the given order."""
         rows = np.asarray(rows, dtype=np.int64)
-        # Not by `lengths`: the cost must not grow with the rows that are not asked for.
-        return self.slices(0, self.offsets[rows + 1] - self.offsets[rows], rows)
+        return self.slices(0, self.lengths_of(rows), rows)
 
     def first(self, most: int) -> Ragged:
         """At most the first `most` values of every row."""

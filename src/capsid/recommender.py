@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import polars as pl
 
 from capsid.answering import BATCH, Answerer, Query, Recommendation
@@ -237,17 +236,14 @@ class Recommender:
         k: int = 50,
         *,
         filter_history: bool = False,
-        rows: range | None = None,
         progress: Progress = silent,
     ) -> Iterator[tuple[str, list[str], list[float]]]:
-        """User, ranked items and scores for every case of a split, or only for cases `rows`."""
+        """User, ranked items and scores for every case of a split."""
         check_k(k)
-        retriever, catalogue = self.retriever, self.catalogue_
-        cases = self.held_out(split)
-        asked = range(len(cases)) if rows is None else rows
-        for start in range(asked.start, asked.stop, BATCH):
-            rows_B = np.arange(start, min(start + BATCH, asked.stop))
-            ranked = retriever.rank(cases.histories.take(rows_B), k, filter_history=filter_history)
+        catalogue, cases = self.catalogue_, self.held_out(split)
+        every = range(len(cases))
+        found = self.retriever.rank_batches(cases.histories, every, k, filter_history=filter_history, batch=BATCH)
+        for rows_B, ranked in found:
             for row, items, scores in zip(rows_B, ranked.items_UK, ranked.scores_UK):
                 kept = items >= 0
                 user = catalogue.users[int(cases.users[row])]
@@ -329,16 +325,13 @@ class Recommender:
             save_run(Path(path), stored, texts={NAME: model_card(stored, list(self._evaluations.values()))})
 
     @classmethod
-    def from_pretrained(
-        cls, path: str | Path, *, kinds: Kinds | None = None, manifest: str | None = None, device: str = "cpu"
-    ) -> Recommender:
+    def from_pretrained(cls, path: str | Path, *, kinds: Kinds | None = None, device: str = "cpu") -> Recommender:
         """Load a saved folder to a device; a changed byte or missing file is an error.
 
-        `kinds` adds parts that are not built in. `manifest` is the hash of the manifest of a run whose files another
-        process has checked.
+        `kinds` adds parts that are not built in.
         """
         with on_device(device):
-            stored = load_run(Path(path), kinds or {}, manifest)
+            stored = load_run(Path(path), kinds or {})
         self = cls(stored.recipe, seed=stored.seed)
         self.device = device
         self.fitted_, self.catalogue_ = stored.fitted, stored.catalogue

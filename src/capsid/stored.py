@@ -24,12 +24,12 @@ from safetensors.torch import save as tensor_bytes
 import capsid
 from capsid import untrusted
 from capsid.arrays import load_arrays, save_arrays
-from capsid.artifacts import MANIFEST, file_hash, new_folder, open_folder, read_json, write_json
+from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds
 from capsid.data.dataset import item_titles
 from capsid.data.split import Cases, Split
 from capsid.encode.base import fresh
-from capsid.errors import ArtifactError, DataError
+from capsid.errors import DataError
 from capsid.generate.dense_items import DenseItems
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
@@ -174,11 +174,9 @@ def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None)
             (folder / "dense.safetensors").write_bytes(tensor_bytes(fitted.dense.state()))
 
 
-def load_run(path: Path, kinds: Kinds, manifest: str | None = None) -> Stored:
-    """Check every hash, then read everything. With the hash of its manifest the folder is known to be whole."""
-    folder = open_folder(path, kind=KIND, only=None if manifest is None else ())
-    if manifest is not None and file_hash(folder / MANIFEST) != manifest:
-        raise ArtifactError(f"{folder} is not the run that was checked", hint="start the job again")
+def load_run(path: Path, kinds: Kinds) -> Stored:
+    """Check every hash, then read everything."""
+    folder = open_folder(path, kind=KIND)
     with untrusted.interpreting(folder, KIND):
         about = untrusted.mapping(read_json(folder / "about.json"), "about.json")
         recipe = Recipe.from_dict(read_json(folder / "recipe.json"), kinds)
@@ -198,17 +196,18 @@ def load_run(path: Path, kinds: Kinds, manifest: str | None = None) -> Stored:
             if tree is not None and own is not None and not tree.holds(own.prefix_free):
                 raise untrusted.refuse("the trie does not hold the ids of the items")
         seed = untrusted.whole(about["seed"], "about.json: seed", least=-(2**63), most=2**64)
-        dense = _load_dense(folder, recipe, generator, len(trie))
+        dense = load_dense(folder, recipe, generator, len(trie))
         return Stored(recipe, seed, Fitted(tokenizer, trie, generator, log, dense, second), catalogue)
 
 
-def _load_dense(folder: Path, recipe: Recipe, generator: Any, items: int) -> DenseItems | None:
+def load_dense(folder: Path, recipe: Recipe, generator: Any, items: int, *, checked: bool = False) -> DenseItems | None:
+    """The item vectors beside ids, where the method has them; `checked` as in `DenseItems.load`."""
     term = recipe.dense
     if term is None:
         return None
     state = load_file(folder / "dense.safetensors")
     inputs, width = state["network.mean_I"].numel(), generator.network.token.embedding_dim
-    return DenseItems.load(lambda: term.network(inputs, width), state, items)
+    return DenseItems.load(lambda: term.network(inputs, width), state, items, checked=checked)
 
 
 def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> Catalogue:

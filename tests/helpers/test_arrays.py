@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from capsid.arrays import load_array, load_arrays, save_arrays
+from capsid.arrays import load_array, load_arrays, map_arrays, save_arrays
 from capsid.errors import ArtifactError
 
 
@@ -22,6 +23,41 @@ def test_arrays_come_back(tmp_path: Path) -> None:
     for name, array in arrays.items():
         np.testing.assert_array_equal(back[name], array)
         assert back[name].dtype == array.dtype
+
+
+ODD = {
+    "a": np.arange(6).reshape(2, 3),
+    "longer name/π": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "texts": np.array(["x", "yy"]),
+    "none": np.zeros((0, 4), np.float32),
+    "one": np.array(7.5),
+    "bytes": np.arange(3, dtype=np.uint8),
+    "last": np.arange(5, dtype=np.int64),
+}
+
+
+@pytest.mark.parametrize("save", [save_arrays, lambda path, arrays: np.savez(path, **arrays)])
+def test_mapped_arrays_are_the_loaded_ones(save: Callable[..., None], tmp_path: Path) -> None:
+    save(tmp_path / "a.npz", ODD)
+    loaded, mapped = load_arrays(tmp_path / "a.npz"), map_arrays(tmp_path / "a.npz", lambda name: name != "bytes")
+    assert list(mapped) == [name for name in ODD if name != "bytes"]
+    for name, array in mapped.items():
+        np.testing.assert_array_equal(array, loaded[name])
+        assert (array.dtype, array.shape) == (loaded[name].dtype, loaded[name].shape)
+        assert array.flags.aligned
+        if save is save_arrays:
+            assert not array.flags.writeable, "a view of the mapped file, not a copy"
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as other:
+        assert all(np.array_equal(other[name], ODD[name]) for name in ODD)
+
+
+def test_what_cannot_be_mapped(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "small.npz", x=np.arange(1000))
+    save_arrays(tmp_path / "whole.npz", {"x": np.arange(1000)})
+    (tmp_path / "half.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:500])
+    for name in ("small.npz", "half.npz", "none.npz"):
+        with pytest.raises(ArtifactError, match="could not be read"):
+            map_arrays(tmp_path / name, lambda _: True)
 
 
 def test_objects_are_neither_stored_nor_read(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ def test_leaves_buckets_and_rows(codes: list[list[int]]) -> None:
         assert tuple(trie.path(int(leaf))) == rows[row]
         assert trie.bucket(int(leaf)).tolist() == [i for i, other in enumerate(rows) if other == rows[row]]
     assert trie.rows() == Ragged.from_rows(rows)
+    some = np.arange(len(rows))[::-2]
+    assert trie.rows_of(some) == trie.rows().take(some)
     assert trie.items[trie.slots].tolist() == trie.slots[trie.items].tolist() == list(range(len(rows)))
 
 

@@ -61,8 +61,9 @@ def predict(
     progress, chosen = Console(), engine_named(engine, workers=workers, address=address)
     with work_folder(target.file) as folder:
         job = RankJob.prepare(run, folder, split=split, k=k, filter_history=filter_history)
-        shards, done = run_job(job, chosen, progress=progress)
-        target.write(RankedList(user, tuple(items), tuple(scores)) for user, items, scores in read_lists(shards))
+        _, done = run_job(job, chosen, progress=progress)
+        found = read_lists(job.open())
+        target.write(RankedList(user, tuple(items), tuple(scores)) for user, items, scores in found)
     if not target.file.printed:
         progress.line(f"{done.items:,} users, the best {k} items each: {out}")
 

@@ -66,7 +66,7 @@ def exact_scores(reader: Reader, histories: Ragged, *, chunk: int = 512) -> Tens
     state, rows_U1D = reader.start(histories)
     rows = reader.ids.prefix_free
     # Sorted by length, because a chunk takes as many steps as its longest id.
-    order_N = np.argsort(rows.lengths, kind="stable")
+    order_N = np.argsort(rows.lengths_of(np.arange(len(rows))), kind="stable")
     scores_UN = torch.empty(len(histories), len(rows))
     for start in range(0, len(rows), chunk):
         items = order_N[start : start + chunk]

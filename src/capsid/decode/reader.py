@@ -12,8 +12,8 @@ from torch import Tensor
 from capsid.decode.likelihood import edge_log_probabilities
 from capsid.decode.protocol import Decodable, Dense
 from capsid.errors import ConfigError
+from capsid.ids.histories import ReadableIds
 from capsid.ids.reading import TokenBatch
-from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import ROOT, Over, Trie
 from capsid.ragged import Ragged
 
@@ -27,13 +27,13 @@ class Reader:
     """
 
     model: Decodable
-    ids: SemanticIds
+    ids: ReadableIds
     trie: Trie
     history: int
     over: Over = "vocabulary"
     dense: Dense | None = None
     second: Trie | None = None
-    read_by: SemanticIds | None = None
+    read_by: ReadableIds | None = None
 
     @property
     def of_second(self) -> Reader:

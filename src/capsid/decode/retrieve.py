@@ -5,6 +5,7 @@ Recommending, predicting and evaluating all use this, so they cannot differ. Kno
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,14 @@ class Retriever:
         """The k best items after every history (rows of item numbers, none empty)."""
         allowed = self.filter(histories, filter_history=filter_history, allow=allow, deny=deny)
         return self.ranker.rank(self.reader, histories, k, allowed)
+
+    def rank_batches(
+        self, histories: Ragged, rows: range, k: int, *, filter_history: bool, batch: int
+    ) -> Iterator[tuple[np.ndarray, RankedItems]]:
+        """`rank` for some of the histories, `batch` of them at a time, with their row numbers."""
+        for start in range(rows.start, rows.stop, batch):
+            rows_B = np.arange(start, min(start + batch, rows.stop))
+            yield rows_B, self.rank(histories.take(rows_B), k, filter_history=filter_history)
 
     def filter(
         self,

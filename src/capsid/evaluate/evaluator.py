@@ -19,6 +19,7 @@ from capsid.decode.retrieve import Retriever
 from capsid.decode.watch import RootScores
 from capsid.errors import DataError
 from capsid.evaluate.metrics import TargetRanks, check_ks, gains, of_lists, per_user
+from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import ROOT, Trie
 from capsid.popularity import TIERS, popularity_tiers
 from capsid.progress import Progress, duration, silent
@@ -178,12 +179,19 @@ def first_code_ranks(reader: Reader, first_UC: np.ndarray, targets: np.ndarray) 
     """
     order_C, group_C = _first_codes(reader)
     code_of = reader.ids.layout.first_code[reader.trie.children(np.array([ROOT])).token[order_C]]
-    own_U = reader.ids.codes.values[reader.ids.codes.offsets[:-1][targets]]
+    codes = codes_of(reader)
+    own_U = codes.values[codes.offsets[:-1][targets]]
     # Summed in log space, so that a code with one token keeps its score exactly.
     starts = np.flatnonzero(np.diff(group_C, prepend=-1))
     scores_UG = np.logaddexp.reduceat(first_UC[:, order_C], starts, axis=1)
     own = scores_UG[np.arange(len(targets)), np.searchsorted(code_of[starts], own_U)]
     return 1 + (scores_UG > own[:, None]).sum(1)
+
+
+def codes_of(reader: Reader) -> Ragged:
+    """The codes of all items, which only ids in memory have."""
+    assert isinstance(reader.ids, SemanticIds), "runs are loaded whole to be measured"
+    return reader.ids.codes
 
 
 def _first_codes(reader: Reader) -> tuple[np.ndarray, np.ndarray]:

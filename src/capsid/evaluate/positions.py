@@ -13,6 +13,7 @@ import numpy as np
 from capsid.data.split import Cases
 from capsid.decode.exact import exact_scores
 from capsid.decode.reader import Reader
+from capsid.evaluate.evaluator import codes_of
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 
@@ -40,7 +41,7 @@ def position_accuracy(
     for start in range(0, len(sample), BATCH):
         part = sample.take(np.arange(start, min(start + BATCH, len(sample))))
         scores_UN = exact_scores(reader, part.histories).numpy().astype(np.float64)
-        found = code_ranks(scores_UN, reader.ids.codes, part.targets)
+        found = code_ranks(scores_UN, codes_of(reader), part.targets)
         ranks.append(found[0])
         choices.append(found[1])
         progress.update(f"accuracy by position: {start + len(part):,}/{len(sample):,} users")

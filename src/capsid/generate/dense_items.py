@@ -108,12 +108,18 @@ class DenseItems:
         return {"vectors": self.vectors_NC, **weights}
 
     @classmethod
-    def load(cls, make: Callable[[], DenseNetwork], state: Mapping[str, Tensor], items: int) -> Self:
-        """What `state` gave, into a network of the same shape, for so many items."""
+    def load(
+        cls, make: Callable[[], DenseNetwork], state: Mapping[str, Tensor], items: int, *, checked: bool = False
+    ) -> Self:
+        """What `state` gave, into a network of the same shape, for so many items.
+
+        `checked`: another process has looked at the vectors, so that mapped ones need not be read here.
+        """
         weights = {name.removeprefix("network."): t for name, t in state.items() if name != "vectors"}
         network = load_weights(make, weights).requires_grad_(False)
         vectors = state.get("vectors")
-        if vectors is None or vectors.shape != (items, network.down.out_features) or not vectors.isfinite().all():
+        fits = vectors is not None and vectors.shape == (items, network.down.out_features)
+        if vectors is None or not fits or not (checked or vectors.isfinite().all()):
             raise untrusted.refuse(f"dense.safetensors does not hold a vector for each of {items:,} items")
         return cls(network, vectors)
 

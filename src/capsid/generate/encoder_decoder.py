@@ -14,6 +14,7 @@ from capsid.errors import ConfigError
 from capsid.generate.encoder_decoder_network import EncoderDecoder
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.t5_weights import load_t5
+from capsid.ids.histories import ReadableIds
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.settings import setting
 
@@ -70,7 +71,7 @@ class EncoderDecoderGenerator(TransformerGenerator):
             load_t5(self.network_, Path(self.t5), settings, tokens=self.t5_tokens)
         return self
 
-    def _network(self, ids: SemanticIds) -> EncoderDecoder:
+    def _network(self, ids: ReadableIds) -> EncoderDecoder:
         shape = replace(self._shape(ids), repeats=self.repeats)
         t5 = T5Shape(
             width=self.width,

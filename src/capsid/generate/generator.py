@@ -17,6 +17,7 @@ from capsid.errors import ConfigError, NotFittedError
 from capsid.generate.masked import MaskedTransformer
 from capsid.generate.network import CausalTransformer, GeneratorNetwork, NetworkShape, State
 from capsid.generate.timeline import READINGS, TimelineTransformer
+from capsid.ids.histories import ReadableIds
 from capsid.ids.layout import TokenLayout
 from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
@@ -49,7 +50,7 @@ class Generator(Protocol):
     def state(self) -> dict[str, Tensor]:
         """Weights by name."""
 
-    def load_state(self, ids: SemanticIds, state: dict[str, Tensor]) -> Self:
+    def load_state(self, ids: ReadableIds, state: dict[str, Tensor]) -> Self:
         """Weights as saved, for the ids that they were trained with. Returns self."""
 
 
@@ -180,12 +181,12 @@ class TransformerGenerator:
         """Weights by name."""
         return {name: t.detach().clone() for name, t in self.network.state_dict().items()}
 
-    def load_state(self, ids: SemanticIds, state: dict[str, Tensor]) -> Self:
+    def load_state(self, ids: ReadableIds, state: dict[str, Tensor]) -> Self:
         """Weights as saved."""
         self.network_ = load_weights(lambda: self._network(ids), state)
         return self
 
-    def _network(self, ids: SemanticIds) -> GeneratorNetwork:
+    def _network(self, ids: ReadableIds) -> GeneratorNetwork:
         return CausalTransformer(self._shape(ids), self._members(ids.layout))
 
     def _members(self, layout: TokenLayout) -> Ragged | None:
@@ -207,7 +208,7 @@ class TransformerGenerator:
                 hint=f"the nearest width is {max(1, round(self.width / self.heads)) * self.heads}",
             )
 
-    def _shape(self, ids: SemanticIds) -> NetworkShape:
+    def _shape(self, ids: ReadableIds) -> NetworkShape:
         self.check_together()
         return NetworkShape(
             vocabulary=ids.layout.vocabulary,
@@ -242,7 +243,7 @@ class SasRecGenerator(TransformerGenerator):
 
     kind: ClassVar[str] = "sasrec-transformer"
 
-    def _shape(self, ids: SemanticIds) -> NetworkShape:
+    def _shape(self, ids: ReadableIds) -> NetworkShape:
         return replace(super()._shape(ids), block="sasrec", empty_positions=True)
 
 
@@ -283,7 +284,7 @@ class TimelineGenerator(TransformerGenerator):
         assert isinstance(network, TimelineTransformer)
         return network.seen_as(state, histories)
 
-    def _network(self, ids: SemanticIds) -> TimelineTransformer:
+    def _network(self, ids: ReadableIds) -> TimelineTransformer:
         return TimelineTransformer(
             replace(self._shape(ids), repeats=self.repeats), self.depth_layers, self.reads, self._members(ids.layout)
         )
@@ -309,7 +310,7 @@ class MaskedGenerator(TransformerGenerator):
             raise ConfigError("the masked generator needs one-token ids", hint="use the atomic tokenizer")
         return super().build(ids, counts, seed=seed, vectors=vectors)
 
-    def _network(self, ids: SemanticIds) -> MaskedTransformer:
+    def _network(self, ids: ReadableIds) -> MaskedTransformer:
         return MaskedTransformer(self._shape(ids), self.mask, self.only_last)
 
 
@@ -371,7 +372,7 @@ class PopularityGenerator:
             raise NotFittedError("the generator has no counts yet", hint="fit or load it first")
         return {"logits": self.logits_}
 
-    def load_state(self, ids: SemanticIds, state: dict[str, Tensor]) -> Self:
+    def load_state(self, ids: ReadableIds, state: dict[str, Tensor]) -> Self:
         """The scores as saved."""
         logits = state["logits"]
         if tuple(logits.shape) != (ids.layout.vocabulary,) or logits.dtype != torch.float32 or logits.isnan().any():

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from capsid.errors import ConfigError
+from capsid.ids.item_rows import ItemRows
 from capsid.ids.layout import PAD, TokenLayout
 from capsid.ids.pieces import PieceTable
 from capsid.ids.reading import ItemTokens, Lesson, TokenBatch
@@ -50,7 +51,7 @@ class InContext:
     def read(self, ids: ItemTokens, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
         """See `Reading`."""
         items = histories.last(last)
-        keys = None if not (self.permute and variant) else _keys(items, ids.unmerged.lengths, variant)
+        keys = None if not (self.permute and variant) else _keys(items, ids.unmerged, variant)
         read = _segmented(ids, items, keys)
         return _batch(read, items, ids.prefix_free.take(items.values))
 
@@ -59,7 +60,7 @@ class InContext:
         items = pieces.last(last)
         before_M = items.lengths - 1
         history = items.slices(0, before_M)
-        size = int(ids.unmerged.lengths[history.values].sum())
+        size = int(ids.unmerged.lengths_of(history.values).sum())
         read = _segmented(ids, history, None if rng is None or not self.permute else rng.random(size))
         target_M = items.values[items.offsets[1:] - 1]
         target = ids.prefix_free.take(target_M)
@@ -79,13 +80,13 @@ def _segmented(ids: ItemTokens, items: Ragged, keys_R: np.ndarray | None) -> Rag
     return table.segment(rows) if isinstance(table, PieceTable) else rows
 
 
-def _keys(items: Ragged, lengths_N: np.ndarray, variant: int) -> np.ndarray:
+def _keys(items: Ragged, codes: ItemRows, variant: int) -> np.ndarray:
     """A pseudo-random number for every code of every item, which depends on the history and the variant only."""
     with np.errstate(over="ignore"):
         place = (items.positions + 1).astype(np.uint64)
         seed_B = items.sums(_mixed(items.values.astype(np.uint64) * _STEP + place))
         seed_B = _mixed(seed_B + np.uint64(variant) * _STEP)
-        number = Ragged.ranges(1, items.sums(lengths_N[items.values]))
+        number = Ragged.ranges(1, items.sums(codes.lengths_of(items.values)))
         return _mixed(np.repeat(seed_B, number.lengths) + number.values.astype(np.uint64) * _STEP)
 
 

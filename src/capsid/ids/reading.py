@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
+from capsid.ids.item_rows import ItemRows
 from capsid.ids.layout import PAD, TokenLayout
 from capsid.ids.mixtures import Corrections
 from capsid.ids.transitions import Followers
@@ -41,7 +42,7 @@ class TokenBatch:
     def __len__(self) -> int:
         return len(self.lengths_B)
 
-    def seen_as(self, tokens: Ragged) -> TokenBatch:
+    def seen_as(self, tokens: ItemRows) -> TokenBatch:
         """The same reading with other ids of the items; `tokens` has those of the whole catalogue."""
         followers = None if self.followers is None else self.followers.seen_as(tokens)
         return replace(self, own=tokens.take(self.items.values), followers=followers)
@@ -67,7 +68,7 @@ class Lesson:
     followers: Followers | None = None
     second: Lesson | None = None
 
-    def seen_as(self, tokens: Ragged) -> Lesson:
+    def seen_as(self, tokens: ItemRows) -> Lesson:
         """The same lesson with other ids of the items; `tokens` has those of the whole catalogue.
 
         `column_M` stays: in the batch the other tokens are elsewhere or nowhere.
@@ -101,15 +102,15 @@ class ItemTokens(Protocol):
         """What tokens mean, and how they are merged."""
 
     @property
-    def prefix_free(self) -> Ragged:
+    def prefix_free(self) -> ItemRows:
         """Merged tokens; no row is a prefix of another."""
 
     @property
-    def entering(self) -> Ragged:
+    def entering(self) -> ItemRows:
         """The tokens that an item of a history is read as, where it is read by itself."""
 
     @property
-    def unmerged(self) -> Ragged:
+    def unmerged(self) -> ItemRows:
         """Tokens before merging."""
 
 

@@ -20,6 +20,8 @@ from capsid.artifacts import read_json, write_json
 from capsid.config import Kinds, to_dict
 from capsid.errors import ConfigError, DataError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Settled, Suffix
+from capsid.ids.histories import read_histories, read_lesson
+from capsid.ids.item_rows import Beside, ItemRows
 from capsid.ids.layout import ABSENT, END, FIRST, TokenLayout, ending_present
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Mixtures
@@ -28,7 +30,7 @@ from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch
 from capsid.ids.reassign import Costs
 from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of, transitions_of
 from capsid.ids.stored_rows import ARRAYS, ROWS, read_rows, write_rows
-from capsid.ids.transitions import Transitions, last_items
+from capsid.ids.transitions import Transitions
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
@@ -134,45 +136,20 @@ class SemanticIds:
         """Tokens, with an end token where the id is a proper prefix of another: no row is a prefix of another."""
         return prefix_free(self.tokens)
 
-    @cached_property
-    def entering(self) -> Ragged:
+    @property
+    def entering(self) -> ItemRows:
         """The tokens that an item of a history is read as, where it is read by itself: those of all its ids."""
-        return self.prefix_free if self.second is None else self.prefix_free.beside(self.second.prefix_free)
+        return self.prefix_free if self.second is None else Beside(self.prefix_free, self.second.prefix_free)
 
     def read(self, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
         """Network input for the last `last` items of every history (rows of item numbers); see `Reading.read`."""
-        batch = self.reading.read(self, histories, last=last, variant=variant)
-        batch = self._softened(batch if self.second is None else batch.seen_as(self.prefix_free))
-        if self.transitions is None:
-            return batch
-        items = batch.items
-        last_CJ = last_items(items, items.lengths, np.arange(len(items)), self.transitions.distances)
-        return replace(batch, followers=self.transitions.after(last_CJ, self.prefix_free))
+        return read_histories(self, histories, last=last, variant=variant)
 
     def lesson(
         self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None, counted: bool = True
     ) -> Lesson:
-        """Network input for pieces of sequences, and the items to predict in them.
-
-        `counted`: the pieces are of the training sequences, so their own transitions are among those that were counted.
-        """
-        lesson = self.reading.lesson(self, pieces, last=last, rng=rng)
-        lesson = lesson if self.second is None else lesson.seen_as(self.prefix_free)
-        if self.mixtures is not None:
-            lesson = replace(lesson, batch=self._softened(lesson.batch))
-        if self.transitions is not None:
-            last_CJ = last_items(lesson.batch.items, lesson.before_M, lesson.row_M, self.transitions.distances)
-            followers = self.transitions.after(last_CJ, self.prefix_free, lesson.item_M if counted else None)
-            lesson = replace(lesson, followers=followers)
-        return lesson if self.second is None else replace(lesson, second=lesson.seen_as(self.second.prefix_free))
-
-    def _softened(self, batch: TokenBatch) -> TokenBatch:
-        if self.mixtures is None:
-            return batch
-        soft = self.mixtures.corrections(self.layout, batch.items.values, batch.own)
-        if self.second is not None:
-            soft = soft.followed(batch.own.lengths, self.second.prefix_free.lengths[batch.items.values])
-        return replace(batch, soft=soft)
+        """Network input for pieces of sequences, and the items to predict in them; see `read_lesson`."""
+        return read_lesson(self, pieces, last=last, rng=rng, counted=counted)
 
     @cached_property
     def _trie(self) -> Trie:

@@ -17,6 +17,7 @@ from capsid.ids.mixtures import Mixtures
 from capsid.ids.pieces import PieceTable
 from capsid.ids.reading import ItemByItem, Reading
 from capsid.ids.transitions import Transitions
+from capsid.ragged import Ragged
 
 MERGE_TABLES: dict[str, type[MergeTable]] = {t.form: t for t in (MergeTable, PieceTable)}
 
@@ -49,11 +50,16 @@ def reading_of(about: dict[str, Any], kinds: Kinds | None) -> Reading:
     return reading
 
 
-def mixtures_of(arrays: Mapping[str, np.ndarray], layout: TokenLayout, items: int) -> Mixtures | None:
-    """The mixtures in a file, if any; every code must be in the codebook of its depth."""
+def mixtures_of(
+    arrays: Mapping[str, np.ndarray], layout: TokenLayout, items: int, *, checked: bool = False
+) -> Mixtures | None:
+    """The mixtures in a file, if any; every code must be in the codebook of its depth.
+
+    `checked`: another process has checked the file, so its arrays are not read here.
+    """
     soft = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("mixtures/")}
-    if not soft:
-        return None
+    if not soft or checked:
+        return Mixtures.from_state(soft) if soft else None
     mixtures = Mixtures.from_state(untrusted.finite(soft, "ids.npz: mixtures"))
     codes, sizes = mixtures.codes_NLK, np.array(layout.sizes)
     fits = codes.ndim == 3 and codes.shape[:2] == (items, len(sizes)) and codes.shape == mixtures.weights_NLK.shape
@@ -62,8 +68,8 @@ def mixtures_of(arrays: Mapping[str, np.ndarray], layout: TokenLayout, items: in
     return mixtures
 
 
-def transitions_of(arrays: Mapping[str, np.ndarray], items: int) -> Transitions | None:
-    """The transitions in a file, if any; their items must be in the catalogue."""
+def transitions_of(arrays: Mapping[str, np.ndarray], items: int, *, checked: bool = False) -> Transitions | None:
+    """The transitions in a file, if any; their items must be in the catalogue. `checked` as in `mixtures_of`."""
     distances = sum(name.startswith("transitions/items/") for name in arrays)
     if not distances:
         return None
@@ -71,6 +77,10 @@ def transitions_of(arrays: Mapping[str, np.ndarray], items: int) -> Transitions 
     for number in range(distances):
         names = (f"transitions/{name}/{number}" for name in ("items", "offsets", "counts"))
         values, offsets, count = names
+        if checked:
+            followers.append(Ragged(arrays[values], arrays[offsets]))
+            counts.append(arrays[count])
+            continue
         followers.append(untrusted.ragged(arrays, values, offsets, "ids.npz", count=items, below=items))
         counts.append(
             untrusted.integers(

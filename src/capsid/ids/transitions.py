@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from capsid.ids.item_rows import ItemRows
 from capsid.ragged import Ragged
 
 # The most followers that are kept per item and distance, so that a request costs the same in every catalogue.
@@ -34,7 +35,7 @@ class Followers:
         entry = Ragged(np.arange(len(self.counts_EJ)), self.items.offsets).take(cases).values
         return Followers(self.items.take(cases), self.counts_EJ[entry], self.own.take(entry))
 
-    def seen_as(self, tokens: Ragged) -> Followers:
+    def seen_as(self, tokens: ItemRows) -> Followers:
         """The same items with other ids; `tokens` has those of the whole catalogue."""
         return replace(self, own=tokens.take(self.items.values))
 
@@ -65,7 +66,7 @@ class Transitions:
         more = Ragged.from_lengths(np.zeros(0, np.int32), np.zeros(items - len(self), np.int64))
         return Transitions(tuple(rows.append(more) for rows in self.followers), self.counts)
 
-    def after(self, last_CJ: np.ndarray, tokens: Ragged, targets_C: np.ndarray | None = None) -> Followers:
+    def after(self, last_CJ: np.ndarray, tokens: ItemRows, targets_C: np.ndarray | None = None) -> Followers:
         """The followers of cases whose last items are `last_CJ`, the most recent first (-1: none).
 
         `tokens` are those of the whole catalogue. With `targets` every case is a transition of the training sequences,
@@ -91,7 +92,7 @@ class Transitions:
         rows, there = self.followers[distance], np.flatnonzero(last_C >= 0)
         last = last_C[there]
         # Numbers of the entries themselves, so that counts can be taken with the items.
-        entry = Ragged.ranges(rows.offsets[last], rows.lengths[last])
+        entry = Ragged.ranges(rows.offsets[last], rows.lengths_of(last))
         return there[entry.row_numbers], rows.values[entry.values].astype(np.int64), self.counts[distance][entry.values]
 
     def state(self) -> dict[str, np.ndarray]:

@@ -126,11 +126,40 @@ class Trie:
         """Where an id ends."""
         return self.first_child[nodes + 1] == self.first_child[nodes]
 
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """Where the nodes of each depth begin, the root's first; the last entry is the number of nodes."""
+        starts = [ROOT]
+        while starts[-1] < self.nodes:
+            # The children of a level's first node, or of the first one that has any, begin the next level.
+            starts.append(int(self.first_child[starts[-1]]))
+        return tuple(starts)
+
+    def nodes_of(self, items: np.ndarray) -> np.ndarray:
+        """The nodes on the way to each item's leaf, from depth 1 on; -1 after the leaf. Shape: (items, depths).
+
+        A binary search in every level, whose nodes are in the order of their ranges; nothing of the size of the trie is
+        made, so that a mapped one stays on disk.
+        """
+        # Of the same kind as `low`, or the search would convert whole levels.
+        slots = self.slots[items].astype(self.low.dtype)
+        out = np.full((len(slots), max(len(self.levels) - 2, 0)), -1, dtype=np.int64)
+        for depth in range(out.shape[1]):
+            start, stop = self.levels[depth + 1 : depth + 3]
+            node = start + np.searchsorted(self.low[start:stop], slots, side="right") - 1
+            inside = (node >= start) & (slots < self.high[np.maximum(node, start)])
+            out[inside, depth] = node[inside]
+        return out
+
     def leaf_of(self, items: np.ndarray) -> np.ndarray:
         """The leaf at which each item's id ends."""
-        # The leaf whose range low .. high holds the item's slot is the last one that begins at or before it.
-        index = np.searchsorted(self.low[self.leaves], self.slots[items], side="right") - 1
-        return self.leaves[index]
+        return self.nodes_of(items).max(1, initial=ROOT)
+
+    def rows_of(self, items: np.ndarray) -> Ragged:
+        """The prefix-free tokens of these items: `rows` for some of them."""
+        nodes = self.nodes_of(items)
+        there = nodes >= 0
+        return Ragged.from_lengths(self.token[nodes[there]].astype(np.int32), there.sum(1))
 
     def bucket(self, leaf: int) -> np.ndarray:
         """Row numbers of the items that share this leaf's id, best first."""
@@ -225,11 +254,21 @@ class Trie:
     @classmethod
     def load(cls, folder: Path, *, memory_map: bool = False) -> Trie:
         """Read what `save` wrote; mapped arrays are loaded page by page on use, and processes share them."""
+        trie = cls._read(folder, memory_map=memory_map)
+        trie._refuse_what_is_no_trie(folder)
+        return trie
+
+    @classmethod
+    def map(cls, folder: Path) -> Trie:
+        """`load` with mapped arrays, for a folder that another process has checked: nothing is read yet."""
+        return cls._read(folder, memory_map=True)
+
+    @classmethod
+    def _read(cls, folder: Path, *, memory_map: bool) -> Trie:
         trie = cls(*(load_array(folder / f"{name}.npy", memory_map=memory_map) for name in _ARRAYS))
         # The oldest folders have no slots file; `slots` is then computed on first use.
         if (folder / f"{_SLOTS_FILE}.npy").exists():
             trie.__dict__["slots"] = load_array(folder / f"{_SLOTS_FILE}.npy", memory_map=memory_map)
-        trie._refuse_what_is_no_trie(folder)
         return trie
 
     def _refuse_what_is_no_trie(self, folder: Path) -> None:

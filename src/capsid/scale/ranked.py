@@ -1,7 +1,7 @@
 """Ranked lists of all held-out users of a run, in shards of users: a pure map over a fitted run.
 
 A shard holds a whole number of batches, so that a user is searched together with the same other users whoever makes
-the shard, and scores are equal to the last bit.
+the shard, and scores are equal to the last bit. Shards hold numbers of users and items, so that workers need no names.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from capsid.answering import BATCH
-from capsid.scale.shards import Shards, shard_bounds, shard_count, shard_file
+from capsid.arrow_lists import array, lists, numbers, ragged
+from capsid.ragged import Ragged
+from capsid.scale.shards import shard_bounds, shard_count, shard_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from capsid.recommender import Recommender
+    from capsid.scale.mapped_run import MappedRun
 
 USERS_PER_SHARD = 16 * BATCH
 
 
 @dataclass(frozen=True, eq=False)
 class RankShards:
-    """Columns user, items and scores, best first. `run_key` is the hash of the run's manifest."""
+    """Columns user, items and scores, best first; users and items are numbers. `run_key` is the manifest's hash."""
 
     name: ClassVar[str] = "lists"
     beside: ClassVar[frozenset[str]] = frozenset()
@@ -45,11 +47,11 @@ class RankShards:
         return shard_count(self.users, USERS_PER_SHARD)
 
     @cached_property
-    def recommender(self) -> Recommender:
-        """The run, whose hashes were checked when the job was prepared."""
-        from capsid.recommender import Recommender
+    def opened(self) -> MappedRun:
+        """The run, which was checked when the job was prepared."""
+        from capsid.scale.mapped_run import MappedRun
 
-        return Recommender.from_pretrained(self.run, manifest=self.run_key)
+        return MappedRun.open(self.run, self.run_key, self.split)
 
     def items(self, number: int) -> int:
         """Users of a shard."""
@@ -69,15 +71,16 @@ class RankShards:
         """Lists of the users."""
         import pyarrow as pa
 
-        rows = range(*shard_bounds(number, USERS_PER_SHARD, self.users))
-        found = self.recommender.predict(self.split, self.k, filter_history=self.filter_history, rows=rows)
-        users, items, scores = zip(*found)
-        lengths = np.array([len(own) for own in items], dtype=np.int32)
-        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+        rows, run = range(*shard_bounds(number, USERS_PER_SHARD, self.users)), self.opened
+        found = run.retriever.rank_batches(run.histories, rows, self.k, filter_history=self.filter_history, batch=BATCH)
+        every = [ranked for _, ranked in found]
+        items_UK, scores_UK = (np.concatenate([getattr(r, n) for r in every]) for n in ("items_UK", "scores_UK"))
+        there_UK = items_UK >= 0
+        items, scores = (Ragged.from_lengths(a[there_UK], there_UK.sum(1)) for a in (items_UK, scores_UK))
         columns = {
-            "user": pa.array(users, pa.string()),
-            "items": pa.ListArray.from_arrays(offsets, pa.array([i for own in items for i in own], pa.string())),
-            "scores": pa.ListArray.from_arrays(offsets, pa.array([s for own in scores for s in own], pa.float64())),
+            "user": numbers(run.users[rows.start : rows.stop]),
+            "items": lists(items, np.int64),
+            "scores": lists(scores, np.float32),
         }
         return pa.table(columns)
 
@@ -86,10 +89,17 @@ class RankShards:
         return {**self.common(), "shards": self.count}
 
 
-def read_lists(shards: Shards) -> Iterator[tuple[str, list[str], list[float]]]:
+def read_lists(shards: RankShards) -> Iterator[tuple[str, list[str], list[float]]]:
     """User, items and scores of every user, shard after shard."""
     import pyarrow.parquet as pq
 
+    from capsid.scale.mapped_run import RunNames
+
+    names = RunNames.open(shards.run, shards.run_key)
     for number in range(shards.count):
         found = pq.read_table(shard_file(shards, number), use_threads=False)
-        yield from zip(*(found[name].to_pylist() for name in ("user", "items", "scores")))
+        rows, scores = ragged(found["items"]), ragged(found["scores"])
+        items = names.items.ids(rows.values)
+        for row, user in enumerate(names.users.ids(array(found["user"]))):
+            here = slice(rows.offsets[row], rows.offsets[row + 1])
+            yield user, items[here], scores.values[here].tolist()

@@ -1,0 +1,98 @@
+"""Tokens of the items of a catalogue, looked up for the items asked about.
+
+A `Ragged` holds them all. `TrieRows` reads them from the trie, so that a process that maps the trie holds none;
+`Beside` joins two of an item's ids. Costs grow with the items asked about, not with the catalogue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from capsid.ids.layout import END, TokenLayout
+from capsid.ids.trie import Trie
+from capsid.ragged import Ragged
+
+
+class ItemRows(Protocol):
+    """One row of tokens per item."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int) -> np.ndarray: ...
+
+    def take(self, rows: np.ndarray) -> Ragged:
+        """The rows of these items, in this order."""
+
+    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
+        """The lengths of their rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrieRows:
+    """The prefix-free tokens of items, read from their trie."""
+
+    trie: Trie
+
+    def __len__(self) -> int:
+        return len(self.trie)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.take(np.array([row])).values
+
+    def take(self, rows: np.ndarray) -> Ragged:
+        """See `ItemRows`."""
+        return self.trie.rows_of(rows)
+
+    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
+        """See `ItemRows`."""
+        return self.take(rows).lengths
+
+
+@dataclass(frozen=True, eq=False)
+class Unmerged:
+    """The tokens of items before merging, from their prefix-free tokens."""
+
+    merged: ItemRows
+    layout: TokenLayout
+
+    def __len__(self) -> int:
+        return len(self.merged)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.take(np.array([row])).values
+
+    def take(self, rows: np.ndarray) -> Ragged:
+        """See `ItemRows`."""
+        tokens = self.merged.take(rows)
+        tokens = self.layout.merges.undo(tokens.keep(tokens.values != END))
+        # Deeper codes have larger tokens. Merges in any order leave the parts of an item out of order.
+        return Ragged(tokens.values[np.lexsort([tokens.values, tokens.row_numbers])], tokens.offsets)
+
+    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
+        """See `ItemRows`."""
+        return self.take(rows).lengths
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """The tokens of an item's first id, then those of its second."""
+
+    first: ItemRows
+    second: ItemRows
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return np.concatenate([self.first[row], self.second[row]])
+
+    def take(self, rows: np.ndarray) -> Ragged:
+        """See `ItemRows`."""
+        return self.first.take(rows).beside(self.second.take(rows))
+
+    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
+        """See `ItemRows`."""
+        return self.first.lengths_of(rows) + self.second.lengths_of(rows)

@@ -1,0 +1,75 @@
+"""The ids of a stored run, to read histories with, while the catalogue stays on disk.
+
+Tokens are looked up in the run's mapped trie; mixtures and transitions are mapped arrays. Item ids and codes are not
+read at all. For workers of a process that has checked the run (`capsid.ids.semantic_ids` reads and checks it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from capsid import untrusted
+from capsid.arrays import map_arrays
+from capsid.artifacts import read_json
+from capsid.config import Kinds
+from capsid.ids.histories import read_histories
+from capsid.ids.item_rows import Beside, ItemRows, TrieRows, Unmerged
+from capsid.ids.layout import TokenLayout
+from capsid.ids.mixtures import Mixtures
+from capsid.ids.reading import Reading, TokenBatch
+from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of, transitions_of
+from capsid.ids.stored_rows import ARRAYS
+from capsid.ids.transitions import Transitions
+from capsid.ids.trie import Trie
+from capsid.ragged import Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class MappedIds:
+    """What reading histories needs, as in `SemanticIds`."""
+
+    layout: TokenLayout
+    trie: Trie
+    reading: Reading
+    mixtures: Mixtures | None = None
+    transitions: Transitions | None = None
+    second: MappedIds | None = None
+
+    @classmethod
+    def open(cls, folder: Path, trie: Trie, kinds: Kinds | None = None) -> MappedIds:
+        """The ids that `SemanticIds.save` wrote to `folder`, without second ids; `trie` is the trie of them."""
+        arrays = map_arrays(folder / ARRAYS, lambda name: "/" in name)
+        with untrusted.interpreting(folder / ARRAYS, "file of ids"):
+            about = untrusted.mapping(read_json(folder / "ids.json"), "ids.json")
+            layout, n = layout_of(about, arrays, len(trie)), len(trie)
+            soft = mixtures_of(arrays, layout, n, checked=True)
+            return cls(layout, trie, reading_of(about, kinds), soft, transitions_of(arrays, n, checked=True))
+
+    def with_second(self, second: MappedIds) -> MappedIds:
+        """The same ids with second ids of the same items."""
+        return replace(self, layout=replace(self.layout, second=second.layout), second=second)
+
+    @property
+    def prefix_free(self) -> ItemRows:
+        """Merged tokens; no row is a prefix of another."""
+        return TrieRows(self.trie)
+
+    @property
+    def entering(self) -> ItemRows:
+        """The tokens that an item of a history is read as, where it is read by itself: those of all its ids."""
+        return self.prefix_free if self.second is None else Beside(self.prefix_free, self.second.prefix_free)
+
+    @property
+    def unmerged(self) -> ItemRows:
+        """Tokens before merging."""
+        return Unmerged(self.prefix_free, self.layout)
+
+    @property
+    def positions_per_item(self) -> int:
+        """At most this many positions of a batch are filled by one item."""
+        return self.reading.positions_per_item(self.layout)
+
+    def read(self, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
+        """Network input for the last `last` items of every history (rows of item numbers); see `Reading.read`."""
+        return read_histories(self, histories, last=last, variant=variant)
