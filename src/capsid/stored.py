@@ -1,8 +1,8 @@
 """A fitted recommender as a folder: JSON, safetensors, npz, npy and Parquet under one manifest of hashes.
 
-recipe.json  about.json  log.json  users.json  items.parquet  split.npz  tokenizer/  trie/  generator.safetensors
+recipe.json  about.json  log.json  users.parquet  items.parquet  split.npz  tokenizer/  trie/  generator.safetensors
 dense.safetensors (if the method has dense item vectors in addition to ids)  trie-second/ (if items have two ids)
-README.md (the model card, for people only)
+README.md (the model card, for people only). Earlier versions wrote users.json instead of users.parquet.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from capsid.data.split import Cases, Split
 from capsid.encode.base import fresh
 from capsid.errors import DataError
 from capsid.generate.dense_items import DenseItems
+from capsid.ids.stored_rows import MOST_PER_BYTE
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
@@ -144,7 +145,7 @@ def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None)
     with new_folder(path, kind=KIND) as folder:
         write_json(folder / "recipe.json", run.recipe.to_dict())
         write_json(folder / "log.json", list(fitted.log))
-        write_json(folder / "users.json", list(catalogue.users))
+        _write_frame(folder / "users.parquet", pl.DataFrame({"user_id": pl.Series(catalogue.users.column)}))
         about = {
             "seed": run.seed,
             "dataset": catalogue.name,
@@ -157,10 +158,7 @@ def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None)
         write_json(folder / "about.json", about)
         # Parquet needs at least one column, even if items have no attributes.
         frame = catalogue.attributes.with_columns(pl.Series("item_id", catalogue.items.column))
-        # We write the bytes ourselves, so that a full disk is an OSError, which `new_folder` handles.
-        buffer = io.BytesIO()
-        frame.write_parquet(buffer)
-        (folder / "items.parquet").write_bytes(buffer.getvalue())
+        _write_frame(folder / "items.parquet", frame)
         save_arrays(folder / "split.npz", {"counts": catalogue.counts, **_split_arrays(catalogue.split)})
         (folder / "tokenizer").mkdir()
         fitted.tokenizer.save(folder / "tokenizer")
@@ -212,13 +210,11 @@ def load_dense(folder: Path, recipe: Recipe, generator: Any, items: int, *, chec
 
 def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> Catalogue:
     file = folder / "items.parquet"
-    # The file's footer has the number of rows: it is checked before any row is unpacked.
-    rows = int(pl.scan_parquet(file).select(pl.len()).collect().item())
-    frame = pl.read_parquet(file) if rows == len(items) else None
+    frame = pl.read_parquet(file) if _rows_in(file) == len(items) else None
     if frame is None or not _lists(frame["item_id"], items):
         raise untrusted.refuse("items.parquet does not list the items that have ids")
-    users = Vocabulary(untrusted.texts(read_json(folder / "users.json"), "users.json"))
     arrays, n = load_arrays(folder / "split.npz"), len(items)
+    users = load_users(folder)
     return Catalogue(
         untrusted.text(about["dataset"], "about.json: dataset"),
         untrusted.text(about["dataset_fingerprint"], "about.json: dataset_fingerprint"),
@@ -230,6 +226,28 @@ def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> C
         # Folders of earlier versions do not list retired items.
         frozenset(untrusted.texts(about.get("retired", []), "about.json: retired")),
     )
+
+
+def load_users(folder: Path) -> Vocabulary:
+    """The ids of a run's users."""
+    if not (folder / "users.parquet").exists():
+        return Vocabulary(untrusted.texts(read_json(folder / "users.json"), "users.json"))
+    file = folder / "users.parquet"
+    if _rows_in(file) > MOST_PER_BYTE * file.stat().st_size:
+        raise untrusted.refuse(f"{file.name} claims {_rows_in(file):,} users, too many for its size")
+    return Vocabulary(pl.read_parquet(file, columns=["user_id"])["user_id"])
+
+
+def _rows_in(file: Path) -> int:
+    """How many rows a file claims to have: its footer says so, and no row is unpacked."""
+    return int(pl.scan_parquet(file).select(pl.len()).collect().item())
+
+
+def _write_frame(file: Path, frame: pl.DataFrame) -> None:
+    # We write the bytes ourselves, so that a full disk is an OSError, which `new_folder` handles.
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    file.write_bytes(buffer.getvalue())
 
 
 def _lists(names: pl.Series, items: Vocabulary) -> bool:

@@ -68,11 +68,11 @@ def test_a_run_is_replaced_where_the_user_says_so(run: Path, shop: Path) -> None
 
 def test_a_damaged_run_is_fitted_again(run: Path, shop: Path) -> None:
     whole = contents(run)
-    (run / "users.json").write_text("[]")
+    (run / "users.parquet").write_text("[]")
     assert capsid("fit", "rq-kmeans", "--data", shop, "--out", run, *settings(), "--force").code == 0
     again = contents(run)
     assert again["generator.safetensors"] == whole["generator.safetensors"]
-    assert again["users.json"] == whole["users.json"]
+    assert again["users.parquet"] == whole["users.parquet"]
 
 
 def test_the_seed_matters(run: Path, shop: Path, tmp_path: Path) -> None:

@@ -67,7 +67,13 @@ def test_workers_read_neither_item_ids_nor_codes_nor_vectors(tmp_path: Path) -> 
     fit("capsid-bpe", ("generator.soft_input=2",), run)
     asked = job(run, tmp_path / "lists")
     listed = ranked(run, tmp_path / "before")
-    grown = ["items.parquet", "users.json", "tokenizer/ids.parquet", "tokenizer/vectors.npy", "tokenizer/tokenizer.npz"]
+    grown = [
+        "items.parquet",
+        "users.parquet",
+        "tokenizer/ids.parquet",
+        "tokenizer/vectors.npy",
+        "tokenizer/tokenizer.npz",
+    ]
     kept = {name: (run / name).read_bytes() for name in grown}
     for name in grown:
         (run / name).write_bytes(b"nobody reads this")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from worlds import make_table
 
-from capsid.arrays import load_arrays, save_arrays
+from capsid.arrays import load_arrays, map_arrays, save_arrays
 from capsid.config import from_dict, to_dict
 from capsid.data.fields import Field
 from capsid.data.item_table import ItemTable
@@ -21,7 +22,7 @@ from capsid.ids.collisions import Reassign
 from capsid.ids.layout import ABSENT
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
-from capsid.tokenize.base import Adapting, LastCosts, Revising, SoftAssigning, Tracing
+from capsid.tokenize.base import Adapting, LastCosts, Revising, SoftAssigning, Tracing, tokenizer_key
 from capsid.tokenize.kinds import TOKENIZERS
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 from capsid.train.options import Training
@@ -135,6 +136,13 @@ def test_saved_state_gives_the_same_codes(kind: str, tmp_path: Path) -> None:
     save_arrays(tmp_path / "state.npz", tokenizer.state())
     loaded = from_dict(None, to_dict(tokenizer), TOKENIZERS).load_state(load_arrays(tmp_path / "state.npz"))
     assert loaded.encode(table()) == tokenizer.encode(table())
+    # As workers load it: arrays are mapped and cannot be written to.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        state = map_arrays(tmp_path / "state.npz", lambda _: True)
+        mapped = from_dict(None, to_dict(tokenizer), TOKENIZERS).load_state(state)
+        assert mapped.encode(table()) == tokenizer.encode(table())
+    assert tokenizer_key(mapped) == tokenizer_key(loaded) == tokenizer_key(tokenizer)
     assert loaded.sizes == tokenizer.sizes
     found, expected = loaded.decode(loaded.encode(table())), tokenizer.decode(tokenizer.encode(table()))
     np.testing.assert_array_equal(np.array(found), np.array(expected))

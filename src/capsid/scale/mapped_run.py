@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 from safetensors.torch import load_file
 
-from capsid import untrusted
 from capsid.arrays import map_arrays
 from capsid.artifacts import MANIFEST, file_hash, open_folder, read_json
 from capsid.decode.reader import Reader
@@ -24,7 +23,7 @@ from capsid.ids.mapped_ids import MappedIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
-from capsid.stored import KIND, load_dense
+from capsid.stored import KIND, load_dense, load_users
 from capsid.vocabulary import Vocabulary
 
 
@@ -73,5 +72,5 @@ class RunNames:
     def open(cls, path: Path, manifest: str) -> RunNames:
         """Read them from a run that was checked when it had this manifest."""
         folder = checked_folder(path, manifest)
-        users = Vocabulary(untrusted.texts(read_json(folder / "users.json"), "users.json"))
-        return cls(users, Vocabulary(pl.read_parquet(folder / "items.parquet", columns=["item_id"])["item_id"]))
+        items = Vocabulary(pl.read_parquet(folder / "items.parquet", columns=["item_id"])["item_id"])
+        return cls(load_users(folder), items)

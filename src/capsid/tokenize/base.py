@@ -244,5 +244,7 @@ def tokenizer_key(tokenizer: Tokenizer) -> str:
     """A hash of all settings and learnt arrays."""
     digest = hashlib.sha256(f"{VERSION}{canonical_json(tokenizer)}".encode())
     for name, array in sorted(tokenizer.state().items()):
-        digest.update(f"{name}{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+        digest.update(f"{name}{array.dtype}{array.shape}".encode())
+        # As bytes of the array itself, not of a copy: some arrays grow with the catalogue and are mapped.
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()[:32]

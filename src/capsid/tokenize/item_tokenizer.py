@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from capsid import untrusted
-from capsid.arrays import load_array, load_arrays, save_arrays
+from capsid.arrays import load_array, load_arrays, map_arrays, save_arrays
 from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds, from_dict, to_dict
 from capsid.data.columns import items_frame
@@ -379,11 +379,15 @@ class ItemTokenizer:
 
 
 def load_network(folder: Path, kinds: Kinds | None = None) -> Tokenizer:
-    """Only the fitted tokenizer of a folder that `ItemTokenizer.save` wrote."""
+    """Only the fitted tokenizer of a folder that `ItemTokenizer.save` wrote.
+
+    Its arrays are mapped: the prefixes that capsules count at a fit grow with the catalogue.
+    """
     with untrusted.interpreting(folder, "tokenizer"):
         about = untrusted.mapping(read_json(folder / "tokenizer.json"), "tokenizer.json")
         part = from_dict(None, about["tokenizer"], {**KINDS, **(kinds or {})})
-        return _loaded(part, folder / "tokenizer.npz")
+        file = folder / "tokenizer.npz"
+        return fresh(part).load_state(untrusted.finite(map_arrays(file, lambda _: True), file.name))
 
 
 def _vectors_file(block: str) -> str:
