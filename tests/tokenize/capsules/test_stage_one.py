@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import Watcher, assert_resumes, make_table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from worlds import Watcher, assert_resumes, make_table, ragged_codes
 
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ConfigError
@@ -204,6 +206,31 @@ def test_the_projection_does_not_collapse() -> None:
     assert decoded.shape == VECTORS.shape
     assert np.linalg.norm(unit - decoded, axis=1).mean() < 0.6
     assert purity(tokenizer.encode(TABLE).dense()[:, 0], PATHS[:, 0]) > 0.8
+
+
+def one_sweep(x_ND: np.ndarray, codes: Ragged, centres: list[np.ndarray]) -> None:
+    """The slow twin: every prefix of every id that reaches a depth wants what the prefix leaves unexplained."""
+    for depth, table in enumerate(centres):
+        wanted: dict[int, list[np.ndarray]] = {}
+        for x_D, row in zip(x_ND, codes):
+            for length in range(depth + 1, len(row) + 1):
+                rest = sum(centres[d][c] for d, c in enumerate(row[:length]) if d != depth)
+                wanted.setdefault(int(row[depth]), []).append(x_D - rest)
+        for code, values in wanted.items():
+            table[code] = np.mean(values, axis=0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(ragged_codes(size=3, depths=3, most=12), st.integers(0, 99))
+def test_a_sweep_of_centres_is_the_plain_one(rows: list[list[int]], seed: int) -> None:
+    rng, codes = np.random.default_rng(seed), Ragged.from_rows(rows)
+    x_ND = rng.normal(size=(len(rows), 2)).astype(np.float32)
+    start = [rng.normal(size=(3, 2)).astype(np.float32) for _ in range(3)]
+    plain = [table.astype(np.float64) for table in start]
+    for _ in range(2):
+        one_sweep(x_ND, codes, plain)
+    for ours, theirs in zip(fit_centres(x_ND, codes.dense(), codes.lengths, start, sweeps=2), plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_centres_are_the_least_squares_solution() -> None:
