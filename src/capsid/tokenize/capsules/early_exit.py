@@ -215,19 +215,16 @@ def _advance(layer: CapsuleLayer, left: _Residuals) -> tuple[np.ndarray, np.ndar
     """Update the residuals by one depth; returns codes, confidences and residual norms."""
     rows = len(left)
     code_R, confidence_R, residual_R = torch.empty(rows, dtype=torch.int32), torch.empty(rows), torch.empty(rows)
-    soft_BD, hard_BD = torch.zeros(2, BLOCK, left.soft_RD.shape[1])
+    soft_BD = torch.zeros(BLOCK, left.soft_RD.shape[1])
     for start in range(0, rows, BLOCK):
         part = slice(start, min(start + BLOCK, rows))
         count = part.stop - start
         soft_BD[:count] = left.soft_RD[part]
-        if left.hard_RD is not None:
-            hard_BD[:count] = left.hard_RD[part]
         with torch.inference_mode():
-            after = layer(soft_BD, hard_BD)
+            after = layer.assign(soft_BD)
             code_R[part], confidence_R[part] = after.code_B[:count], after.confidence_B[:count]
             left.soft_RD[part] = after.soft_BD[:count]
             if left.hard_RD is not None:
-                left.hard_RD[part] = after.hard_BD[:count]
-            left_BD = after.soft_BD if left.hard_RD is None else after.hard_BD
-            residual_R[part] = left_BD.norm(dim=1)[:count]
+                left.hard_RD[part] -= layer.centres[after.code_B[:count]]
+            residual_R[part] = (left.soft_RD if left.hard_RD is None else left.hard_RD)[part].norm(dim=1)
     return code_R.numpy(), confidence_R.numpy(), residual_R.numpy()

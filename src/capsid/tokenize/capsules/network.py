@@ -32,6 +32,15 @@ class Depth:
     hard_BD: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """Codes and confidences of a batch at one depth, and the residual after it."""
+
+    code_B: Tensor
+    confidence_B: Tensor
+    soft_BD: Tensor
+
+
 class CapsuleLayer(nn.Module):
     """One depth. `kappa` (temperature), `step` (the paper's eta) and `leak` are set, not trained."""
 
@@ -62,13 +71,25 @@ class CapsuleLayer(nn.Module):
         seen_BD = r_BD / norm(r_BD)[:, None] if self.on_direction else r_BD
         return self.poses(seen_BD) if self.adapter is None else self.poses(seen_BD, self.adapter(seen_BD))
 
+    def assign(self, r_BD: Tensor) -> Assigned:
+        """What encoding needs of `forward`, to the same bits. Without gradients."""
+        votes = self.votes(r_BD)
+        routed = self._route(votes, len(r_BD))
+        mass_B, code_B = routed.weights_BK.max(1)
+        own_B = self._own(r_BD)
+        if self.hard_winner:
+            output_BD = self._winner(votes, code_B, own_B)
+        else:
+            output_BD = self._mixture(votes, routed.weights_BK, own_B)
+        return Assigned(code_B, _confidence(mass_B, routed), r_BD - output_BD)
+
     def forward(self, r_BD: Tensor, hard_BD: Tensor) -> Depth:
         """Route a batch; `hard_BD` is the items' residual after the centres of the earlier depths."""
         votes = self.votes(r_BD)
-        routed = route(votes, self.capsules, len(r_BD), self.rounds, self.kappa)
+        routed = self._route(votes, len(r_BD))
         # Among equal weights the first wins (with the literal T=1 all are equal).
         mass_B, code_B = routed.weights_BK.max(1)
-        own_B = self.step * self._scale(r_BD) if float(self.leak) else self.step
+        own_B = self._own(r_BD)
         winner_BD = self._winner(votes, code_B, own_B)
         chosen_BD = self._chosen(self.centres, routed.weights_BK, code_B)
         if self.hard_winner:
@@ -79,16 +100,21 @@ class CapsuleLayer(nn.Module):
             routed=routed,
             code_B=code_B,
             mass_B=mass_B,
-            confidence_B=mass_B * norm(routed.consensus_BC),
+            confidence_B=_confidence(mass_B, routed),
             output_BD=output_BD,
             winner_BD=winner_BD,
             soft_BD=r_BD - output_BD,
             hard_BD=hard_BD - chosen_BD,
         )
 
-    def _scale(self, r_BD: Tensor) -> Tensor:
-        """Outputs for directions have unit scale: rescale them to the residual's length."""
-        return norm(r_BD) if self.on_direction else torch.ones(len(r_BD))
+    def _route(self, votes: Votes, rows: int) -> Routed:
+        return route(votes, self.capsules, rows, self.rounds, self.kappa)
+
+    def _own(self, r_BD: Tensor) -> Tensor:
+        """Scale of input-dependent outputs: those for directions have unit scale and get the residual's length."""
+        if not float(self.leak):
+            return self.step
+        return self.step * (norm(r_BD) if self.on_direction else torch.ones(len(r_BD)))
 
     def _mixture(self, votes: Votes, weights_BK: Tensor, own_B: Tensor) -> Tensor:
         """z = sum_k c_k o_k (CapsID, Eq. 7); o_k is a fixed vector, the squashed vote, or a blend of the two."""
@@ -182,6 +208,10 @@ class CapsuleNetwork(nn.Module):
             soft_BD, hard_BD = depth.soft_BD, depth.hard_BD
             out.append(depth)
         return out
+
+
+def _confidence(mass_B: Tensor, routed: Routed) -> Tensor:
+    return mass_B * norm(routed.consensus_BC)
 
 
 def _straight_through(weights_BK: Tensor, code_B: Tensor) -> Tensor:

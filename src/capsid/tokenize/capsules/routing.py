@@ -46,15 +46,21 @@ def route(votes: Votes, capsules: int, rows: int, how: Rounds, kappa: Tensor | f
     inverse_BK = votes.norms().reciprocal() if how.agreement == "cosine" else None
     mixed_BC = votes.mean()
     norm_B1 = norm(mixed_BC)[:, None]
-    weights_BK = mixed_BC.new_full((rows, capsules), 1.0 / capsules)
-    logits_BK = torch.zeros_like(weights_BK)
+    weights_BK = logits_BK = mixed_BC.new_zeros(0)
+    if not how.updates:
+        weights_BK = mixed_BC.new_full((rows, capsules), 1.0 / capsules)
+        logits_BK = torch.zeros_like(weights_BK)
     for number in range(how.updates):
         # All votes of a row are multiplied with one vector, which includes the temperature. A cosine needs no squash:
         # only the direction of the consensus counts.
         scale_B1 = kappa * squash_scale(norm_B1) if inverse_BK is None else kappa / norm_B1
-        # The first consensus is the mean, whose products the votes may have cached.
-        dots_BK = votes.dot(mixed_BC * scale_B1) if number else votes.dot_mean(scale_B1)
-        logits_BK = logits_BK + dots_BK if inverse_BK is None else torch.addcmul(logits_BK, dots_BK, inverse_BK)
+        if number == 0:
+            # The first consensus is the mean, whose products the votes may have cached. Logits begin at 0.
+            dots_BK = votes.dot_mean(scale_B1)
+            logits_BK = dots_BK if inverse_BK is None else dots_BK * inverse_BK
+        else:
+            dots_BK = votes.dot(mixed_BC * scale_B1)
+            logits_BK = logits_BK + dots_BK if inverse_BK is None else logits_BK.addcmul_(dots_BK, inverse_BK)
         weights_BK = logits_BK.softmax(1)
         mixed_BC = votes.mix(weights_BK)
         norm_B1 = norm(mixed_BC)[:, None]

@@ -99,8 +99,9 @@ class BiasVotes:
 
     def norms(self) -> Tensor:
         """|u_k|. Shape: (B, K)."""
-        squares_BK = torch.add(self.square_B1 + self.bias_KC.square().sum(1), self.cross_BK, alpha=2)
-        return squares_BK.clamp_min_(TINY**2).sqrt()
+        # In place: these tensors are as large as the caches.
+        squares_BK = (self.square_B1 + self.bias_KC.square().sum(1)).add_(self.cross_BK, alpha=2)
+        return squares_BK.clamp_min_(TINY**2).sqrt_()
 
     def mean(self) -> Tensor:
         """Mean of all votes. Shape: (B, C)."""
@@ -110,7 +111,7 @@ class BiasVotes:
         """u_k . scale mean, without recomputing p . b_k. Shape: (B, K)."""
         mean_C = self.bias_KC.mean(0)
         base_B1 = self.square_B1 + (self.base_BC @ mean_C)[:, None]
-        return (self.cross_BK + base_B1 + self.bias_KC @ mean_C) * scale_B1
+        return (self.cross_BK + base_B1).add_(self.bias_KC @ mean_C).mul_(scale_B1)
 
     def mix(self, weights_BK: Tensor) -> Tensor:
         """sum_k w_k u_k. Shape: (B, C)."""
