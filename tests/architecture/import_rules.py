@@ -52,6 +52,7 @@ HELPERS = frozenset(
         "settings",
         "untrusted",
         "vocabulary",
+        "arrow_lists",
         "mapped_texts",
         "memory",
     }
