@@ -31,8 +31,8 @@ from capsid.data.split import Cases, Split
 from capsid.encode.base import fresh
 from capsid.errors import DataError
 from capsid.generate.dense_items import DenseItems
-from capsid.ids.stored_rows import MOST_PER_BYTE
 from capsid.ids.trie import Trie
+from capsid.parquet_rows import read_rows, write_rows
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
 from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -145,7 +145,7 @@ def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None)
     with new_folder(path, kind=KIND) as folder:
         write_json(folder / "recipe.json", run.recipe.to_dict())
         write_json(folder / "log.json", list(fitted.log))
-        _write_frame(folder / "users.parquet", pl.DataFrame({"user_id": pl.Series(catalogue.users.column)}))
+        write_rows(folder / "users.parquet", {"user_id": catalogue.users})
         about = {
             "seed": run.seed,
             "dataset": catalogue.name,
@@ -158,7 +158,10 @@ def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None)
         write_json(folder / "about.json", about)
         # Parquet needs at least one column, even if items have no attributes.
         frame = catalogue.attributes.with_columns(pl.Series("item_id", catalogue.items.column))
-        _write_frame(folder / "items.parquet", frame)
+        # We write the bytes ourselves, so that a full disk is an OSError, which `new_folder` handles.
+        buffer = io.BytesIO()
+        frame.write_parquet(buffer)
+        (folder / "items.parquet").write_bytes(buffer.getvalue())
         save_arrays(folder / "split.npz", {"counts": catalogue.counts, **_split_arrays(catalogue.split)})
         (folder / "tokenizer").mkdir()
         fitted.tokenizer.save(folder / "tokenizer")
@@ -210,7 +213,9 @@ def load_dense(folder: Path, recipe: Recipe, generator: Any, items: int, *, chec
 
 def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> Catalogue:
     file = folder / "items.parquet"
-    frame = pl.read_parquet(file) if _rows_in(file) == len(items) else None
+    # The file's footer has the number of rows: it is checked before any row is unpacked.
+    rows = int(pl.scan_parquet(file).select(pl.len()).collect().item())
+    frame = pl.read_parquet(file) if rows == len(items) else None
     if frame is None or not _lists(frame["item_id"], items):
         raise untrusted.refuse("items.parquet does not list the items that have ids")
     arrays, n = load_arrays(folder / "split.npz"), len(items)
@@ -232,22 +237,8 @@ def load_users(folder: Path) -> Vocabulary:
     """The ids of a run's users."""
     if not (folder / "users.parquet").exists():
         return Vocabulary(untrusted.texts(read_json(folder / "users.json"), "users.json"))
-    file = folder / "users.parquet"
-    if _rows_in(file) > MOST_PER_BYTE * file.stat().st_size:
-        raise untrusted.refuse(f"{file.name} claims {_rows_in(file):,} users, too many for its size")
-    return Vocabulary(pl.read_parquet(file, columns=["user_id"])["user_id"])
-
-
-def _rows_in(file: Path) -> int:
-    """How many rows a file claims to have: its footer says so, and no row is unpacked."""
-    return int(pl.scan_parquet(file).select(pl.len()).collect().item())
-
-
-def _write_frame(file: Path, frame: pl.DataFrame) -> None:
-    # We write the bytes ourselves, so that a full disk is an OSError, which `new_folder` handles.
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer)
-    file.write_bytes(buffer.getvalue())
+    users: Any = read_rows(folder / "users.parquet", {"user_id": Vocabulary})["user_id"]
+    return users
 
 
 def _lists(names: pl.Series, items: Vocabulary) -> bool:

@@ -54,6 +54,7 @@ HELPERS = frozenset(
         "vocabulary",
         "arrow_lists",
         "mapped_texts",
+        "parquet_rows",
         "memory",
     }
 )

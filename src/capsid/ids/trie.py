@@ -19,7 +19,7 @@ import numpy as np
 from capsid import untrusted
 from capsid.arrays import load_array
 from capsid.errors import DataError
-from capsid.ids.layout import ABSENT, END, PAD
+from capsid.ids.layout import ABSENT, END
 from capsid.ids.order import Columns, lexicographic_order
 from capsid.ragged import Ragged
 
@@ -156,7 +156,7 @@ class Trie:
         return self.nodes_of(items).max(1, initial=ROOT)
 
     def rows_of(self, items: np.ndarray) -> Ragged:
-        """The prefix-free tokens of these items: `rows` for some of them."""
+        """The prefix-free tokens of these items."""
         nodes = self.nodes_of(items)
         there = nodes >= 0
         return Ragged.from_lengths(self.token[nodes[there]].astype(np.int32), there.sum(1))
@@ -214,21 +214,7 @@ class Trie:
 
     def rows(self) -> Ragged:
         """The prefix-free token rows again, row i for item i."""
-        depth, level, ids = 0, np.zeros(1, dtype=np.int64), []
-        while len(level):
-            edges = self.children(level)
-            if not len(edges.node):
-                break
-            ids.append((edges.node, self.token[edges.node]))
-            level, depth = edges.node, depth + 1
-        matrix = np.full((len(self.items), depth), PAD, dtype=np.int32)
-        lengths = np.zeros(len(self.items), dtype=np.int64)
-        for d, (nodes, tokens) in enumerate(ids):
-            sizes = (self.high[nodes] - self.low[nodes]).astype(np.int64)
-            rows = self.items[Ragged.ranges(self.low[nodes], sizes).values]
-            matrix[rows, d] = np.repeat(tokens, sizes)
-            lengths[rows] = d + 1
-        return Ragged.from_dense(matrix, lengths)
+        return self.rows_of(np.arange(len(self)))
 
     def extend(self, new: Ragged) -> Trie:
         """A trie with more items: row i of `new` is item `len(self) + i`, behind the old items of its bucket.
