@@ -135,8 +135,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "counts of held-out items",
         "data/item_table.py",
-        "np.bincount(train.values",
-        "np.bincount(dataset.sequences.values",
+        "counted(train.values",
+        "counted(dataset.sequences.values",
         (f"{NOTICED}::test_training_counts_leave_out_what_is_held_out",),
     ),
     # Files: nothing is lost, nothing is overwritten.
@@ -272,19 +272,19 @@ MUTANTS: tuple[Mutant, ...] = (
     # Data.
     Mutant(
         "separator by width alone",
-        "data/columns.py",
+        "data/table_files.py",
         "return sum(name.strip().lower() in known for name in names), len(names)",
         "return 0, len(names)",
         ("data/test_data_forms.py",),
     ),
     Mutant(
-        "months for days", "data/columns.py", 'return ["%d/%m/%Y"]', 'return ["%m/%d/%Y"]', ("data/test_data_forms.py",)
+        "months for days", "data/times.py", 'return ["%d/%m/%Y"]', 'return ["%m/%d/%Y"]', ("data/test_data_forms.py",)
     ),
     Mutant(
         "ambiguous dates are guessed",
-        "data/columns.py",
-        "if int(second) > 12 >= int(first) else []",
-        "if int(second) >= 0 else []",
+        "data/times.py",
+        "if self.second > 12 >= self.first else []",
+        "if self.second >= 0 else []",
         ("data/test_data_forms.py",),
     ),
     Mutant(

@@ -95,8 +95,8 @@ MISTAKES: Mistakes = {
     "data/kcore.py": (
         (
             "items of the core need one more",
-            "minlength=len(dataset.items)) >= k",
-            "minlength=len(dataset.items)) > k",
+            "counts_U >= k, counts_I >= k",
+            "counts_U >= k, counts_I > k",
             "data/test_data_dataset.py data/test_data_splits.py data/test_data_cli.py data/test_data_tables.py",
         ),
     ),
@@ -137,7 +137,12 @@ MISTAKES: Mistakes = {
         ),
     ),
     "data/tables.py": (
-        ("not a line readable", "    if not frame.width:\n", "    if frame.width < 0:\n", "data/test_data_forms.py"),
+        (
+            "not a line readable",
+            "    if not block.frame.width:\n",
+            "    if block.frame.width < 0:\n",
+            "data/test_data_forms.py",
+        ),
     ),
     "decode/exact.py": (
         (
@@ -351,9 +356,36 @@ MISTAKES: Mistakes = {
             "helpers/test_vocabulary.py",
         ),
     ),
-    "data/columns.py": (
+    "data/times.py": (
         ("dates of days and months swapped", 'return ["%d/%m/%Y"]', 'return ["%m/%d/%Y"]', "data/test_data_forms.py"),
+        ("late blocks do not count", "self.whole + other.whole", "self.whole", "data/test_streaming.py"),
+    ),
+    "data/table_files.py": (
         ("UTF-16 without its mark", 'return "utf-16-le"\n', "return None\n", "data/test_data_forms.py"),
+        (
+            "rows are cut inside quotation marks",
+            "% 2 == 0:\n            return end + 1",
+            "% 2 < 2:\n            return end + 1",
+            "data/test_streaming.py",
+        ),
+    ),
+    "data/numbering.py": (
+        (
+            "texts with one hash are one",
+            "found[rows[hit]] = numbers[hit]",
+            "found[rows] = numbers",
+            "data/test_streaming.py",
+        ),
+    ),
+    "data/numbered_rows.py": (
+        (
+            "rows change their order in a partition",
+            'np.argsort(parts, kind="stable")',
+            "np.argsort(parts)[::-1]",
+            "data/test_streaming.py",
+        ),
+    ),
+    "data/columns.py": (
         (
             "tabs in ids",
             "return bool(text) and text == text.strip() and not any(c in text for c in NOT_IN_IDS)",

@@ -100,7 +100,7 @@ def load_array(path: Path, *, memory_map: bool = False) -> np.ndarray:
     """Load one .npy; with `memory_map`, pages are read on first access."""
     try:
         with open(path, "rb") as file:
-            _checked_header(file, os.fstat(file.fileno()).st_size)
+            checked_header(file, os.fstat(file.fileno()).st_size)
         # A plain array over the mapped memory: np.memmap makes every small lookup slower.
         return np.load(path, mmap_mode="r" if memory_map else None, allow_pickle=False).view(np.ndarray)
     except BROKEN as error:
@@ -123,7 +123,7 @@ def _mapped_member(mapped: np.ndarray, member: zipfile.ZipInfo) -> np.ndarray:
     if start + member.file_size > len(mapped):
         raise ValueError(f"{member.filename} goes beyond the end")
     head = io.BytesIO(mapped[start : start + min(member.file_size, 1 << 16)].tobytes())
-    dtype, shape, fortran = _checked_header(head, member.file_size)
+    dtype, shape, fortran = checked_header(head, member.file_size)
     data = mapped[start + head.tell() : start + member.file_size]
     aligned = data.ctypes.data % dtype.alignment == 0
     return (data if aligned else data.copy()).view(dtype).reshape(shape, order="F" if fortran else "C")
@@ -131,13 +131,13 @@ def _mapped_member(mapped: np.ndarray, member: zipfile.ZipInfo) -> np.ndarray:
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(member) as file:
-        dtype, shape, fortran = _checked_header(file, member.file_size)
+        dtype, shape, fortran = checked_header(file, member.file_size)
         # Read to the end, where zipfile checks the checksum. A bytearray makes the array writable.
         data = bytearray(file.read())
     return np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _checked_header(file: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], bool]:
+def checked_header(file: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], bool]:
     """Type, shape and order of an array whose data must fill the rest of a file of `size` bytes."""
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

@@ -7,12 +7,13 @@ at a time. Does not know what the texts mean.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from capsid.arrays import load_array
 from capsid.errors import ArtifactError
+from capsid.mapped_arrays import ArrayWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,33 +27,35 @@ def text_files(path: Path) -> tuple[Path, Path]:
 
 
 class TextsWriter:
-    """Writes `count` texts, a block at a time."""
+    """Writes texts, a block at a time."""
 
-    def __init__(self, path: Path, count: int) -> None:
+    def __init__(self, path: Path) -> None:
         texts, offsets = text_files(path)
-        self._size = 0
-        self._texts, self._offsets = open(texts, "wb"), open(offsets, "wb")  # noqa: SIM115  (closed by __exit__)
-        # The number of bytes is known at the end only. Then the header is written again, in the same space.
-        _header(self._texts, "|u1", 0)
-        _header(self._offsets, "<i8", count + 1)
-        self._offsets.write(np.zeros(1, dtype="<i8").data)
+        self._texts, self._offsets = ArrayWriter(texts, "|u1"), ArrayWriter(offsets, "<i8")
+        self._offsets.add(np.zeros(1, dtype=np.int64))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         with self._texts, self._offsets:
-            self._texts.seek(0)
-            _header(self._texts, "|u1", self._size)
+            pass
 
     def add(self, block: pa.LargeStringArray) -> None:
         """Append texts."""
+        if not len(block):
+            return
         _, places, data = block.buffers()
         own = np.frombuffer(places, dtype=np.int64)[block.offset : block.offset + len(block) + 1]
+        before = self._texts.count
         if data is not None:
-            self._texts.write(memoryview(data)[int(own[0]) : int(own[-1])])
-        self._offsets.write(np.ascontiguousarray(own[1:] - own[0] + self._size, dtype="<i8").data)
-        self._size += int(own[-1] - own[0])
+            self._texts.add(np.frombuffer(data, dtype=np.uint8)[int(own[0]) : int(own[-1])])
+        self._offsets.add(own[1:] - own[0] + before)
+
+    def flush(self) -> None:
+        """Make whole files of what was written so far, so that they can be mapped."""
+        self._texts.flush()
+        self._offsets.flush()
 
 
 def map_texts(path: Path) -> pa.LargeStringArray:
@@ -64,7 +67,3 @@ def map_texts(path: Path) -> pa.LargeStringArray:
     if data.dtype != np.uint8 or places.dtype != np.int64 or not len(places) or int(places[-1]) != len(data):
         raise ArtifactError(f"{texts} and {offsets.name} do not belong together", hint=HINT)
     return pa.LargeStringArray.from_buffers(len(places) - 1, pa.py_buffer(places), pa.py_buffer(data))
-
-
-def _header(file: IO[bytes], kind: str, count: int) -> None:
-    np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": (count,)})

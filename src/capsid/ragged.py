@@ -5,10 +5,13 @@ All index arithmetic on such rows is here, so that no caller computes offsets. K
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from capsid.mapped_arrays import BLOCK, in_file, mapped_scratch
 
 
 def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
@@ -16,6 +19,19 @@ def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def _runs(starts: np.ndarray | int, lengths: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Runs of numbers that count up from `starts[i]`, one after the other."""
+    # A running index over all rows equals `offsets[i]` at the start of row i, where `starts[i]` is wanted.
+    return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+
+
+def _row_parts(offsets: np.ndarray) -> Iterator[slice]:
+    """Slices of rows that begin within BLOCK values."""
+    ends = np.flatnonzero(np.diff(offsets[:-1] // BLOCK)) + 1
+    bounds = [0, *ends.tolist(), len(offsets) - 1]
+    return (slice(start, stop) for start, stop in itertools.pairwise(bounds))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +65,7 @@ class Ragged:
     def ranges(cls, starts: np.ndarray | int, lengths: np.ndarray) -> Ragged:
         """Row i counts up from `starts[i]` (or from one start for all rows), `lengths[i]` numbers long."""
         offsets = offsets_of(lengths)
-        # A running index over all rows equals `offsets[i]` at the start of row i, where `starts[i]` is wanted.
-        return cls(np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets)
+        return cls(_runs(starts, lengths, offsets), offsets)
 
     @classmethod
     def grouped(cls, values: np.ndarray, rows: np.ndarray, count: int) -> Ragged:
@@ -116,9 +131,24 @@ class Ragged:
 
         A slice must lie inside its row; this is not checked.
         """
-        begins = self.offsets[:-1] if rows is None else self.offsets[rows]
-        index = Ragged.ranges(begins + starts, lengths)
-        return Ragged(self.values[index.values], index.offsets)
+        begins = starts + (self.offsets[:-1] if rows is None else self.offsets[rows])
+        offsets = offsets_of(lengths)
+        if offsets[-1] <= BLOCK:
+            return Ragged(self.values[_runs(begins, lengths, offsets)], offsets)
+        # Some rows at a time, because an index of all values is larger than the values.
+        parts = (self.values[Ragged.ranges(begins[p], lengths[p]).values] for p in _row_parts(offsets))
+        if in_file(self.values):
+            return Ragged(mapped_scratch(parts, self.values.dtype), offsets)
+        values = np.empty((offsets[-1], *self.values.shape[1:]), dtype=self.values.dtype)
+        for part, found in zip(_row_parts(offsets), parts):
+            values[offsets[part.start] : offsets[part.stop]] = found
+        return Ragged(values, offsets)
+
+    def parts(self) -> Iterator[Ragged]:
+        """Neighbouring rows, some at a time; one part if there are few values."""
+        for part in _row_parts(self.offsets):
+            begin, end = self.offsets[part.start], self.offsets[part.stop]
+            yield Ragged(self.values[begin:end], self.offsets[part.start : part.stop + 1] - begin)
 
     def take(self, rows: np.ndarray) -> Ragged:
         """The given rows, in the given order."""

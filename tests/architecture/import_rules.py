@@ -42,6 +42,7 @@ HELPERS = frozenset(
         "devices",
         "rng",
         "arrays",
+        "mapped_arrays",
         "artifacts",
         "locks",
         "printable",

@@ -104,7 +104,7 @@ def test_what_is_no_id() -> None:
 def test_mapped_texts(ids: list[str], step: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path: Path = tmp_path_factory.mktemp("texts") / "ids"
     every = Vocabulary(ids)
-    with TextsWriter(path, len(ids)) as writer:
+    with TextsWriter(path) as writer:
         for start in range(0, len(ids), step):
             writer.add(every.part(start, min(start + step, len(ids))).column)
     assert Vocabulary.of_unique(map_texts(path)) == every

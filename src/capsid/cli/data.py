@@ -102,29 +102,34 @@ def import_data(
         int | None, typer.Option("--k-core", help="Keep users and items with K or more interactions.")
     ] = None,
     min_rating: MinRating = None,
+    mapped: Annotated[
+        bool,
+        typer.Option(
+            "--mapped",
+            help="Write arrays that are mapped instead of read. Tables may then be larger than memory.",
+        ),
+    ] = False,
     force: Force = False,
 ) -> None:
-    """Turn any readable data into a prepared folder (sequences.txt.gz and items.jsonl.gz).
+    """Turn any readable data into a prepared folder (sequences.txt.gz and items.jsonl.gz), or into a mapped one.
 
     Examples:
 
       capsid data import ./tables --out ./my-shop --k-core 5
 
       capsid data import movies --min-rating 3.5 --out ./films
+
+      capsid data import ./large --out ./mapped --k-core 5 --mapped
     """
     from capsid.artifacts import reserved
-    from capsid.data.kcore import k_core
-    from capsid.data.prepared import KIND, write_prepared
-    from capsid.data.sources import load_dataset
+    from capsid.data.importing import import_dataset
+    from capsid.data.prepared import KIND
     from capsid.progress import Console
 
     progress = Console()
     with reserved(out, kind=KIND, replace=force) as place:
-        dataset = load_dataset(source, min_rating=min_rating, progress=progress)
-        if core is not None:
-            dataset = k_core(dataset, core)
-        write_prepared(dataset, place)
-    progress.line(f"{len(dataset.users):,} users, {len(dataset.items):,} items, {dataset.interactions:,} interactions")
+        done = import_dataset(source, place, k=core, min_rating=min_rating, mapped=mapped, progress=progress)
+    progress.line(f"{done.users:,} users, {done.items:,} items, {done.interactions:,} interactions")
     say(out)
 
 

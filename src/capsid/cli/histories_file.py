@@ -47,10 +47,9 @@ def of_dataset(data: str, progress: Progress) -> UserHistories:
 
 def read_histories(path: Path) -> UserHistories:
     """All users of a table with the columns user, item and timestamp, in any form that `--data` reads."""
-    from capsid.data.columns import read_table
     from capsid.data.dataset import Dataset
     from capsid.data.findings import Findings
-    from capsid.data.tables import ENDINGS
+    from capsid.data.table_files import ENDINGS, read_table
 
     if not path.is_file():
         raise DataError(f"there is no file {path}", hint=f"--histories takes a table: {', '.join(ENDINGS)}")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import polars as pl
 
-from capsid.data.columns import as_text_ids, find_column, item_attributes, read_table
+from capsid.data.columns import as_text_ids, find_column, item_attributes
 from capsid.data.findings import Findings
 from capsid.data.prepared import read_items
+from capsid.data.table_files import read_table
 from capsid.errors import DataError
 from capsid.vocabulary import Vocabulary
 
@@ -34,7 +35,7 @@ def read_items_file(path: Path) -> tuple[Vocabulary, pl.DataFrame]:
 
 def _table(path: Path, findings: Findings) -> tuple[Vocabulary, pl.DataFrame]:
     frame = read_table(path, findings)
-    column = find_column(frame, "item", path.name, {})
+    column = find_column(frame.columns, "item", path.name, {})
     ids = as_text_ids(frame[column], path.name)
     if ids.null_count():
         raise DataError(f"{path.name} row {ids.is_null().arg_true()[0] + 1}: the item's id is missing")

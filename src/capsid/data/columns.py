@@ -1,27 +1,17 @@
-"""Reads table files, finds the user, item and time columns, and converts every column to its type.
+"""Finds the user, item and time columns of a table, and converts ids and attributes to their types.
 
-Knows tables, not datasets.
+Knows frames, neither files nor datasets.
 """
 
 from __future__ import annotations
 
-import codecs
-import csv
-import gzip
-import io
-import itertools
-import json
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import polars as pl
 
 from capsid.data.attributes import FIXED, price_number
 from capsid.data.findings import Findings
-from capsid.data.lines import not_utf8, numbered_lines
 from capsid.errors import DataError
 from capsid.vocabulary import Vocabulary
 
@@ -32,136 +22,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "rating": ("rating", "stars", "score", "overall"),
 }
 LIST_SEPARATOR = "|"
-# Comma first: it wins ties.
-SEPARATORS = (",", ";", "\t", "|")
 # Ids are written in lines that are separated by tabs.
 NOT_IN_IDS = "\t\n\r\x0b\x0c"
-DAYS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y")
-CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S %p")
-
-
-def read_table(path: Path, findings: Findings) -> pl.DataFrame:
-    """Read a Parquet, CSV or JSON-lines file, plain or gzipped.
-
-    CSV columns are read as text, so that an id such as 007 is kept. The separator and the encoding (UTF-8 or UTF-16)
-    are detected from the beginning of the file. Text in another encoding is reported, with what it probably says.
-    """
-    try:
-        return _read(path, findings)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(
-            f"{path.name} cannot be unpacked: {error}", hint="the copy or download is not complete: fetch it again"
-        ) from None
-
-
-def _read(path: Path, findings: Findings) -> pl.DataFrame:
-    name = path.name.removesuffix(".gz")
-    try:
-        if name.endswith(".parquet"):
-            return pl.read_parquet(path)
-        if name.endswith(".jsonl"):
-            return _read_json_lines(path, findings)
-        form = csv_form(path)
-        if form.encoding == "utf-8":
-            return pl.read_csv(path, infer_schema=False, separator=form.separator)
-        return _read_csv_by_line(path, findings, form)
-    except DataError:
-        raise
-    except pl.exceptions.NoDataError:
-        raise DataError(f"{path.name} is empty", hint="its first line must name the columns") from None
-    except (Exception, pl.exceptions.PanicException) as error:  # polars may panic on a damaged file.
-        if name.endswith((".csv", ".tsv")) and path.stat().st_size:
-            return _read_csv_by_line(path, findings, csv_form(path))
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(
-            f"{path.name} cannot be read: {reason}", hint="the file may be truncated: write it again"
-        ) from None
-
-
-@dataclass(frozen=True)
-class CsvForm:
-    """Separator and encoding of a CSV file."""
-
-    separator: str
-    encoding: str
-
-
-def csv_form(path: Path) -> CsvForm:
-    """The encoding, and the separator that gives the first line the most known names, then the most columns."""
-    with _opened(path) as file:
-        start = file.read(1 << 16)
-    encoding = utf16(start) or "utf-8"
-    lines = start.decode(encoding, errors="replace").removeprefix("\ufeff").splitlines()
-    known = {name for names in ALIASES.values() for name in names}
-
-    def fits(separator: str) -> tuple[int, int]:
-        names = next(csv.reader(lines[:1], delimiter=separator), [])
-        return sum(name.strip().lower() in known for name in names), len(names)
-
-    separator = max(SEPARATORS, key=fits)
-    header = next(csv.reader(lines[:1], delimiter=separator), [])
-    twice = next((name for name in header if name and header.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{path.name} names the column {twice!r:.60} twice", hint="give every column its own name")
-    return CsvForm(separator, encoding)
-
-
-def utf16(start: bytes) -> str | None:
-    """The form of UTF-16 that a file begins with, by its byte order mark or by zero bytes; None for other text."""
-    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return "utf-16"
-    head = start[:200]
-    if head[1::2].count(0) > len(head) // 4 > 0 == head[::2].count(0):
-        return "utf-16-le"
-    return "utf-16-be" if head[::2].count(0) > len(head) // 4 > 0 == head[1::2].count(0) else None
-
-
-def _opened(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
-
-
-def _read_json_lines(path: Path, findings: Findings) -> pl.DataFrame:
-    """One record per line; other lines are reported."""
-    records: list[dict[str, Any]] = []
-    for number, line in numbered_lines(path, findings):
-        try:
-            record = json.loads(line.decode("utf-8"))
-        except UnicodeDecodeError:
-            findings.error("not-utf8", f"{path.name}:{number}", *not_utf8(line))
-            continue
-        except (ValueError, RecursionError) as error:
-            findings.error("broken-line", f"{path.name}:{number}", f"broken JSON: {error}", "a line is one object")
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-        else:
-            message = f"expected a JSON object, found {line[:60].decode(errors='replace')!r}"
-            findings.error("broken-line", f"{path.name}:{number}", message, "a line is one object")
-    names = list(dict.fromkeys(name for record in records for name in record))
-    return pl.DataFrame({n: pl.Series([r.get(n) for r in records], strict=False) for n in names})
-
-
-def _read_csv_by_line(path: Path, findings: Findings, form: CsvForm) -> pl.DataFrame:
-    """Read the valid rows of a CSV one by one (slow); the others are reported with their lines."""
-    rows: list[list[str]] = []
-    encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
-    with io.TextIOWrapper(_opened(path), encoding=encoding, errors="surrogateescape", newline="") as file:
-        reader = csv.reader(file, delimiter=form.separator)
-        header = next(reader, [])
-        try:
-            for row in reader:
-                where = f"{path.name}:{reader.line_num}"
-                if any("\udc80" <= c <= "\udcff" for field in row for c in field):
-                    value = next(f for f in row if any("\udc80" <= c <= "\udcff" for c in f))
-                    findings.error("not-utf8", where, *not_utf8(value.encode("utf-8", "surrogateescape")))
-                elif len(row) > len(header):
-                    message = f"the line has {len(row)} fields, the header {len(header)}"
-                    findings.error("broken-line", where, message, 'put text with commas in "quotation marks"')
-                elif row:
-                    rows.append(row + [""] * (len(header) - len(row)))
-        except csv.Error as error:
-            findings.error("broken-line", f"{path.name}:{reader.line_num}", f"broken CSV: {error}")
-    return pl.DataFrame(rows, schema={name: pl.String for name in header}, orient="row")
 
 
 def to_polars(frame: Any) -> pl.DataFrame:
@@ -179,21 +41,21 @@ def to_polars(frame: Any) -> pl.DataFrame:
         raise DataError(f"a {type(frame).__name__} cannot be read as a table: {error}", hint=hint) from None
 
 
-def find_column(frame: pl.DataFrame, what: str, file: str, columns: Mapping[str, str]) -> str:
+def find_column(names: Sequence[str], what: str, file: str, columns: Mapping[str, str]) -> str:
     """The column of the user, item, timestamp or rating: the given one, else one with a common name."""
     chosen = columns.get(what)
     if chosen is not None:
-        if chosen not in frame.columns:
-            raise DataError(f"{file} has no column {chosen!r}", hint="it has: " + ", ".join(frame.columns))
+        if chosen not in names:
+            raise DataError(f"{file} has no column {chosen!r}", hint="it has: " + ", ".join(names))
         return chosen
-    by_name = {name.strip().lower(): name for name in reversed(frame.columns)}
+    by_name = {name.strip().lower(): name for name in reversed(names)}
     for alias in ALIASES[what]:
         if alias in by_name:
             return by_name[alias]
     hint = f"name it one of: {', '.join(ALIASES[what])}"
     if what == "timestamp":
         hint += "; if the rows are already in time order, add a column with row numbers"
-    raise DataError(f"{file} has no column for the {what}; it has: {', '.join(frame.columns) or 'none'}", hint=hint)
+    raise DataError(f"{file} has no column for the {what}; it has: {', '.join(names) or 'none'}", hint=hint)
 
 
 def can_be_id(text: str) -> bool:
@@ -201,8 +63,11 @@ def can_be_id(text: str) -> bool:
     return bool(text) and text == text.strip() and not any(c in text for c in NOT_IN_IDS)
 
 
-def as_text_ids(series: pl.Series, file: str) -> pl.Series:
-    """Ids as text: 7 and 7.0 both become "7"; empty text becomes null. A tab or line break in an id is an error."""
+def as_text_ids(series: pl.Series, file: str, *, first: int = 1) -> pl.Series:
+    """Ids as text: 7 and 7.0 both become "7"; empty text becomes null. A tab or line break in an id is an error.
+
+    `first` is the number of the first row in its file.
+    """
     if series.dtype.is_float():
         whole = series.cast(pl.Int64, strict=False)
         if bool((whole.cast(series.dtype) != series).any()):
@@ -215,75 +80,22 @@ def as_text_ids(series: pl.Series, file: str) -> pl.Series:
             f"{file}: column {series.name!r} of type {series.dtype} cannot hold ids",
             hint="ids are text or whole numbers",
         )
+    if series.dtype.is_integer():
+        return series.cast(pl.String)
     text = series.cast(pl.String).str.strip_chars()
     broken = text.str.contains(f"[{NOT_IN_IDS}]").fill_null(False).arg_true()
     if len(broken):
         raise DataError(
-            f"{file} row {broken[0] + 1}: the id {text[int(broken[0])]!r:.80} contains a tab or line break",
+            f"{file} row {broken[0] + first}: the id {text[int(broken[0])]!r:.80} contains a tab or line break",
             hint="ids may contain spaces, but no tabs or line breaks",
         )
-    return text.set(text == "", None) if text.len() else text
-
-
-def sortable_times(series: pl.Series, file: str) -> pl.Series:
-    """Times as numbers: numbers unchanged, dates as seconds since 1970; null if unreadable."""
-    if series.dtype == pl.String:
-        series = _times_from_text(series)
-    if isinstance(series.dtype, pl.Datetime | pl.Date):
-        return series.cast(pl.Datetime("us")).dt.epoch("us") / 1e6
-    if series.dtype.is_integer():
-        return series.cast(pl.Int64)
-    if series.dtype.is_float():
-        numbers = series.cast(pl.Float64)
-        return numbers.set(~numbers.is_finite(), None) if numbers.len() else numbers
-    if series.dtype == pl.Null:
-        return series.cast(pl.Float64)
-    raise DataError(
-        f"{file}: column {series.name!r} of type {series.dtype} cannot be read as time",
-        hint="use numbers (seconds since 1970) or dates such as 2024-05-31 18:00:00",
-    )
+    empty = text == ""
+    return text.set(empty, None) if empty.any() else text
 
 
 def item_attributes(frame: pl.DataFrame, file: str, findings: Findings) -> pl.DataFrame:
     """Every column as text, list of text, number or truth value; other values are reported and left out."""
     return pl.DataFrame([_attribute(frame[name], file, findings) for name in frame.columns])
-
-
-def _times_from_text(series: pl.Series) -> pl.Series:
-    text = series.str.strip_chars()
-    text = text.set(text == "", None) if text.len() else text
-    filled = text.is_not_null().sum()
-    guesses = [text.cast(pl.Int64, strict=False), text.cast(pl.Float64, strict=False)]
-    if not filled or max(g.is_not_null().sum() for g in guesses) > 0:
-        return next((g for g in guesses if g.is_not_null().sum() == filled), guesses[1])
-    zoned = text.str.to_datetime(strict=False, time_zone="UTC", time_unit="us", format="%+").dt.replace_time_zone(None)
-    plain = [
-        text.str.to_datetime(f, strict=False, time_unit="us") for f in ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f")
-    ]
-    days = [*DAYS, *_slashed(text)]
-    found = pl.select(pl.coalesce(zoned, *plain)).to_series()
-    for day, clock in itertools.product(days, CLOCKS):
-        if int(found.is_not_null().sum()) == filled:
-            break
-        found = found.zip_with(found.is_not_null(), _moment(text, day, clock))
-    return found.rename(series.name)
-
-
-def _moment(text: pl.Series, day: str, clock: str) -> pl.Series:
-    if clock:
-        return text.str.to_datetime(day + clock, strict=False, time_unit="us")
-    return text.str.to_date(day, strict=False).cast(pl.Datetime("us"))
-
-
-def _slashed(text: pl.Series) -> list[str]:
-    """Whether 03/04/2024 is March or April: the order that fits every date of the column; none if ambiguous."""
-    parts = text.drop_nulls().str.extract_groups(r"^(\d{1,2})/(\d{1,2})/\d{4}")
-    first, second = (parts.struct.field(str(n)).cast(pl.Int64, strict=False).max() for n in (1, 2))
-    if first is None or second is None:
-        return []
-    if int(first) > 12 >= int(second):  # type: ignore[arg-type]
-        return ["%d/%m/%Y"]
-    return ["%m/%d/%Y"] if int(second) > 12 >= int(first) else []  # type: ignore[arg-type]
 
 
 def _attribute(series: pl.Series, file: str, findings: Findings) -> pl.Series:

@@ -6,7 +6,7 @@ External ids are converted to numbers at the boundary (`Vocabulary`). Knows no f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,9 @@ import polars as pl
 from capsid.data.columns import to_polars
 from capsid.data.findings import Findings
 from capsid.data.frames import Histories, join_tables
+from capsid.data.table_files import Block
 from capsid.errors import DataError
+from capsid.mapped_arrays import BLOCK, blocks_of, counted, int64_blocks
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
 
@@ -70,8 +72,8 @@ class Dataset:
         """
         findings, given = Findings(), {"user": user, "item": item, "timestamp": timestamp, "rating": rating}
         histories = join_tables(
-            to_polars(interactions),
-            None if items is None else to_polars(items),
+            [Block("interactions", 1, to_polars(interactions))],
+            None if items is None else Block("items", 1, to_polars(items)),
             findings=findings,
             columns={what: column for what, column in given.items() if column is not None},
             min_rating=min_rating,
@@ -111,12 +113,16 @@ class Dataset:
         """Changes if any id, sequence, time or attribute changes."""
         digest = hashlib.sha256()
         for ids in (self.users, self.items):
-            digest.update("\n".join(ids).encode() + b"\0")
-        digest.update(np.ascontiguousarray(self.sequences.values, dtype=np.int64).tobytes())
-        digest.update(np.ascontiguousarray(self.sequences.offsets, dtype=np.int64).tobytes())
-        if self.times is not None:
-            digest.update(np.ascontiguousarray(self.times, dtype=np.float64).tobytes())
-        digest.update(self.attributes.write_json().encode())
+            for part in blocks_of(len(ids)):
+                digest.update(("\n" * (part.start > 0) + "\n".join(ids[part])).encode())
+            digest.update(b"\0")
+        for numbers in (self.sequences.values, self.sequences.offsets):
+            for block in int64_blocks(numbers):
+                digest.update(block)
+        for part in blocks_of(0 if self.times is None else len(self.times)):
+            digest.update(np.ascontiguousarray(self.times[part], dtype=np.float64).data)  # type: ignore[index]
+        for text in _json_of(self.attributes):
+            digest.update(text.encode())
         digest.update("|".join(self.text_fields).encode())
         return digest.hexdigest()[:16]
 
@@ -127,7 +133,7 @@ class Dataset:
     def describe(self) -> dict[str, object]:
         """Summary statistics."""
         lengths = self.sequences.lengths
-        counts = np.bincount(self.sequences.values, minlength=len(self.items))
+        counts = counted(self.sequences.values, len(self.items))
         return {
             "name": self.name,
             "users": len(self.users),
@@ -142,6 +148,17 @@ class Dataset:
             "attributes": {c: round(coverage(self.attributes, c), 4) for c in self.attributes.columns},
             "fingerprint": self.fingerprint,
         }
+
+
+def _json_of(frame: pl.DataFrame) -> Iterator[str]:
+    """The text of `frame.write_json()`, some rows at a time."""
+    if frame.height <= BLOCK:
+        yield frame.write_json()
+        return
+    for part in blocks_of(frame.height):
+        rows = frame[part].write_json()
+        yield ("," if part.start else "[") + rows[1:-1]
+    yield "]"
 
 
 def item_title(items: Vocabulary, attributes: pl.DataFrame, number: int) -> str:

@@ -13,6 +13,7 @@ import polars as pl
 
 from capsid.data.dataset import Dataset
 from capsid.errors import DataError, nearest
+from capsid.mapped_arrays import counted
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
 
@@ -32,7 +33,7 @@ class ItemTable:
     @classmethod
     def from_training(cls, dataset: Dataset, train: Ragged) -> ItemTable:
         """The whole catalogue, with its training counts and sequences."""
-        counts = np.bincount(train.values, minlength=len(dataset.items)).astype(np.int64)
+        counts = counted(train.values, len(dataset.items))
         return cls(dataset.items, dataset.attributes, counts, train, dataset.text_fields, {}, dataset.fingerprint)
 
     @classmethod

@@ -37,7 +37,7 @@ def is_prepared(folder: Path) -> bool:
     if find_file(folder, *SEQUENCES) is not None:
         return True
     # A folder of tables may also have its items as JSON lines.
-    return find_file(folder, *ITEMS) is not None and not any(folder.glob("interactions.*"))
+    return find_file(folder, *ITEMS) is not None and not any(folder.glob("interactions*"))
 
 
 def read_prepared(folder: Path, findings: Findings) -> Dataset:

@@ -13,6 +13,7 @@ from typing import Any
 from capsid.data.amazon import CATEGORIES, is_amazon, load_benchmark, read_amazon
 from capsid.data.dataset import Dataset
 from capsid.data.findings import Findings
+from capsid.data.mapped import is_mapped, read_mapped
 from capsid.data.movielens import LIKED, read_movies
 from capsid.data.planted import planted_dataset
 from capsid.data.prepared import is_prepared, read_prepared
@@ -93,17 +94,34 @@ def read_folder(
     folder: Path, findings: Findings, *, min_rating: float | None = None, progress: Progress = silent
 ) -> Dataset:
     """Read a folder in any supported format, tolerantly: problems go to `findings`."""
-    if is_prepared(folder):
-        return read_prepared(folder, findings) if min_rating is None else _no_ratings(str(folder))
-    if is_tables(folder):
+    form = form_of(folder)
+    if form == "tables":
         return read_tables(folder, findings, min_rating=min_rating)
-    if is_amazon(folder):
+    if form == "amazon":
         return read_amazon(folder, findings, min_rating=min_rating, progress=progress)
+    if min_rating is not None:
+        return _no_ratings(str(folder))
+    return read_mapped(folder) if form == "mapped" else read_prepared(folder, findings)
+
+
+def form_of(folder: Path) -> str:
+    """The format of a folder, by the names of its files."""
+    for form, fits in _FORMATS.items():
+        if fits(folder):
+            return form
     held = sorted(p.name for p in folder.iterdir())[:5]
     raise DataError(
         f"{folder} holds no dataset that capsid can read (it holds: {', '.join(held) or 'nothing'})",
         hint=f"a data folder holds {FORMS}",
     )
+
+
+_FORMATS: Mapping[str, Callable[[Path], bool]] = {
+    "mapped": is_mapped,
+    "prepared": is_prepared,
+    "tables": is_tables,
+    "amazon": is_amazon,
+}
 
 
 def existing_folder(name_or_path: str | Path) -> Path:

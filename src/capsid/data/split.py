@@ -14,6 +14,7 @@ import numpy as np
 
 from capsid.data.dataset import Dataset
 from capsid.errors import ConfigError, DataError, nearest
+from capsid.mapped_arrays import int64_blocks
 from capsid.ragged import Ragged
 from capsid.rng import numpy_rng
 
@@ -57,7 +58,8 @@ class Split:
         for cases in (self.valid, self.test):
             digest.update(np.asarray(cases.targets, dtype=np.int64).tobytes())
         for array in (self.train.values, self.train.offsets):
-            digest.update(np.asarray(array, dtype=np.int64).tobytes())
+            for block in int64_blocks(array):
+                digest.update(block)
         return digest.hexdigest()[:16]
 
 

@@ -1,48 +1,121 @@
-"""A folder of tables as a dataset: `interactions` and optionally `items`, as Parquet, CSV or JSON lines."""
+"""A folder of tables as a dataset: interactions and optionally items, as Parquet, CSV or JSON lines.
+
+Interactions are one file `interactions.*`, or all files of a folder `interactions/`, in the order of their names.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import polars as pl
-
-from capsid.data.columns import read_table
 from capsid.data.dataset import Dataset
+from capsid.data.events import EventForm, look
 from capsid.data.findings import Findings
 from capsid.data.frames import join_tables
 from capsid.data.lines import find_file
+from capsid.data.table_files import ENDINGS, Block, BlockSize, table_blocks
 from capsid.errors import DataError
 
-ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
-INTERACTIONS = tuple(f"interactions{ending}" for ending in ENDINGS)
+NAME = "interactions"
+INTERACTIONS = tuple(f"{NAME}{ending}" for ending in ENDINGS)
 ITEMS = tuple(f"items{ending}" for ending in ENDINGS)
 
 
+@dataclass(frozen=True)
+class TableFiles:
+    """The files of a folder of tables. `items` is None if there is no table of items."""
+
+    folder: Path
+    interactions: tuple[Path, ...]
+    items: Path | None
+
+    @classmethod
+    def of(cls, folder: Path) -> TableFiles:
+        """Find them."""
+        path, parts = find_file(folder, *INTERACTIONS), folder / NAME
+        if path is not None and parts.is_dir():
+            raise DataError(
+                f"{folder} has both {path.name} and a folder {NAME}", hint="keep the one that holds the interactions"
+            )
+        if path is None and not parts.is_dir():
+            raise DataError(f"{folder} has no {INTERACTIONS[0]} or {INTERACTIONS[1]}")
+        return cls(folder, (path,) if path is not None else _parts(parts), find_file(folder, *ITEMS))
+
+    def blocks(
+        self, findings: Findings, size: BlockSize | None = None, *, only: Collection[str] | None = None
+    ) -> Iterator[Block]:
+        """The interactions in blocks, file after file."""
+        for path in self.interactions:
+            for block in table_blocks(path, findings, size, only=only):
+                name = path.name if path.parent == self.folder else f"{path.parent.name}/{path.name}"
+                yield replace(block, file=name)
+
+    def look(self, size: BlockSize, *, min_rating: float | None = None) -> EventForm:
+        """How the interactions are read. Parquet says so in its schema, unless times are text."""
+        form = look(self._schemas(size), min_rating=min_rating) if self._typed else None
+        if form is not None and form.columns[form.names["timestamp"]].kind != "text":
+            return form
+        only = None if form is None else form.names.values()
+        return look(self.blocks(Findings(), size, only=only), min_rating=min_rating)
+
+    def items_block(self, findings: Findings) -> Block | None:
+        """The whole table of items."""
+        return None if self.items is None else _whole(table_blocks(self.items, findings), self.folder, findings)
+
+    @property
+    def _typed(self) -> bool:
+        return self.interactions[0].suffix == ".parquet"
+
+    def _schemas(self, size: BlockSize) -> Iterator[Block]:
+        for path in self.interactions:
+            yield next(table_blocks(path, Findings(), size))
+
+
 def is_tables(folder: Path) -> bool:
-    """Whether the folder holds a table of interactions."""
-    return find_file(folder, *INTERACTIONS) is not None
-
-
-def _read(path: Path, findings: Findings) -> pl.DataFrame:
-    frame = read_table(path, findings)
-    if not frame.width:
-        # Not a line could be read: why is more useful than which columns are missing.
-        findings.raise_first(str(path.parent))
-    return frame
+    """Whether the folder holds interactions."""
+    return find_file(folder, *INTERACTIONS) is not None or (folder / NAME).is_dir()
 
 
 def read_tables(folder: Path, findings: Findings, *, min_rating: float | None = None) -> Dataset:
     """Everything that can be read; problems go to `findings`."""
-    path = find_file(folder, *INTERACTIONS)
-    if path is None:
-        raise DataError(f"{folder} has no {INTERACTIONS[0]} or {INTERACTIONS[1]}")
-    items_path = find_file(folder, *ITEMS)
+    files = TableFiles.of(folder)
     histories = join_tables(
-        _read(path, findings),
-        _read(items_path, findings) if items_path else None,
+        [_readable(block, folder, findings) for block in files.blocks(findings)],
+        files.items_block(findings),
         findings=findings,
-        files=(path.name, items_path.name if items_path else "items"),
         min_rating=min_rating,
     )
-    note = {"format": "tables"} | ({} if min_rating is None else {"min_rating": str(min_rating)})
-    return Dataset.of(histories, name=folder.resolve().name, provenance=note)
+    return Dataset.of(histories, name=folder.resolve().name, provenance=provenance(min_rating))
+
+
+def provenance(min_rating: float | None) -> dict[str, str]:
+    """What a dataset of tables says about its origin."""
+    return {"format": "tables"} | ({} if min_rating is None else {"min_rating": str(min_rating)})
+
+
+def _parts(folder: Path) -> tuple[Path, ...]:
+    """The files of a folder of parts, which all have one form."""
+    paths = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith((".", "_")))
+    forms = {path: next((e for e in ENDINGS if path.name.endswith(e)), None) for path in paths}
+    odd = next((p.name for p, form in forms.items() if form is None), None)
+    if not paths or odd is not None:
+        what = f"{folder} has no files" if odd is None else f"{folder} holds {odd}, which is no table"
+        raise DataError(what, hint=f"it holds files that end in {', '.join(ENDINGS)}")
+    if len(set(forms.values())) > 1:
+        raise DataError(
+            f"{folder} holds {' and '.join(sorted(map(str, set(forms.values()))))}", hint="write all files in one form"
+        )
+    return tuple(paths)
+
+
+def _whole(blocks: Iterator[Block], folder: Path, findings: Findings) -> Block:
+    (block,) = blocks
+    return _readable(block, folder, findings)
+
+
+def _readable(block: Block, folder: Path, findings: Findings) -> Block:
+    if not block.frame.width:
+        # Not a line could be read: why is more useful than which columns are missing.
+        findings.raise_first(str(folder))
+    return block

@@ -16,6 +16,7 @@ import numpy as np
 
 from capsid.data.item_table import ItemTable
 from capsid.errors import ArtifactError, ConfigError, DataError, NotFittedError
+from capsid.mapped_arrays import int64_blocks
 from capsid.progress import Progress, silent
 from capsid.running import CheckpointFile
 from capsid.settings import check_settings
@@ -200,8 +201,10 @@ def content_hash(*parts: Iterable[str] | np.ndarray) -> str:
     for part in parts:
         if isinstance(part, np.ndarray):
             # Widen integers: the same histories must hash the same whether a reader kept 32 or 64 bits.
-            wide = part.astype(np.int64) if np.issubdtype(part.dtype, np.integer) else part
-            digest.update(f"{wide.dtype}{wide.shape}".encode() + np.ascontiguousarray(wide).tobytes())
+            whole = np.issubdtype(part.dtype, np.integer)
+            digest.update(f"{np.dtype(np.int64) if whole else part.dtype}{part.shape}".encode())
+            for block in int64_blocks(part) if whole else [np.ascontiguousarray(part).tobytes()]:
+                digest.update(block)
         else:
             digest.update(pack_strings(part).tobytes())
         digest.update(b"\0")

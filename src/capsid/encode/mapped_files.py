@@ -122,7 +122,7 @@ def write_mapped(path: Path, folder: Path, *, progress: Progress = silent) -> No
 def _write_blocks(files: list[Path], rows: int, folder: Path, progress: Progress) -> None:
     broken, zero = np.zeros(rows, dtype=bool), np.zeros(rows, dtype=bool)
     width, done = -1, 0
-    with open(folder / NAME, "wb") as file, TextsWriter(folder / IDS_NAME, rows) as names:
+    with open(folder / NAME, "wb") as file, TextsWriter(folder / IDS_NAME) as names:
         for path in files:
             for ids, block_BD in _blocks(path):
                 if width < 0:
@@ -243,7 +243,7 @@ def _mapped_ids(path: Path, rows: int, root: Path, progress: Progress) -> Path:
     if not _kept(folder, IDS_KIND, progress):
         with new_folder(folder, kind=IDS_KIND) as new:
             done = 0
-            with TextsWriter(new / IDS_NAME, rows) as names:
+            with TextsWriter(new / IDS_NAME) as names:
                 for ids in _id_blocks(path, rows, 1 << 16):
                     _check_ids(ids, beside, done)
                     names.add(ids)

@@ -64,7 +64,8 @@ def fit_generator(
             "no training sequence has two or more items",
             hint="give longer histories: the next item is what a generator learns",
         )
-    lengths = pieces.sums(ids.prefix_free.lengths[pieces.values])
+    tokens_N = ids.prefix_free.lengths
+    lengths = np.concatenate([part.sums(tokens_N[part.values]) for part in pieces.parts()])
     network = generator.network
     _freeze(network, learns)
     plan = BatchPlan(lengths, training.batch_size, seed, training.window)

@@ -6,16 +6,18 @@ one thread.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import torch
 
-from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_codes
+from capsid.data.streaming import import_tables
 from capsid.decode.beam import BeamSearch
 from capsid.decode.reader import Reader
 from capsid.encode.text import MINILM, load_model
@@ -90,7 +92,11 @@ def _prepare(count: int) -> float:
             "timestamp": rng.integers(0, 10**9, count),
         }
     )
-    return _seconds(lambda: Dataset.from_frames(frame), 1) / count
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "tables").mkdir()
+        frame.write_parquet(folder / "tables" / "interactions.parquet")
+        return _seconds(lambda: import_tables(folder / "tables", folder / "out", k=2), 1) / count
 
 
 def _text(count: int = 64, words: int = 20) -> float:

@@ -1,0 +1,192 @@
+"""Rows of interactions as events: user and item as text, and the time as a number.
+
+Tables come in blocks. All blocks are looked at first, because the columns and how their values are read are the same
+for the whole table; then each block is read. One block with all rows is the special case. Knows no numbers of items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import polars as pl
+
+from capsid.data.columns import ALIASES, as_text_ids, find_column
+from capsid.data.findings import Findings
+from capsid.data.table_files import Block
+from capsid.data.times import TextTimes, sortable_times
+from capsid.errors import DataError
+
+ROLES = ("user", "item", "timestamp")
+EVENT = "every row needs a user, an item and a timestamp"
+# Kinds of values, and what a message calls them.
+NAMED = {
+    "none": "no values",
+    "whole": "whole numbers",
+    "number": "fractions",
+    "text": "text",
+    "date": "dates",
+    "other": "values of another type",
+}
+_TYPES = {
+    "none": pl.Null(),
+    "whole": pl.Int64(),
+    "number": pl.Float64(),
+    "text": pl.String(),
+    "date": pl.Datetime("us"),
+    "other": pl.Float64(),
+}
+_KNOWN = frozenset(name for names in ALIASES.values() for name in names)
+TIMES_HINT = "use seconds since 1970, 2024-05-31 18:00:00 or 31.05.2024, and one order of day and month throughout"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column over all blocks: its kind of values, and what it holds if it is read as text."""
+
+    kind: str = "none"
+    texts: TextTimes = field(default_factory=TextTimes)
+
+    @classmethod
+    def of(cls, series: pl.Series, *, times: bool, json: bool) -> Column:
+        """Look at one block. Only texts of times are read; numbers of JSON may turn out to be among texts."""
+        kind = _kind(series.dtype)
+        looked = times and (kind == "text" or (json and kind in ("whole", "number")))
+        return cls(kind, TextTimes.of(series.cast(pl.String)) if looked else TextTimes())
+
+    def joined(self, other: Column, name: str, file: str) -> Column:
+        """Both blocks together. Whole numbers may be among fractions or texts, as in one block of JSON."""
+        kinds = {self.kind, other.kind} - {"none"}
+        if len(kinds) > 1 and kinds not in ({"whole", "number"}, {"whole", "text"}):
+            raise DataError(
+                f"{file}: column {name!r} holds {NAMED[other.kind]}, but {NAMED[self.kind]} before",
+                hint="write values of one type in all files and rows",
+            )
+        kind = max(kinds, key=list(NAMED).index, default="none")
+        return Column(kind, self.texts + other.texts)
+
+    def cast(self, series: pl.Series) -> pl.Series:
+        """A block with the column's type."""
+        same = self.kind in (_kind(series.dtype), "other")
+        return series if same else series.cast(_TYPES[self.kind])
+
+
+@dataclass(frozen=True)
+class EventForm:
+    """Names of the user, item, time and (for `min_rating`) rating columns, and how they are read."""
+
+    names: Mapping[str, str]
+    columns: Mapping[str, Column]
+    min_rating: float | None = None
+
+    @property
+    def time_type(self) -> pl.DataType:
+        """The type of times: whole numbers or not."""
+        name = self.names["timestamp"]
+        nothing = pl.Series(name, [], dtype=_TYPES[self.columns[name].kind])
+        return sortable_times(nothing, "", self.columns[name].texts).dtype
+
+
+def look(
+    blocks: Iterable[Block], *, columns: Mapping[str, str] | None = None, min_rating: float | None = None
+) -> EventForm:
+    """Find the columns and how they are read. `columns` names the user, item, timestamp or rating column."""
+    given = columns or {}
+    stamps = {given.get("timestamp"), *ALIASES["timestamp"]}
+    seen: dict[str, Column] = {}
+    names: dict[str, None] = {}
+    file = "interactions"
+    for block in blocks:
+        file = block.file
+        names.update(dict.fromkeys(block.frame.columns))
+        for name in block.frame.columns:
+            known = name if name in given.values() else name.strip().lower()
+            if known in _KNOWN or name in given.values():
+                new = Column.of(block.frame[name], times=known in stamps, json=".jsonl" in file)
+                seen[name] = seen.get(name, Column()).joined(new, name, file)
+    roles = ROLES if min_rating is None else (*ROLES, "rating")
+    found = {role: find_column(list(names), role, file, given) for role in roles}
+    return EventForm(found, {name: seen[name] for name in found.values()}, min_rating)
+
+
+def read_events(block: Block, form: EventForm, findings: Findings) -> pl.DataFrame:
+    """The events of a block: row (its number in the file), user, item, timestamp. Rows with gaps are reported."""
+    frame, file, first = _with_all(block, form), block.file, block.first
+    user, item, time = (frame[form.names[role]] for role in ROLES)
+    column = form.columns[form.names["timestamp"]]
+    events = pl.DataFrame(
+        {
+            "row": pl.int_range(first, first + frame.height, eager=True),
+            "user": as_text_ids(user, file, first=first),
+            "item": as_text_ids(item, file, first=first),
+            "timestamp": sortable_times(time, file, column.texts),
+        }
+    )
+    if form.min_rating is not None:
+        rating = _ratings(frame[form.names["rating"]], file, first, findings)
+        events = events.filter((rating >= form.min_rating).fill_null(False))
+    if not any(events[role].null_count() for role in ROLES):
+        return events
+    # A blank line of a CSV is a row without any value.
+    events = events.filter(~pl.all_horizontal(pl.col(*ROLES).is_null()))
+    gaps = events.select(gap=pl.any_horizontal(pl.all().is_null()))["gap"]
+    for row in events.filter(gaps).iter_rows(named=True):
+        _note_gap(row, {"user": user, "item": item, "timestamp": time}, replace(block, frame=frame), findings)
+    return events.filter(~gaps)
+
+
+def check_any(rows: int, events: int, file: str, min_rating: float | None, findings: Findings) -> None:
+    """After all blocks: report a table of which no row is left."""
+    if events or findings.errors:
+        return
+    if rows and min_rating is not None:
+        raise DataError(f"{file}: no rating is {min_rating} or more", hint="choose a smaller --min-rating")
+    findings.error("no-interactions", file, "the table holds no interactions", EVENT)
+
+
+def _with_all(block: Block, form: EventForm) -> pl.DataFrame:
+    """The columns that are used, with their types. Lines of JSON need not name a column that is empty."""
+    columns = {}
+    for name in form.names.values():
+        if name in block.frame.columns:
+            columns[name] = form.columns[name].cast(block.frame[name])
+        elif ".jsonl" in block.file:
+            columns[name] = pl.repeat(None, block.frame.height, dtype=_TYPES[form.columns[name].kind], eager=True)
+        else:
+            has = ", ".join(block.frame.columns)
+            raise DataError(f"{block.file} has no column {name!r}; it has: {has}", hint="name it as in other files")
+    return pl.DataFrame(columns)
+
+
+def _ratings(given: pl.Series, file: str, first: int, findings: Findings) -> pl.Series:
+    rating = given.cast(pl.Float64, strict=False)
+    for row in (rating.is_null() & given.is_not_null() & (given.cast(pl.String) != "")).arg_true().to_list():
+        where = f"{file} row {row + first}"
+        findings.error("mixed-types", where, f"the rating {given[row]!r} is not a number", "write ratings as 4.5")
+    return rating
+
+
+def _note_gap(row: Mapping[str, Any], given: Mapping[str, pl.Series], block: Block, findings: Findings) -> None:
+    """Report which values of a row are missing or cannot be read."""
+    told, hint = [], EVENT
+    for what, column in given.items():
+        value = column[row["row"] - block.first]
+        if row[what] is not None:
+            continue
+        told.append(f"{what} is missing" if value in (None, "") else f"{what} {value!r:.60} cannot be read")
+        if what == "timestamp":
+            hint = TIMES_HINT
+    findings.error("missing-value", f"{block.file} row {row['row']}", ", ".join(told), hint)
+
+
+def _kind(dtype: pl.DataType) -> str:
+    if dtype == pl.Null:
+        return "none"
+    if dtype.is_integer():
+        return "whole"
+    if dtype.is_float():
+        return "number"
+    if dtype in (pl.String, pl.Categorical, pl.Enum):
+        return "text"
+    return "date" if isinstance(dtype, pl.Datetime | pl.Date) else "other"

@@ -1,0 +1,273 @@
+"""Reads table files (Parquet, CSV, JSON lines; plain or gzipped) whole or in blocks of rows.
+
+A block is what a file of only those rows would give, so a caller that goes through all blocks sees the same rows for
+any size of block. Broken lines are reported with their numbers. Knows tables, not what the columns mean.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import itertools
+import json
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import polars as pl
+
+from capsid.data.columns import ALIASES
+from capsid.data.findings import Findings
+from capsid.data.lines import not_utf8, numbered_lines
+from capsid.errors import DataError
+
+ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
+# Comma first: it wins ties.
+SEPARATORS = (",", ";", "\t", "|")
+
+
+@dataclass(frozen=True)
+class BlockSize:
+    """How much of a table is read at a time: rows, or bytes of a CSV."""
+
+    rows: int = 1 << 20
+    bytes: int = 1 << 26
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of a file; `first` is the number of the first one, counted from 1."""
+
+    file: str
+    first: int
+    frame: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class CsvForm:
+    """Separator and encoding of a CSV file."""
+
+    separator: str
+    encoding: str
+
+
+def read_table(path: Path, findings: Findings) -> pl.DataFrame:
+    """Read a whole file.
+
+    CSV columns are read as text, so that an id such as 007 is kept. The separator and the encoding (UTF-8 or UTF-16)
+    are detected from the beginning of the file. Text in another encoding is reported, with what it probably says.
+    """
+    (block,) = table_blocks(path, findings)
+    return block.frame
+
+
+def table_blocks(
+    path: Path, findings: Findings, size: BlockSize | None = None, *, only: Collection[str] | None = None
+) -> Iterator[Block]:
+    """The rows of a file in blocks of some size, at least one block; without a size one block has all of them.
+
+    `only` names the columns that are wanted; others may be left out.
+    """
+    first = 1
+    try:
+        for frame in _frames(path, findings, size, only):
+            yield Block(path.name, first, frame)
+            first += frame.height
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(
+            f"{path.name} cannot be unpacked: {error}", hint="the copy or download is not complete: fetch it again"
+        ) from None
+    except DataError:
+        raise
+    except pl.exceptions.NoDataError:
+        raise DataError(f"{path.name} is empty", hint="its first line must name the columns") from None
+    except (Exception, pl.exceptions.PanicException) as error:  # polars may panic on a damaged file.
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"{path.name} cannot be read: {reason}", hint="the file may be truncated: write it again"
+        ) from None
+
+
+def _frames(
+    path: Path, findings: Findings, size: BlockSize | None, only: Collection[str] | None
+) -> Iterator[pl.DataFrame]:
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".parquet"):
+        return _parquet_frames(path, size, only)
+    if name.endswith(".jsonl"):
+        return _json_frames(path, findings, size, only)
+    form = csv_form(path)
+    if form.encoding != "utf-8":
+        return _csv_by_line(_opened(path), path.name, findings, form, size)
+    return _csv_frames(path, findings, form, size, only)
+
+
+def _parquet_frames(path: Path, size: BlockSize | None, only: Collection[str] | None) -> Iterator[pl.DataFrame]:
+    if size is None:
+        yield pl.read_parquet(path)
+        return
+    import pyarrow.parquet as pq
+
+    # Buffered: otherwise the columns of a row group are held, and some writers make one row group of a file.
+    with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+        yield pl.DataFrame(file.schema_arrow.empty_table())
+        names = [name for name in file.schema_arrow.names if only is None or name in only]
+        for batch in file.iter_batches(batch_size=size.rows, columns=names, use_threads=False):
+            yield pl.DataFrame(batch)
+
+
+def csv_form(path: Path) -> CsvForm:
+    """The encoding, and the separator that gives the first line the most known names, then the most columns."""
+    with _opened(path) as file:
+        start = file.read(1 << 16)
+    encoding = utf16(start) or "utf-8"
+    lines = start.decode(encoding, errors="replace").removeprefix("\ufeff").splitlines()
+    known = {name for names in ALIASES.values() for name in names}
+
+    def fits(separator: str) -> tuple[int, int]:
+        names = next(csv.reader(lines[:1], delimiter=separator), [])
+        return sum(name.strip().lower() in known for name in names), len(names)
+
+    separator = max(SEPARATORS, key=fits)
+    header = next(csv.reader(lines[:1], delimiter=separator), [])
+    twice = next((name for name in header if name and header.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{path.name} names the column {twice!r:.60} twice", hint="give every column its own name")
+    return CsvForm(separator, encoding)
+
+
+def utf16(start: bytes) -> str | None:
+    """The form of UTF-16 that a file begins with, by its byte order mark or by zero bytes; None for other text."""
+    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    head = start[:200]
+    if head[1::2].count(0) > len(head) // 4 > 0 == head[::2].count(0):
+        return "utf-16-le"
+    return "utf-16-be" if head[::2].count(0) > len(head) // 4 > 0 == head[1::2].count(0) else None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
+
+
+def _csv_frames(
+    path: Path, findings: Findings, form: CsvForm, size: BlockSize | None, only: Collection[str] | None
+) -> Iterator[pl.DataFrame]:
+    """Every piece of a CSV, read below the header. Pieces with broken rows are read again, row by row."""
+    header, lines = b"", 0
+    with _opened(path) as file:
+        for piece in _pieces(file, size):
+            data = header + piece
+            try:
+                names = None if only is None else list(only)
+                yield pl.read_csv(data, infer_schema=False, separator=form.separator, columns=names)
+            except pl.exceptions.NoDataError:
+                raise
+            except (Exception, pl.exceptions.PanicException):  # polars may panic on a damaged file.
+                yield from _csv_by_line(
+                    io.BytesIO(data), path.name, findings, form, None, lines=lines - header.count(b"\n")
+                )
+            lines += piece.count(b"\n")
+            header = header or _first_record(piece)
+        if not lines and not header:
+            raise pl.exceptions.NoDataError
+
+
+def _pieces(file: IO[bytes], size: BlockSize | None) -> Iterator[bytes]:
+    """The bytes of a CSV cut after rows; the first piece holds more than blank lines."""
+    rest = b"" if size is not None else file.read()
+    while size is not None and (data := file.read(size.bytes)):
+        rest += data
+        end = _end_of_rows(rest)
+        if rest[:end].strip():
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest
+
+
+def _end_of_rows(data: bytes) -> int:
+    """Where the last complete row ends: after a line break with an even number of quotation marks before it."""
+    end = len(data)
+    while (end := data.rfind(b"\n", 0, end)) >= 0:
+        if data.count(b'"', 0, end) % 2 == 0:
+            return end + 1
+    return 0
+
+
+def _first_record(data: bytes) -> bytes:
+    """The header with the blank lines before it."""
+    end = len(data) - len(data.lstrip(b"\r\n"))
+    while (end := data.find(b"\n", end)) >= 0:
+        if data.count(b'"', 0, end) % 2 == 0:
+            return data[: end + 1]
+        end += 1
+    return data + b"\n"
+
+
+def _csv_by_line(
+    file: IO[bytes], name: str, findings: Findings, form: CsvForm, size: BlockSize | None, *, lines: int = 0
+) -> Iterator[pl.DataFrame]:
+    """Read the valid rows of a CSV one by one (slow); the others are reported. `lines` stand before it in its file."""
+    encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
+    with io.TextIOWrapper(file, encoding=encoding, errors="surrogateescape", newline="") as text:
+        reader = csv.reader(text, delimiter=form.separator)
+        header = next(filter(None, reader), [])
+        rows = _valid_rows(reader, len(header), name, findings, lines)
+        while True:
+            part = list(itertools.islice(rows, None if size is None else size.rows))
+            yield pl.DataFrame(part, schema={name: pl.String for name in header}, orient="row")
+            if size is None or len(part) < size.rows:
+                return
+
+
+def _valid_rows(reader: Any, width: int, name: str, findings: Findings, lines: int) -> Iterator[list[str]]:
+    try:
+        for row in reader:
+            where = f"{name}:{reader.line_num + lines}"
+            if any("\udc80" <= c <= "\udcff" for field in row for c in field):
+                value = next(f for f in row if any("\udc80" <= c <= "\udcff" for c in f))
+                findings.error("not-utf8", where, *not_utf8(value.encode("utf-8", "surrogateescape")))
+            elif len(row) > width:
+                message = f"the line has {len(row)} fields, the header {width}"
+                findings.error("broken-line", where, message, 'put text with commas in "quotation marks"')
+            elif row:
+                yield row + [""] * (width - len(row))
+    except csv.Error as error:
+        findings.error("broken-line", f"{name}:{reader.line_num + lines}", f"broken CSV: {error}")
+
+
+def _json_frames(
+    path: Path, findings: Findings, size: BlockSize | None, only: Collection[str] | None
+) -> Iterator[pl.DataFrame]:
+    records = _json_records(path, findings)
+    while True:
+        part = list(itertools.islice(records, None if size is None else size.rows))
+        names = list(dict.fromkeys(name for record in part for name in record))
+        if only is not None:
+            names = [name for name in names if name in only]
+        yield pl.DataFrame({n: pl.Series([r.get(n) for r in part], strict=False) for n in names})
+        if size is None or len(part) < size.rows:
+            return
+
+
+def _json_records(path: Path, findings: Findings) -> Iterator[dict[str, Any]]:
+    """One record per line; other lines are reported."""
+    for number, line in numbered_lines(path, findings):
+        try:
+            record = json.loads(line.decode("utf-8"))
+        except UnicodeDecodeError:
+            findings.error("not-utf8", f"{path.name}:{number}", *not_utf8(line))
+            continue
+        except (ValueError, RecursionError) as error:
+            findings.error("broken-line", f"{path.name}:{number}", f"broken JSON: {error}", "a line is one object")
+            continue
+        if isinstance(record, dict):
+            yield record
+        else:
+            message = f"expected a JSON object, found {line[:60].decode(errors='replace')!r}"
+            findings.error("broken-line", f"{path.name}:{number}", message, "a line is one object")
