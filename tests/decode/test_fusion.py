@@ -97,6 +97,40 @@ def test_both_are_multiplied() -> None:
         assert kept.items_UK[user].tolist() == allowed + [-1] * (ITEMS - len(allowed)), "a filter keeps the order"
 
 
+@pytest.mark.parametrize("temperature", [0.0, 5.0])
+def test_within_ids_it_is_the_probability_of_an_id_times_that_of_its_item(temperature: float) -> None:
+    given = reader(1)
+    fusion = BeamFusion(width=WIDE, dense_temperature=temperature, among="id")
+    found = fusion.rank(given, HISTORIES, ITEMS)
+    leaf_N = given.trie.leaf_of(np.arange(ITEMS))
+    dense_UN = temperature * cosines(given)
+    for leaf in np.unique(leaf_N):
+        own = leaf_N == leaf
+        dense_UN[:, own] -= np.logaddexp.reduce(dense_UN[:, own], axis=1, keepdims=True)
+    # Over the children of a node, probabilities of ids sum to 1 already.
+    scores_UN = exact_scores(given, HISTORIES).numpy().astype(np.float64) + dense_UN
+    np.testing.assert_allclose(np.exp(scores_UN).sum(1), 1, atol=1e-4)
+    np.testing.assert_allclose(found.scores_UK, -np.sort(-scores_UN, axis=1), atol=1e-3)
+    if temperature:
+        assert found.items_UK.tolist() == best(scores_UN, ITEMS)
+    kept = fusion.rank(given, HISTORIES, ITEMS, filtered(given))
+    for user, row in enumerate(found.items_UK.tolist()):
+        allowed = [i for i in row if i not in {2, 3, 30, *HISTORIES[user].tolist()}]
+        assert kept.items_UK[user].tolist() == allowed + [-1] * (ITEMS - len(allowed)), "a filter keeps the order"
+
+
+def test_within_ids_that_no_two_items_share_vectors_change_nothing() -> None:
+    given = reader()
+    codes = np.array([[n // 12, n // 4 % 3, n % 4] for n in range(ITEMS)])
+    unique = make_ids(Ragged.from_dense(codes), (4, 3, 4))
+    generator = random_generator(unique, 0, kind=TimelineGenerator)
+    given = dataclasses.replace(reader_of(generator, unique, over="children"), dense=given.dense)
+    for allowed in (None, Filter.build(given.trie, len(HISTORIES), deny=np.arange(3))):
+        plain = BeamSearch(width=WIDE).rank(given, HISTORIES, ITEMS, allowed)
+        fused = BeamFusion(width=WIDE, dense_temperature=100.0, among="id").rank(given, HISTORIES, ITEMS, allowed)
+        np.testing.assert_array_equal(fused.items_UK, plain.items_UK)
+
+
 def test_a_narrow_search_compares_the_items_of_its_best_ids() -> None:
     given = reader(2)
     found = BeamFusion(width=5).rank(given, HISTORIES, 4)

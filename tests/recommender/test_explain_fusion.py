@@ -65,15 +65,18 @@ def test_the_answer_is_the_same_and_its_scores_are_the_sums_of_their_parts(
     assert all(path[: len(forced)] == forced for path in told.paths)
 
 
-def test_both_softmaxes_are_over_all_that_was_found() -> None:
-    told = fitted().explain(ITEMS[3:6], 72, filter_history=False, influence=False)
+@pytest.mark.parametrize("among", ["found", "id"])
+def test_softmaxes_are_over_ids_and_over_items_of_an_id_or_all_items(among: str) -> None:
+    told = with_decoder(f"among={among}").explain(ITEMS[3:6], 72, filter_history=False, influence=False)
     assert len(told.paths) == 72
     of_ids = dict(zip(told.paths, (part.ids for part in told.parts)))
     assert sum(np.exp(list(of_ids.values()))) == pytest.approx(1, abs=1e-5)
-    assert sum(np.exp([part.vectors for part in told.parts])) == pytest.approx(1, abs=1e-5)
     scale = fitted().recipe.decoder.dense_temperature  # type: ignore[attr-defined]
-    shift = {round(part.vectors - scale * part.cosine, 4) for part in told.parts}
-    assert max(shift) - min(shift) < 1e-3, "one number is subtracted from all cosines of a list"
+    for path in {*told.paths} if among == "id" else {()}:
+        own = [part for own, part in zip(told.paths, told.parts) if own[: len(path)] == path]
+        assert sum(np.exp([part.vectors for part in own])) == pytest.approx(1, abs=1e-5)
+        shift = [part.vectors - scale * part.cosine for part in own]
+        assert max(shift) - min(shift) < 1e-3, "one number is subtracted from all cosines that are compared"
     assert leaves(told, "kept") == set()
 
 
@@ -83,24 +86,26 @@ def test_ids_that_lose_by_their_vectors_are_kept_and_no_result() -> None:
     assert not leaves(told, "kept") & set(told.paths)
 
 
-def test_influence_is_the_fall_of_both_parts() -> None:
+@pytest.mark.parametrize("among", ["found", "id"])
+def test_influence_is_the_fall_of_both_parts(among: str) -> None:
     history = ITEMS[3:7]
-    told = fitted().explain(history, 5, filter_history=False)
+    recommender = with_decoder(f"among={among}")
+    told = recommender.explain(history, 5, filter_history=False)
     assert sorted(i.item for i in told.influences) == sorted(history)
 
     def weights(given: list[str]) -> dict[str, float]:
-        """Both parts before their softmaxes, from the beam's own scores and from cosines."""
-        everything = fitted().explain(given, 72, filter_history=False, influence=False)
+        """The beam's own scores, and cosines before a softmax over all items or after one over those of an id."""
+        everything = recommender.explain(given, 72, filter_history=False, influence=False)
         plain = dataclasses.replace(fitted().retriever, ranker=BeamSearch(width=100))
         numbers = [np.array([ITEMS.index(item) for item in given])]
         ranked = plain.ranker.rank(plain.reader, Ragged.from_rows(numbers, np.int64), 72)
         beams = {ITEMS[i]: float(s) for i, s in zip(ranked.items_UK[0], ranked.scores_UK[0])}
-        decoder = fitted().recipe.decoder
-        cosine = {i: part.cosine for i, part in zip(everything.recommendation.items, everything.parts)}
-        return {
-            i: decoder.beam_temperature * beams[i] + decoder.dense_temperature * cosine[i]  # type: ignore[attr-defined]
-            for i in beams
+        scale = fitted().recipe.decoder.dense_temperature  # type: ignore[attr-defined]
+        dense = {
+            i: part.vectors if among == "id" else scale * part.cosine
+            for i, part in zip(everything.recommendation.items, everything.parts)
         }
+        return {i: beams[i] + dense[i] for i in beams}
 
     whole = weights(history)
     for influence in told.influences:

@@ -1,10 +1,12 @@
-"""Beam search fused with item vectors: ids find buckets, vectors order the items of all of them.
+"""Beam search fused with item vectors: ids find buckets, vectors tell the items of a bucket apart.
 
 An item's score is the product of two softmaxes: over the finished beams of a user by their log-probability, and over
-all items that these beams hold by the cosine of the item's vector and the vector that is expected after its id
-(BeamFusion of COBRA, Yang et al. 2025, arXiv 2503.02453, in the form of CapsID, arXiv 2605.05096, appendix on
-constrained decoding; temperatures are not published). Knows protocols, not networks. Shapes: U users, F leaves,
-T tokens of an id, E items in leaves, C width of vectors.
+items by the cosine of the item's vector and the vector that is expected after its id. The second one is over the items
+of the same id, so that the product is the probability of an id times that of an item given its id (COBRA, Yang et al.
+2025, arXiv 2503.02453, section on probabilistic decomposition), or over all items that were found (BeamFusion of COBRA,
+in the form of CapsID, arXiv 2605.05096, appendix on constrained decoding). The latter compares cosines of vectors that
+different ids let expect: they say how well an id determines its item, not how well the item fits the user. Knows
+protocols, not networks. Shapes: U users, F leaves, T tokens of an id, E items in leaves, C width of vectors.
 """
 
 from __future__ import annotations
@@ -39,6 +41,11 @@ class BeamFusion:
         1.0, "Log-probabilities of ids are multiplied by this before the softmax.", least=0
     )
     dense_temperature: float = setting(16.0, "Cosines are multiplied by this before the softmax.", least=0)
+    among: str = setting(
+        "found",
+        "Whose cosines are compared: all items that were found, or those of the same id.",
+        choices=("found", "id"),
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -59,17 +66,26 @@ class BeamFusion:
         wanted = min(max(self.width, k), len(reader.trie))
         started = reader.start(histories)
         leaves = BeamSearch(width=self.width).leaves(reader, histories, wanted, allowed, watch, started=started)
-        slots = leaf_slots(reader.trie, leaves.leaves_UF, allowed)
+        slots = leaf_slots(reader.trie, leaves.leaves_UF, None)
         expected_UFC = reader.dense.expected(rows_after(reader, started, leaves.leaves_UF))
-        cell_E = torch.as_tensor(slots.row_numbers)
-        item_E = torch.as_tensor(reader.trie.items[slots.values].astype(np.int64))
+        cell_E, item_E = _cells(reader, slots)
         cosine_E = pair_products(expected_UFC.flatten(0, 1), reader.dense.vectors_NC, cell_E, item_E)
-        dense_E, user_E = cosine_E * self.dense_temperature, cell_E // leaves.leaves_UF.shape[1]
-        totals_U = segment_logsumexp(dense_E, user_E, len(histories))
+        user_E = cell_E // leaves.leaves_UF.shape[1]
+        # Over all items of an id, also blocked ones: a filter must not change the order of what it leaves.
+        dense_E = self._dense(cosine_E, cell_E, user_E)
         beam_E = self._beams(leaves).flatten()[cell_E]
-        score_E = beam_E + dense_E - totals_U[user_E]
-        arrays = (t.numpy() for t in (user_E, item_E, score_E, beam_E, dense_E - totals_U[user_E], cosine_E))
+        arrays = [t.numpy() for t in (user_E, item_E, beam_E + dense_E, beam_E, dense_E, cosine_E)]
+        if allowed is not None:
+            permitted = allowed.permits(arrays[0], slots.values)
+            arrays = [array[permitted] for array in arrays]
         return Fused(leaves, *arrays)
+
+    def _dense(self, cosine_E: Tensor, cell_E: Tensor, user_E: Tensor) -> Tensor:
+        """Log of the softmax of the cosines, over the items of each id or of each user."""
+        scaled_E = cosine_E * self.dense_temperature
+        group_E = cell_E if self.among == "id" else user_E
+        groups = int(group_E.max()) + 1 if len(group_E) else 0
+        return scaled_E - segment_logsumexp(scaled_E, group_E, groups)[group_E]
 
     def _beams(self, leaves: RankedLeaves) -> Tensor:
         """Log of the softmax over the ids of every user. Shape: (U, F)."""
@@ -102,13 +118,26 @@ class Fused:
 
 
 @torch.inference_mode()
-def cosines(reader: Reader, histories: Ragged, items_R: np.ndarray) -> np.ndarray:
-    """Cosines of items' vectors and the vectors expected after their ids. Shape: (histories, items)."""
+def dense_parts(fusion: BeamFusion, reader: Reader, histories: Ragged, items_R: np.ndarray) -> np.ndarray:
+    """What vectors add to the scores of items: within ids the log of the softmax, else cosines before it, whose
+    normaliser depends on what else is found. Shape: (histories, items).
+    """
     assert reader.dense is not None
     leaves_UR = np.tile(reader.trie.leaf_of(items_R), (len(histories), 1))
     expected_URC = reader.dense.expected(rows_after(reader, reader.start(histories), leaves_UR))
-    found_UR: np.ndarray = (expected_URC * reader.dense.vectors_NC[torch.as_tensor(items_R)]).sum(-1).numpy()
+    own_UR = (expected_URC * reader.dense.vectors_NC[torch.as_tensor(items_R)]).sum(-1) * fusion.dense_temperature
+    if fusion.among == "id":
+        cell_E, item_E = _cells(reader, leaf_slots(reader.trie, leaves_UR, None))
+        cosine_E = pair_products(expected_URC.flatten(0, 1), reader.dense.vectors_NC, cell_E, item_E)
+        own_UR = own_UR - segment_logsumexp(cosine_E * fusion.dense_temperature, cell_E, leaves_UR.size).view_as(own_UR)
+    found_UR: np.ndarray = own_UR.numpy()
     return found_UR
+
+
+def _cells(reader: Reader, slots: Ragged) -> tuple[Tensor, Tensor]:
+    """For each item of each leaf the number of the leaf, user by user, and the item."""
+    items_E = reader.trie.items[slots.values].astype(np.int64)
+    return torch.as_tensor(slots.row_numbers), torch.as_tensor(items_E)
 
 
 def rows_after(reader: Reader, started: tuple[Any, Tensor], leaves_UF: np.ndarray) -> Tensor:

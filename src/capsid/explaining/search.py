@@ -15,7 +15,7 @@ import numpy as np
 from capsid.answering import Answerer, Query, Recommendation
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
-from capsid.decode.fusion import BeamFusion, cosines
+from capsid.decode.fusion import BeamFusion, dense_parts
 from capsid.decode.ranked import RankedItems, expand
 from capsid.decode.reader import Reader
 from capsid.decode.trace import FATES, KEPT, RESULT, Recorder, fates
@@ -192,7 +192,7 @@ def _influences(answerer: Answerer, history: np.ndarray, items: np.ndarray) -> t
     dense_UR = np.zeros(steps_URD.shape[:2])
     if fusion is not None:
         steps_URD = fusion.beam_temperature * steps_URD
-        dense_UR = fusion.dense_temperature * cosines(reader, Ragged.from_rows(rows, np.int64), items)
+        dense_UR = dense_parts(fusion, reader, Ragged.from_rows(rows, np.int64), items).astype(np.float64)
     out = []
     for place, item in enumerate(read.tolist()):
         falls_RD = steps_URD[0] - steps_URD[place + 1]

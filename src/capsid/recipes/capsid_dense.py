@@ -16,8 +16,9 @@ CAPSID_DENSE = dataclasses.replace(
     paper="CapsID (arXiv 2605.05096), table on dense patches, with the dense path of COBRA (arXiv 2503.02453)",
     deviations=(
         *CAPSID.deviations,
-        "an item's vector is added to its position in the timeline; the fusion temperatures are ours",
+        "an item's vector is added to its position in the timeline",
+        "vectors compare items of the same id, not all items that were found (decoder.among=found: as published)",
     ),
     objective=(NextToken(), DenseMatch()),
-    decoder=BeamFusion(),
+    decoder=BeamFusion(among="id"),
 )

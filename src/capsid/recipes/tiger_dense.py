@@ -18,9 +18,10 @@ TIGER_DENSE = dataclasses.replace(
     deviations=(
         *TIGER.deviations,
         "no suffix: colliding items share a bucket, ranked by their vectors",
-        "an item's vector is added to its position in the timeline; the fusion temperatures are ours",
+        "an item's vector is added to its position in the timeline",
+        "vectors compare items of the same id, not all items that were found (decoder.among=found: as published)",
     ),
     collisions=Bucket(),
     objective=(NextToken(), DenseMatch()),
-    decoder=BeamFusion(),
+    decoder=BeamFusion(among="id"),
 )
