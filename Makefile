@@ -33,10 +33,10 @@ help:  ## list the targets
 	@echo "usage: make TARGET [PYTHON=python3.11] [VENV=.venv]"
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP)  ## make the virtual environment and install everything into it, with pinned versions
+setup: $(STAMP)  ## create the virtual environment and install everything into it, with pinned versions
 	@echo "capsid is ready: $(BIN)/capsid --help"
 
-demo: $(STAMP)  ## the whole way on the built-in films: ids, training, metrics, recommendations with titles
+demo: $(STAMP)  ## run the whole pipeline on the built-in films: ids, training, metrics, recommendations
 	@$(BIN)/capsid demo
 
 test: lint browser  ## lint, types and all tests

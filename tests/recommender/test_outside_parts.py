@@ -262,9 +262,9 @@ def test_the_policy_refuses_collisions(uninstalled: ModuleType) -> None:
     policy = uninstalled.Refuse()
     unique = make_ids([[0, 1], [0, 2]], (2, 3), policy)
     assert unique.suffixes is None
-    with pytest.raises(ConfigError, match="1 items have the codes of another one"):
+    with pytest.raises(ConfigError, match="1 items have the same codes as another item"):
         make_ids([[0, 1], [0, 1]], (2, 3), policy)
-    with pytest.raises(ConfigError, match="1 items have the codes"):
+    with pytest.raises(ConfigError, match="1 items have the same codes"):
         unique.extend(["a2"], Ragged.from_rows([[0, 2]]), policy)
 
 
