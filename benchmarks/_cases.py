@@ -1,4 +1,4 @@
-"""What the groups of `cases.py` share: a case, its world of small runs and files, and how an answer is judged."""
+"""Shared by the groups of `cases.py`: a case, its small runs and files, and how an answer is judged."""
 
 from __future__ import annotations
 

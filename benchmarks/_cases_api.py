@@ -1,4 +1,4 @@
-"""Wrong types and odd values in Python: a CapsidError with a hint, never another exception."""
+"""Wrong types and unusual values in Python: a CapsidError with a hint, never another exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Odd arguments, odd ids and odd places of the command line."""
+"""Unusual arguments, ids and paths on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Odd data files: `data check`, `data import`, `fit` and Python accept the same ones and name what is wrong."""
+"""Unusual data files: `data check`, `data import`, `fit` and Python accept the same ones and name what is wrong."""
 
 from __future__ import annotations
 

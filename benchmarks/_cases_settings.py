@@ -1,6 +1,6 @@
 """Settings that cannot work: for every setting of every recipe, values outside its bounds and of the wrong type.
 
-They are told before data is read: the commands name a dataset that does not exist.
+They are refused before data is read: the commands name a dataset that does not exist.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Standard output full, closed or ASCII, a closed standard error, Ctrl-C: `capsid` in a process of its own."""
+"""Standard output full, closed or ASCII, a closed standard error, Ctrl-C: `capsid` in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A made catalogue in the shape of an industrial one, any shard of it from the seed alone.
+"""A synthetic catalogue shaped like an industrial one; any shard can be made from the seed alone.
 
 Items hang below the leaves of a planted tree. Leaves have power-law sizes, noise has a few strong directions, and one
 item in ten is an exact copy of another. A mixture of round clusters of equal size would be too easy: with it, hardly

@@ -1,7 +1,7 @@
-"""Damages for `fuzz_artifacts.py`: each spoils a copy of a run's folder as an attacker or a bad disk would.
+"""Ways to damage a copy of a run's folder for `fuzz_artifacts.py`, as an attacker or a bad disk would.
 
-Most of them write a manifest that fits the spoiled files, so that hashes do not protect the reader. Every damage is
-drawn from a seed, so a case can be made again.
+Most of them write a manifest that fits the damaged files, so that hashes do not protect the reader. Every damage is
+drawn from a seed, so a case can be reproduced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Work in a forked copy of this process, in which libraries are loaded already: starting one takes milliseconds.
+"""Runs work in a forked copy of this process, where libraries are already loaded: starting one takes milliseconds.
 
 Only for a parent that has imported libraries but not used them: thread pools do not survive a fork.
 """

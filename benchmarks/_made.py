@@ -1,6 +1,6 @@
-"""What `decode.py` searches: a fitted run, or weights, ids and histories made here so that anybody can run it.
+"""What `decode.py` searches: a fitted run, or synthetic weights, ids and histories, so that anybody can run it.
 
-Made things are shaped like Amazon Beauty: 12,101 items, 3 codes of 256 and a suffix, histories of 4 to 50 items.
+Synthetic data is shaped like Amazon Beauty: 12,101 items, 3 codes of 256 and a suffix, histories of 4 to 50 items.
 """
 
 from __future__ import annotations

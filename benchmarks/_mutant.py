@@ -1,4 +1,4 @@
-"""A mistake to plant: a file, a text that stands in it once, what it becomes, and who should notice."""
+"""A mistake to plant: a file, a text that occurs in it once, its replacement, and the tests that should notice."""
 
 from __future__ import annotations
 

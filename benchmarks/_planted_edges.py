@@ -1,4 +1,4 @@
-"""Mistakes for `mutants.py` in command line, benchmark, service and what explains ids. See `_planted.py`."""
+"""Mistakes for `mutants.py` in the command line, the benchmark, the service and explanations. See `_planted.py`."""
 
 from __future__ import annotations
 

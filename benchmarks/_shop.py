@@ -1,8 +1,8 @@
-"""A made shop as two CSV files, of any size, with structure that a recommender can learn.
+"""A synthetic shop of any size as two CSV files, with structure that a recommender can learn.
 
 Products belong to a tree of departments and shelves. A customer prefers a few shelves, buys popular products more
-often, and often follows a product with the one that goes with it. Whoever knows the tree and the pairs beats popularity
-by far; nobody can predict the random purchases.
+often, and often follows a product with the one that goes with it. A model that knows the tree and the pairs beats
+popularity by far; the random purchases cannot be predicted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The same search with one thing changed: what `decode.py` measures against.
+"""The same search with one thing changed: the alternatives in `decode.py`.
 
 `Transformers` gives our weights to a GPT-2 of the transformers library and lets its `generate` search; `OwnCopies` is
-our loop with a copy of the history's keys and values for every beam; `DictTrie` is our trie's face before dicts.
+our loop with a copy of the history's keys and values for every beam; `DictTrie` is a trie of dicts with our trie's
+interface.
 """
 
 from __future__ import annotations

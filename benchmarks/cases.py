@@ -1,4 +1,4 @@
-"""What a new user or an adversary would try: over a thousand cases by group, each with the kind of answer it must get.
+"""What a new user or an adversary might try: thousands of cases in groups, each with the kind of answer it must get.
 
     python benchmarks/cases.py [--quick] [--group NAME] [--only WORDS] [--out FILE.json]
 

@@ -1,7 +1,7 @@
-"""What the benchmarks share: facts about the machine, timing side by side, memory, and writing results.
+"""Shared by the benchmarks: facts about the machine, timing side by side, memory, and writing results.
 
 Times on one machine differ by a factor of two from hour to hour, so nothing here compares numbers of two runs: variants
-take turns inside one process, and the median of each and the ratio of medians are what is reported.
+take turns inside one process, and each variant's median and the ratio of medians are reported.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Users a second of our beam search, beside transformers' `generate` and beside our own loop with one thing changed.
+"""Users per second of our beam search, compared with transformers' `generate` and with variants of our own loop.
 
     python benchmarks/decode.py [--quick] [--run RUN] [--users 64] [--beam 50] [--repeat 5] [--threads 2] [--full]
 
 All variants have the same weights and must find the same items. They take turns in one process; medians and ratios of
 medians are reported. Without --run, weights and ids are made up in the shape of Beauty (see _made.py). The second part
-grows the catalogue from 12 thousand to 10 million made ids (35.8 million with --full) under one model.
+grows the catalogue from 12 thousand to 10 million synthetic ids (35.8 million with --full) under one model.
 """
 
 from __future__ import annotations

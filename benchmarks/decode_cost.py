@@ -5,13 +5,13 @@
     python benchmarks/decode_cost.py --quick
 
 Runs must be of one dataset. The same users' test histories are read and searched with each in turn, in one process,
-with the recipe's own beam; medians by the processor's clock. A run with two ids per item has a second line, in which
-only the first id is searched.
+with the recipe's own beam; medians of processor time. A run with two ids per item has a second line, in which only the
+first id is searched.
 
 `--plan` measures every row of a plan, the baseline first. Runs that `capsid bench run --keep` saved are in `--kept`. A
-row without one is fitted with a few training steps and kept in `--short`: the cost depends on the ids and on the sizes
-of the network, hardly on the weights. Lines say how many steps a run was trained. Rows that differ from another one in
-training alone are left out. `--quick` fits tiny runs on made data: it proves the way only.
+row without one is fitted with a few training steps and kept in `--short`: the cost depends on the ids and the sizes of
+the network, hardly on the weights. Lines say for how many steps a run was trained. Rows that differ from another one
+only in training are left out. `--quick` fits tiny runs on synthetic data, only to see that the script works.
 """
 
 from __future__ import annotations

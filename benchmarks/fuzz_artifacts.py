@@ -1,10 +1,10 @@
-"""Run folders from anybody: thousands of crafted ones are loaded and asked, in processes with little memory and time.
+"""Loads and queries thousands of crafted run folders, in processes with little memory and time.
 
     python benchmarks/fuzz_artifacts.py [--quick] [--cases N] [--first N] [--out FILE.json]
 
 Good is an error of one sentence with a hint, or a recommender that answers. Bad is any other exception, an error
-without a hint, more memory than the bound, a process that dies, or one that does not come back. A case is its number:
-`--first N --cases 1` makes it again.
+without a hint, more memory than the bound, a process that dies, or one that hangs. `--first N --cases 1` reproduces
+case N.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Kill -9 at random moments of fit, bench, import and predict: nothing half-written, and the same bits when resumed.
+"""Kills fit, bench, import and predict at random moments: nothing is half-written, and resumed runs are bit-identical.
 
     python benchmarks/kills.py [--quick] [--kills N] [--seed N] [--out FILE.json]
 
 Every round starts a command and kills it at a moment drawn from the time that the whole command takes, a few times in a
-row, and then lets it finish. After each kill the output must be whole or absent; at the end it must equal that of a
+row, and then lets it finish. After each kill the output must be complete or absent; at the end it must equal that of a
 command that was never killed, and nothing else may be left in its folder.
 """
 

@@ -1,12 +1,12 @@
-"""Plant one mistake at a time in a copy of the package and see whether the tests notice.
+"""Plants one mistake at a time in a copy of the package and checks whether the tests notice.
 
     python benchmarks/mutants.py [--quick] [--only WORDS] [--seconds N] [--resume] [--out FILE.json]
 
 The list is fixed (`_planted.py` and its three lists). A mistake whose place in the code is gone is stale: it counts as
-unnoticed until it is written again. At least 95 % should be noticed. With `--seconds` no mistake is begun later;
-those with quick tests come first, and the result says how many are left. The file is written after every mistake;
-`--resume` plants only those that it does not have as noticed. The tests run in forked copies of this process, in which
-the libraries are loaded already, so this file imports nothing of capsid before the last test.
+unnoticed until its entry is updated. At least 95 % should be noticed. With `--seconds` no mistake is started after that
+time; those with quick tests come first, and the result says how many are left. The file is written after every mistake;
+`--resume` plants only those that are not yet noticed in that file. The tests run in forked copies of this process, in
+which the libraries are loaded already, so this file imports nothing of capsid before the last test.
 """
 
 from __future__ import annotations

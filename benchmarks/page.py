@@ -1,10 +1,10 @@
-"""How large the explorer page is, when it can be used, and how large the answers are that it asks for.
+"""Measures the size of the explorer page, when it can be used, and the size of the answers that it requests.
 
     python benchmarks/page.py [RUN] [--items 1000000] [--only VIEW,VIEW] [--out FILE]
     python benchmarks/page.py --quick
 
-Drives chromium (`make browser` installs it) over a service in a process of its own. Without RUN, a catalogue of that
-many items with titles of 150 letters is made here: ids from residual k-means over planted vectors, nothing learnt.
+Drives chromium (`make browser` installs it) over a service in its own process. Without RUN, a synthetic catalogue of
+that many items with titles of 150 letters is made: ids from residual k-means over planted vectors, nothing learnt.
 """
 
 from __future__ import annotations

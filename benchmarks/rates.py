@@ -1,4 +1,4 @@
-"""The rates that `capsid plan` calculates with, measured on this machine in processor time.
+"""Measures the rates that `capsid plan` uses, on this machine, in processor time.
 
     python benchmarks/rates.py [--quick] [--threads 1] [--out FILE]
 

@@ -5,11 +5,11 @@
 
 Writes one JSON file per dataset with a row for each recipe that has ids: its encoder, tokenizer, collision policy and
 merges, the seconds that fitting took (item vectors apart, which are cached), the numbers of `capsid tokenizer report`,
-and the mean number of tokens by popularity tier. Rows with the same settings are kept, so a stopped run goes on.
+and the mean number of tokens by popularity tier. Rows with the same settings are kept, so a stopped run resumes.
 With `--kept`, nothing is fitted: the ids are those of runs that `capsid bench run --keep` saved under their recipes'
-names, after joint training where there was any. Seconds are those of an earlier fit with the same settings, if there
-was one; `capsid bench table tokenizer-quality` has those of the cells. `--table` prints the stored rows. No generator
-is trained here.
+names, after joint training if there was any. Seconds are those of an earlier fit with the same settings, if there was
+one; `capsid bench table tokenizer-quality` has those of the cells. `--table` prints the stored rows. No generator is
+trained here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What an engine costs, and what a worker holds: catalogues of two sizes, Ray beside the plain loop, sleeping shards.
+"""Memory of a worker for two catalogue sizes, overhead of Ray against the plain loop, and scheduling of idle shards.
 
     python benchmarks/scale.py [--quick] [--items N,M] [--out FILE]
 
-Memory: a worker encodes one shard of a made catalogue in a process of its own; the tokenizer's folder holds the ids of
-all items. Another one ranks items for one shard of users with a made run, beside a process that loads the run whole and
-does the same. Overhead: processor time of the same shards in this process and on Ray, with all of Ray's processes.
+Memory: a worker encodes one shard of a synthetic catalogue in its own process; the tokenizer's folder holds the ids of
+all items. Another one ranks items for one shard of users with a synthetic run, beside a process that loads the whole
+run and does the same. Overhead: processor time of the same shards in this process and on Ray, with all of Ray's
+processes.
 Sleeping: 16 workers whose shards only wait show what the scheduler itself costs; they say nothing about computing.
 """
 

@@ -2,8 +2,8 @@
 
     python benchmarks/shop.py --items 180 --users 300
 
-Every command is a process of its own with an empty cache of vectors. Reported are seconds by the clock and of the
-processor for each, and how good the run is beside popularity. The shop is made (`_shop.py`); its sizes are arguments.
+Every command runs in its own process with an empty cache of vectors. The script reports wall-clock and processor
+seconds of each, and the run's metrics beside those of popularity. The shop is synthetic (`_shop.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Our beam search with T5's weights beside transformers' `generate` with the same weights, trie and beam.
+"""Compares our beam search with T5's weights to transformers' `generate` with the same weights, trie and beam.
 
     python benchmarks/t5.py [--quick] [--users 4] [--history 50] [--beam 50] [--repeat 2] [--threads 1]
 

@@ -1,11 +1,11 @@
-"""The capsule tokenizer beside residual k-means, an RQ-VAE and faiss: fit time, items encoded a second, memory, growth.
+"""Compares the capsule tokenizer with residual k-means, an RQ-VAE and faiss: fit time, speed, memory and growth.
 
     python benchmarks/tokenizer.py [--quick | --full] [--sizes 10000,100000] [--threads 2] [--out FILE]
 
-Vectors are made (sums of random centres at falling scales, with noise), as wide and as many as asked. In one process
-the variants take turns; residual k-means and the RQ-VAE get the capsules' depths and codebooks, the RQ-VAE 300 steps of
-the capsules' batch. Peak memory and growth are measured in processes of their own that do one thing, on a mapped
-file: growth fits from the stream and encodes shard by shard. `--full` goes to 3 million items and takes long.
+Vectors are synthetic (sums of random centres at falling scales, with noise). In one process the variants take turns;
+residual k-means and the RQ-VAE get the capsules' depths and codebooks, the RQ-VAE 300 steps of the capsules' batch.
+Peak memory and growth are measured in separate processes that do only one thing, on a mapped file: growth fits from the
+stream and encodes shard by shard. `--full` goes to 3 million items and takes long.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How good the ids of the CapsID tokenizer are, beside residual k-means on the same vectors, cut to the same lengths.
+"""Quality of the CapsID tokenizer's ids, compared with residual k-means on the same vectors, cut to the same lengths.
 
     python benchmarks/tokenizer_quality.py DATA [DATA ...] --out results/tokenizers
 
 Fits `capsid` and its variants on each dataset and writes one JSON file per dataset: for each tokenizer its settings and
 the numbers of `capsid tokenizer report`. Every row has a twin: residual k-means whose codes are cut to each item's own
-length. Rows that are there with the same settings are kept, so a stopped run goes on. No generator is trained here.
+length. Rows that exist with the same settings are kept, so a stopped run resumes. No generator is trained here.
 """
 
 from __future__ import annotations

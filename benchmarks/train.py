@@ -1,12 +1,12 @@
-"""Training speed: our loop's step against a transformers GPT-2 of the same shape on the same batches.
+"""Training speed: a step of our loop against a transformers GPT-2 of the same shape on the same batches.
 
     python benchmarks/train.py [--quick] [--threads 2]
 
-All read the same Beauty-like batches (made ids, 3 x 256 codes and a suffix token, 64 sequences, near-equal lengths
+All read the same Beauty-like batches (synthetic ids, 3 x 256 codes and a suffix token, 64 sequences, near-equal lengths
 together), with residual and embedding dropout 0.2, AdamW, clipping; their steps alternate in one process. Tokens are
-real ones, padding not counted. GPT-2 stands twice: as it comes (its own activation and attention dropout 0.1), and
-bent to our choices (exact GELU, no attention dropout, fused AdamW). Also: what share of the measured sgemm speed our
-step reaches.
+real ones, padding not counted. GPT-2 is measured twice: with its defaults (its own activation, attention dropout 0.1),
+and with our choices (exact GELU, no attention dropout, fused AdamW). The script also reports the share of the measured
+sgemm speed that our step reaches.
 """
 
 from __future__ import annotations

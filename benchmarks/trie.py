@@ -1,9 +1,9 @@
-"""Build, store and walk the trie of a catalogue as large as one of 35.8 million ids, beside a trie of Python dicts.
+"""Builds, stores and walks the trie of a catalogue of up to 35.8 million ids, compared with a trie of Python dicts.
 
     python benchmarks/trie.py [--quick] [--items N] [--full] [--out FILE]
 
-Every measurement runs in a process of its own that only loads the token rows and does its one job, so that its peak
-memory is its own. The dict trie gets what it can hold (--dict-items); nothing is extrapolated. No model is involved.
+Every measurement runs in a separate process that only loads the token rows and does one job, so that its peak memory is
+its own. The dict trie gets as many items as it can hold (--dict-items); nothing is extrapolated. No model is involved.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     python tools/build_movies.py lenskit-2026.4.0.tar.gz
 
 The argument is the *source* package of lenskit 2026.4.0 from the Python package index, which carries
-data/ml-latest-small. Both inputs are checked by their hash, so the same Parquet rows come out every time.
-Tags are left out: a tag tells that a user has seen the film, held-out films included.
+data/ml-latest-small. Both inputs are checked by their hash, so the same Parquet rows come out every time. Tags are left
+out: a tag reveals that a user has seen the film, even if it is held out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Take the pictures of the explorer page for README and docs: `docs/images/explorer-*.png` and `explanation.svg`.
+"""Takes the pictures of the explorer page for README and docs: `docs/images/explorer-*.png` and `explanation.svg`.
 
     capsid demo                                   # writes runs/demo
     python tools/picture_explorer.py runs/demo

@@ -1,8 +1,8 @@
-"""Put a finished demo into the README: its numbers, its picture and what it printed. Run after `make demo`:
+"""Puts a finished demo into the README: its numbers, its picture and its output. Run it after `make demo`:
 
     python tools/update_demo_docs.py runs/demo
 
-Runs `capsid demo` once more in that folder, which takes its finished runs as they are.
+Runs `capsid demo` once more in that folder, which reuses its finished runs.
 """
 
 from __future__ import annotations
