@@ -57,7 +57,7 @@ class Query:
     def __post_init__(self) -> None:
         check_k(self.k)
         if self.unknown not in ("raise", "drop"):
-            raise DataError(f"unknown={self.unknown!r}", hint="allowed: raise, drop")
+            raise DataError(f"unknown must be raise or drop, got {self.unknown!r}", hint="drop leaves out unknown ids")
 
 
 @dataclass(frozen=True, eq=False)

@@ -298,7 +298,7 @@ def _sole(path: Path, *, patience: float) -> Iterator[None]:
                 if time.monotonic() >= until:
                     by = holder(lock)
                     raise ArtifactError(
-                        f"another capsid is writing to {path}{f' ({by})' if by else ''}",
+                        f"another capsid process is writing to {path}{f' ({by})' if by else ''}",
                         hint="wait until it is done, or choose another --out",
                     )
                 time.sleep(0.05)

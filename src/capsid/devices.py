@@ -1,8 +1,8 @@
-"""Where tensors are made: inside `on_device`, all of them are made on one device, and arrays are moved to and from it.
+"""Chooses the device: inside `on_device` all tensors are created on one device, and arrays are moved to and from it.
 
-Code that makes tensors names no device. It takes arrays with `torch.as_tensor`: torch cannot intercept `from_numpy`. On
-the CPU nothing is intercepted, so that costs nothing and changes no bit. Numbers drawn with a generator of the CPU are
-drawn there and moved, so that initial weights do not depend on the device.
+Other modules name no device. They convert arrays with `torch.as_tensor`, because torch cannot intercept `from_numpy`.
+On the CPU nothing is intercepted, so this costs nothing and changes no results. Random numbers of a CPU generator are
+drawn on the CPU and moved, so that initial weights do not depend on the device.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Recommender:
     def __init__(self, recipe: Recipe, *, seed: int = 0) -> None:
         self.recipe = recipe
         self.seed = seed
-        # Where the weights are, as `fit` or `from_pretrained` was told.
+        # The device of the weights, as given to `fit` or `from_pretrained`.
         self.device = "cpu"
         self._written: tuple[Recipe, frozenset[str]] | None = None
         self._answerer: tuple[tuple[Fitted, Catalogue], Answerer] | None = None
@@ -258,7 +258,7 @@ class Recommender:
         filter_history: bool = False,
         progress: Progress | None = None,
     ) -> Evaluation:
-        """Metrics on a split; each metric also has one value per user. Progress is shown as by `fit`."""
+        """Metrics on a split; each metric also has one value per user. Progress is shown as in `fit`."""
         retriever, catalogue = self.retriever, self.catalogue_
         with on_device(self.device):
             found = evaluate(

@@ -39,7 +39,7 @@ class MethodResult:
 
 @dataclass(frozen=True)
 class Person:
-    """A user's last items, their recommendations, and the item they really took next."""
+    """A user's last items, their recommendations, and their actual next item."""
 
     user: str
     took: tuple[str, ...]
@@ -148,9 +148,9 @@ def _person(person: Person) -> str:
         return "<ol>" + "".join(f"<li>{t}</li>" for t in marked) + "</ol>"
 
     return (
-        f"<div class='person'><div><h3>user {_text(person.user)} took last</h3>{items(person.took)}</div>"
+        f"<div class='person'><div><h3>last items of user {_text(person.user)}</h3>{items(person.took)}</div>"
         f"<div><h3>recommended</h3>{items(person.recommended)}</div>"
-        f"<div><h3>really took next</h3><p>{_text(person.next_item)}</p></div></div>"
+        f"<div><h3>actual next item</h3><p>{_text(person.next_item)}</p></div></div>"
     )
 
 
@@ -217,7 +217,7 @@ def _draw_exposure(axis: Any, report: Report) -> None:
         axis.text(left[0] + values[0] / 2, 0, tier, ha="center", va="center", color=ink, fontsize=9)
         left = [a + b for a, b in zip(left, values)]
     axis.set_title("Exposure: which items fill the top 10")
-    axis.set_xlabel("head: the 20 % of the items taken most, torso: the next 40 %, tail: the rest")
+    axis.set_xlabel("head: the most popular 20 % of the items, torso: the next 40 %, tail: the rest")
     axis.set_xlim(0, 1)
 
 

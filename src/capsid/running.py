@@ -1,4 +1,4 @@
-"""Options of a run that do not affect its results, so they are not part of recipes or fingerprints."""
+"""How to run: options that do not affect results and so are not part of recipes or fingerprints."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _NOUNS: dict[type, tuple[str, str]] = {
     int: ("a whole number", "whole numbers"),
     float: ("a finite number", "finite numbers"),
     bool: ("true or false", "truth values"),
-    str: ("a text", "texts"),
+    str: ("a string", "strings"),
 }
 # Longest value shown in a message, in characters.
 LONGEST = 60
@@ -33,7 +33,7 @@ _RULES: dict[type, tuple[Rule, ...]] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Allowed values: limits of a number (or of each number in a tuple), choices of a text, number of elements."""
+    """Allowed values: limits of a number (or of each number in a tuple), choices of a string, number of elements."""
 
     least: float | None = None
     most: float | None = None
@@ -85,7 +85,7 @@ def setting(
 ) -> Any:
     """Declare a hyperparameter of a dataclass: its default (if any), its description and its allowed values.
 
-    `count` is the number of elements of a tuple (or characters of a text): exact, or (fewest, most).
+    `count` is the number of elements of a tuple (or characters of a string): exact, or (fewest, most).
     `formerly` lists names that the field had in files of earlier versions.
     """
     exact = (count, count) if isinstance(count, int) else count
@@ -128,7 +128,7 @@ class Rule:
         if self.bounds.choices:
             return limits
         if self.base is str and self.bounds.count is not None:
-            return "a text that is not empty"
+            return "a non-empty string"
         allowed = f"{noun} {limits}".strip() if self.base is not bool else noun
         return f"{allowed}, or none" if allowed and self.optional else allowed
 

@@ -1,8 +1,9 @@
-"""Fits a recipe's sizes to the data: a recipe is written for tens of thousands of items and users, a shop may have 180.
+"""Adapts a recipe's sizes to the data: recipes are written for tens of thousands of items and users, a shop may have
+180.
 
 A pure function from a recipe to a recipe, with a reason for every change. Sizes only become smaller, a setting that the
-user named is never touched, and from about 6,400 users and 8,192 items on nothing changes. Knows no files and fits
-nothing.
+user gave is never changed, and nothing changes with more than about 6,400 users and 8,192 items. Knows no files and
+fits nothing.
 """
 
 from __future__ import annotations

@@ -51,16 +51,16 @@ def mapping(value: Any, what: str) -> dict[str, Any]:
 
 
 def texts(value: Any, what: str) -> list[str]:
-    """A list of texts."""
+    """A list of strings."""
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise refuse(f"{what} is not a list of texts")
+        raise refuse(f"{what} is not a list of strings")
     return value
 
 
 def text(value: Any, what: str) -> str:
-    """A text."""
+    """A string."""
     if not isinstance(value, str):
-        raise refuse(f"{what} is a {type(value).__name__}, not a text")
+        raise refuse(f"{what} is a {type(value).__name__}, not a string")
     return value
 
 

@@ -1,7 +1,7 @@
 """Maps external ids to dense numbers and back. The only place where a user's ids become row numbers.
 
-Ids are one Arrow column, and numbers are found through sorted 64-bit hashes: about 25 bytes per id, where Python texts
-and a dictionary take 150. The column may be a mapped file (`capsid.mapped_texts`), which processes share.
+Ids are one Arrow column, and numbers are found through sorted 64-bit hashes: about 25 bytes per id, where Python
+strings and a dictionary take 150. The column may be a mapped file (`capsid.mapped_texts`), which processes share.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _column(ids: Iterable[str]) -> pa.LargeStringArray:
         column: pa.LargeStringArray = made.cast(pa.large_string())  # type: ignore[union-attr]
     except (pa.ArrowException, TypeError, UnicodeEncodeError) as error:
         said = str(error).strip().splitlines()
-        raise DataError(f"ids must be texts: {said[0][:200] if said else type(error).__name__}") from None
+        raise DataError(f"ids must be strings: {said[0][:200] if said else type(error).__name__}") from None
     if column.null_count:
         raise DataError(f"{column.null_count} ids are missing", hint="every row needs an id of its own")
     return column

@@ -79,7 +79,7 @@ def test_priority_first_then_the_order_of_the_file(groups: list[tuple[int, int]]
         ('[[cells]]\nmethod = "sasrec"', "no dataset", "datasets ="),
         ('datasets = "x"\n[[cells]]\nmethod = "sasrec"', "must be a list", 'datasets = ["'),
         ('datasets = ["x"]\nseeds = ["0"]\n[[cells]]\nmethod = "sasrec"', "must be a list", "seeds = [0, 1]"),
-        ('datasets = ["x"]\n[[cells]]\nmethod = 3', "must be a text", "method ="),
+        ('datasets = ["x"]\n[[cells]]\nmethod = 3', "must be a string", "method ="),
         ('datasets = ["x"]\n[[cells]]\nmethod = "a"\nevaluations = ["tests"]', "no evaluation 'tests'", "'test'"),
         (
             'datasets = ["x"]\n[[cells]]\nmethod = "a"\npriority = "high"',

@@ -116,7 +116,7 @@ def test_damage_is_told(three: Place) -> None:
 def test_values_of_another_run_are_refused(three: Place) -> None:
     results = stored(three)
     other = dataclasses.replace(results.cells[0], values_hash="0")
-    with pytest.raises(ArtifactError, match="not those that were stored"):
+    with pytest.raises(ArtifactError, match="were changed after they were stored"):
         results.values(other, "test", "recall@10")
 
 

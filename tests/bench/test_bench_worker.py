@@ -154,7 +154,7 @@ def test_a_given_tokenizer_must_be_of_the_recipe(job: Job, shop: Path) -> None:
     given = Recommender(job.recipe).fit(str(shop), tokenizer_from=lambda table, seed, progress: fitted)
     assert given.fitted.tokenizer is fitted
     other = Recommender(job.recipe.with_settings(["tokenizer.codebooks=4,4"]))
-    with pytest.raises(ConfigError, match=r"other parts than this recipe.s: tokenizer.codebooks"):
+    with pytest.raises(ConfigError, match=r"does not match the recipe: tokenizer.codebooks"):
         other.fit(str(shop), tokenizer_from=lambda table, seed, progress: fitted)
 
 

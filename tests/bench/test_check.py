@@ -44,7 +44,7 @@ def test_an_impossible_cell_is_found(tmp_path: Path) -> None:
     good = with_metrics(cell("tiger", 0, 0.2)[0], 0.05, 0.08, 0.03, 0.0395)
     bad = with_metrics(cell("capsid", 0, 0.2)[0], 0.05, 0.08, 0.03, 0.05)
     checks = found(store(tmp_path, good, bad))
-    passed, detail = checks["main: NDCG fits recall in every cell"]
+    passed, detail = checks["main: NDCG is consistent with recall in every cell"]
     assert passed is False
     assert "capsid/amazon-beauty/0" in detail
     assert "tiger/" not in detail
@@ -52,12 +52,12 @@ def test_an_impossible_cell_is_found(tmp_path: Path) -> None:
 
 def test_what_was_not_run_is_said(tmp_path: Path) -> None:
     checks = found(Source(tmp_path))
-    assert checks["main: NDCG fits recall in every cell"][0] is None
+    assert checks["main: NDCG is consistent with recall in every cell"][0] is None
     assert checks["merges shorten ids and keep collisions"] == (None, "not run")
 
 
 def test_the_papers_table_breaks_the_inequality_in_places() -> None:
-    passed, detail = found(Source(Path("/nowhere")))["the paper's main table: NDCG fits recall"]
+    passed, detail = found(Source(Path("/nowhere")))["the paper's main table: NDCG is consistent with recall"]
     assert passed is False
     assert "actionpiece on beauty" in detail
     assert "tiger on beauty" not in detail

@@ -197,4 +197,4 @@ def test_an_evaluation_that_cannot_be_kept_is_still_printed(run: Path) -> None:
         pass
     answer = capsid("evaluate", run, "--json")
     assert answer.json["users"] == 120
-    assert "were not kept" in answer.err
+    assert "were not stored" in answer.err

@@ -97,7 +97,7 @@ def test_benchmarks_are_not_downloaded_by_a_look() -> None:
     [
         (["mian"], "no plan and no file called 'mian'", "did you mean 'main'"),
         (["smoke", "--workers", "0"], "--workers must be at least 1, got 0", "cores"),
-        (["smoke", "--budget", "-1"], "--budget must be more than 0, got -1", "minutes"),
+        (["smoke", "--budget", "-1"], "--budget must be above 0, got -1", "minutes"),
         (["smoke", "--only", "tiger"], "no cell of the plan 'smoke' matches", "labels:"),
         (["smoke", "--data", "plantd=x"], "has no dataset 'plantd'", "did you mean 'planted'"),
     ],

@@ -57,7 +57,7 @@ def test_the_page_stands_alone(demo: tuple[Path, str]) -> None:
     results = json.loads((out / "results.json").read_text())["methods"]
     for result in results.values():
         assert f"<td>{result['test']['metrics']['recall@10']:.4f}</td>" in page
-    assert page.count("really took next") == 5
+    assert page.count("actual next item") == 5
     assert "amber" in html.unescape(page)
     assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
 

@@ -135,7 +135,7 @@ def test_two_processes_do_not_write_to_one_place(fitted: Path, shop: Path, items
     assert process.stdout is not None
     process.stdout.readline()
     for _, verb in folder_verbs(fitted, shop, items):
-        refused(capsid(*verb, out), f"another capsid is writing to {out} (process {process.pid}, for", "--out")
+        refused(capsid(*verb, out), f"another capsid process is writing to {out} (process {process.pid}, for", "--out")
     process.kill()
     process.communicate()
     assert capsid("fit", "popularity", "--data", shop, "--out", out).code == 0
@@ -219,7 +219,7 @@ def test_a_changed_byte_in_an_evaluation_is_noticed(run: Path) -> None:
     refused(capsid("compare", run, run), "test.npz was changed", f"delete {run / 'evaluations'} and run")
     answer = capsid("evaluate", run, "-k", "5")
     assert answer.code == 0
-    assert "per-user values were not kept" in answer.err
+    assert "per-user values were not stored" in answer.err
     assert "delete" in answer.err
     assert path.read_bytes() == data, "nothing is added to what was changed"
 

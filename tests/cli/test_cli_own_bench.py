@@ -104,7 +104,7 @@ def test_a_report_of_ones_own(ran: tuple[Path, Answer], tmp_path: Path) -> None:
         (["status", "mien"], "no plan and no file called 'mien'", "did you mean 'mine'"),
         (["table", "main", "--plan", "other"], "the plan 'other' has no results", "plans with results: mine"),
         (["table", "main", "--plan", "mine", "--dataset", "shp"], "no results on 'shp'", "shop"),
-        (["table", "ablation", "--plan", "mine"], "no table 'ablation' of a plan of your own", "main"),
+        (["table", "ablation", "--plan", "mine"], "no table 'ablation' for your own plans", "main"),
     ],
 )
 def test_mistakes(ran: tuple[Path, Answer], arguments: list[str], message: str, hint: str) -> None:

@@ -33,7 +33,7 @@ def test_numbers() -> None:
 def test_wrong_values_are_told() -> None:
     answer = capsid("plan", "--items", "many", "--interactions", "1M")
     assert answer.code == 2
-    assert "--items must be a number such as 1200, 35.8M or 1B, got 'many'" in answer.err
+    assert "--items must be a number, got 'many'" in answer.err
     answer = capsid("plan", "--items", "1M", "--interactions", "1M", "--workers", "0")
     assert answer.code == 2
     assert "workers must be at least 1, got 0" in answer.err

@@ -144,7 +144,7 @@ def test_predictions_in_other_forms(fitted: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "give one of --history, --user, --histories and --all-users, got none"),
+        ([], "give exactly one of --history, --user, --histories and --all-users, got none"),
         (["--history", "i1", "--user", "u1"], "got 2"),
         (["--history", "i1", "--data", "planted"], "--data needs --user or --all-users"),
         (["--all-users", "--out", "x.txt"], "--out must end in .csv, .parquet, .jsonl, got 'x.txt'"),

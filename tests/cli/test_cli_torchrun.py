@@ -69,7 +69,7 @@ def test_a_tokenizer_must_be_of_the_same_fit(shop: Path, fitted: Path, tmp_path:
     fit = ("fit", "rq-kmeans", "--data", shop, "--out", out, "--tokenizer", ids)
     assert "was fitted with seed 0, this fit has seed 1" in capsid(*fit, "--seed", 1, *settings()).err
     other = capsid(*fit, *settings("tokenizer.codebooks=4,8"))
-    assert "other parts than this recipe's: tokenizer.codebooks [8, 8], not [4, 8]" in other.err
+    assert "does not match the recipe: tokenizer.codebooks [8, 8], not [4, 8]" in other.err
     assert "--tokenizer needs --holdout last, got none" in capsid(*fit, "--holdout", "none", *settings()).err
     assert "was fitted on other data" in capsid(*fit[:3], "movies", *fit[4:], *settings()).err
     assert "holds a run, not a tokenizer" in capsid(*fit[:-1], fitted, *settings()).err

@@ -142,7 +142,7 @@ def test_fit_refuses(file: Path, tmp_path: Path) -> None:
     refused(fit("capsid", tmp_path / "nan.npy"), 1, "NaN or infinity: '7'")
     refused(fit("capsid", tmp_path / "none.parquet"), 1, "there is no file")
     (tmp_path / "cut.parquet").write_bytes(file.read_bytes()[:-100])
-    refused(fit("capsid", tmp_path / "cut.parquet"), 1, "could not be read", "cut off")
+    refused(fit("capsid", tmp_path / "cut.parquet"), 1, "could not be read", "truncated")
     refused(fit("capsids", file), 2, "did you mean 'capsid'")
     (tmp_path / "taken").write_text("mine")
     refused(fit("capsid", file, "taken"), 1, "not a folder")

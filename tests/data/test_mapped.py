@@ -130,7 +130,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tables: Path, tmp_path: Path
 def test_two_imports_with_the_same_output(tables: Path, tmp_path: Path) -> None:
     with held(tmp_path / ".out.lock"):
         result = runner.invoke(app, ["import", str(tables), "--out", str(tmp_path / "out"), "--mapped"])
-    assert "another capsid is writing" in str(result.exception)
+    assert "another capsid process is writing" in str(result.exception)
 
 
 def test_changed_folders_are_refused(tables: Path, tmp_path: Path) -> None:

@@ -184,5 +184,5 @@ def test_bad_choices_are_config_errors(wrong: dict) -> None:
 
 
 def test_a_part_without_any_evidence_is_named() -> None:
-    with pytest.raises(DataError, match="the given encoder has no evidence of any item"):
+    with pytest.raises(DataError, match="the given encoder has no evidence about any item"):
         join(with_blocks(a=noise(9, 2), b=np.zeros((9, 2))))

@@ -289,7 +289,7 @@ def test_a_place_has_one_writer(tmp_path: Path) -> None:
         other.join()
         make(path)
     (message,) = said
-    assert f"another capsid is writing to {path} (process {os.getpid()}, for 0 s)" in message
+    assert f"another capsid process is writing to {path} (process {os.getpid()}, for 0 s)" in message
     assert "choose another --out" in message
     assert is_first(path)
 

@@ -64,7 +64,7 @@ KINDS = {"boat": Boat, "oar": Oar}
         ("wood", "elm", "boat.wood must be one of oak, ash, got 'elm'"),
         ("wood", 3, "boat.wood must be one of oak, ash, got 3"),
         ("bow", "round", "boat.bow must be one of sharp, blunt, got 'round'"),
-        ("name", "", "boat.name must be a text that is not empty, got ''"),
+        ("name", "", "boat.name must be a non-empty string, got ''"),
         ("seats", (), "boat.seats must be 1 or more whole numbers, each at least 1, got ()"),
         ("seats", (2, 0), "boat.seats must be 1 or more whole numbers, each at least 1, got (2, 0)"),
         ("seats", 2, "boat.seats must be 1 or more whole numbers, each at least 1, got 2"),

@@ -94,7 +94,7 @@ def test_what_is_no_id() -> None:
     assert (vocabulary[-1], vocabulary[::-1]) == ("b", ("b", "a"))
     with pytest.raises(IndexError):
         vocabulary[2]
-    with pytest.raises(DataError, match="ids must be texts"):
+    with pytest.raises(DataError, match="ids must be strings"):
         Vocabulary(["a", "\ud800"])
     with pytest.raises(DataError, match="1 ids are missing"):
         Vocabulary(["a", None])  # type: ignore[list-item]

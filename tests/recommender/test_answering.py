@@ -89,7 +89,7 @@ def test_when_everything_is_retired_answers_are_empty() -> None:
 def test_queries_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="k must be a whole number from 1 to 100,000, got 0"):
         Query(("a",), 0)
-    with pytest.raises(DataError, match="allowed: raise, drop"):
+    with pytest.raises(DataError, match="unknown must be raise or drop, got 'ignore'"):
         Query(("a",), unknown="ignore")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="unknown id 'x'"):
         fresh().recommend(["x"])

@@ -128,7 +128,7 @@ def test_bad_requests(recommender: Recommender, tmp_path: Path) -> None:
         for k in (0, -1):
             with pytest.raises(ConfigError, match="k must be a whole number from 1"):
                 recommender.recommend(history, k)
-    with pytest.raises(DataError, match="allowed: raise, drop"):
+    with pytest.raises(DataError, match="unknown must be raise or drop, got 'ignore'"):
         recommender.recommend([], unknown="ignore")
     with pytest.raises(DataError, match="no split 'train'"):
         recommender.evaluate("train")

@@ -97,5 +97,5 @@ def test_codebooks_mix_nearby_codes(name: str, tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_without_weights_has_no_mixtures() -> None:
-    with pytest.raises(ConfigError, match="does not weigh codes"):
+    with pytest.raises(ConfigError, match="has no weights of codes"):
         fitted("frequency", 4)

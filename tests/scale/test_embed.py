@@ -58,7 +58,7 @@ def test_what_cannot_be_embedded(items: Path, tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="no text field 'titel'"):
         job(items, "titel")
-    with pytest.raises(ConfigError, match="no text fields are named"):
+    with pytest.raises(ConfigError, match="no text fields are given"):
         job(items)
     with pytest.raises(DataError, match=r"there is no \.parquet file"):
         job(tmp_path / "none.parquet", "title")

@@ -241,7 +241,9 @@ def test_ray_is_not_installed() -> None:
 
 def test_a_job_started_twice(world: Path, tmp_path: Path) -> None:
     with shard_lock(tmp_path / "codes", (1, 1)):
-        with pytest.raises(ArtifactError, match=rf"another capsid is writing the shards of .*\(process {os.getpid()}"):
+        with pytest.raises(
+            ArtifactError, match=rf"another capsid process is writing the shards of .*\(process {os.getpid()}"
+        ):
             run(world, tmp_path / "codes", Here())
         # Another part is another driver's work.
         assert run_job(encode_job(world, tmp_path / "codes"), part=(1, 2))[1].written == SHARDS // 2

@@ -84,7 +84,7 @@ def test_shards_that_are_missing_cut_off_or_of_other_data(vectors: Path, tmp_pat
     shard.write_bytes(whole[:4] + b"\0" * 200 + whole[204:])
     refused(tmp_path, r"codes-00001.parquet could not be read")
     shard.write_bytes(other.read_bytes())
-    refused(tmp_path, r"codes-00001.parquet was made of other data than shards.json says")
+    refused(tmp_path, r"codes-00001.parquet was made from other data than shards.json says")
     shard.unlink()
     (tmp_path / "codes" / "shards.json").unlink()
     refused(tmp_path, "is not a finished folder of codes")

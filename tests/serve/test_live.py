@@ -179,9 +179,9 @@ def test_going_back(tmp_path: Path) -> None:
     items = back.recommender.catalogue_.items
     assert "n2" in items
     assert "n3" not in items
-    with pytest.raises(Refused, match="version 2 is not kept") as refusal:
+    with pytest.raises(Refused, match="version 2 is not stored") as refusal:
         live.edit(Edit("rollback", to=2))
-    assert refusal.value.hint == "kept versions: 4, 5, 6"
+    assert refusal.value.hint == "stored versions: 4, 5, 6"
     live.edit(add("n3"))
     again = live_in(tmp_path)
     assert answers(again.current) == answers(live.current)

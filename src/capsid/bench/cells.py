@@ -1,4 +1,4 @@
-"""From a cell of a plan to a job that can be run: its recipe, its data, its fingerprint.
+"""Turns a cell of a plan into a job that can be run: its recipe, its data, its fingerprint.
 
 A fingerprint covers what the numbers of a result depend on: the recipe with its settings, the data, the seed and the
 evaluations. It leaves out the recipe's description (name, about, paper, deviations), the plan and the label, so cells

@@ -1,5 +1,5 @@
-"""Checks stored results: what must hold for any run, and what the paper says it verified (its appendix and section on
-robustness). A check without runs says so; a failed check is a finding, not an error.
+"""Checks stored results: what must hold for any run, and what the paper says that it verified (appendix, and section
+on robustness). A check without runs says so; a failed check is a finding, not an error.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def _every_cell(cells: Results, evaluation: str) -> Iterator[Check]:
     done = [c for c in cells if evaluation in c.evaluations]
     bad = [c.name for c in done if not _possible(c, evaluation)]
     detail = f"{len(done)} cells" + (f"; broken by {', '.join(bad)}" if bad else "")
-    yield Check(f"{cells.plan}: NDCG fits recall in every cell", not bad if done else None, detail, True)
+    yield Check(f"{cells.plan}: NDCG is consistent with recall in every cell", not bad if done else None, detail, True)
     worse = [c.name for c in done if _readings(c, evaluation) is False]
     detail = f"{len(done)} cells" + (f"; broken by {', '.join(worse)}" if worse else "")
     yield Check(
-        f"{cells.plan}: optimistic readings are not below the headline", not worse if done else None, detail, True
+        f"{cells.plan}: optimistic values are not below the headline", not worse if done else None, detail, True
     )
 
 
@@ -69,7 +69,7 @@ def _papers_own() -> Check:
             # Four printed digits: the share is known to about one part in thirty.
             if share is not None and not LOW - 0.012 <= share <= HIGH + 0.012:
                 broken.append(f"{method} on {dataset} ({share:.2f})")
-    return Check("the paper's main table: NDCG fits recall", not broken, "; ".join(broken) or "all rows")
+    return Check("the paper's main table: NDCG is consistent with recall", not broken, "; ".join(broken) or "all rows")
 
 
 def _mechanisms(cells: Results, evaluation: str) -> Iterator[Check]:

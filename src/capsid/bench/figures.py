@@ -79,7 +79,7 @@ def _tiers(figure: Any, cells: Results, source: Source) -> None:
         x = np.arange(3) + (place - (len(found) - 1) / 2) * width
         axes.bar(x, [tiers[t] for t in TIERS], width, color=_colour(place), label=label)
     axes.set_xticks(range(len(TIERS)), TIERS)
-    axes.set(ylabel="Recall@10", yscale="log", title="Recall@10 by popularity of what was taken, Beauty")
+    axes.set(ylabel="Recall@10", yscale="log", title="Recall@10 by popularity of the target, Beauty")
     axes.legend(frameon=False, fontsize=7, ncols=2)
 
 

@@ -74,7 +74,7 @@ def main_table(own: PlanCells) -> Table:
         Row(label, tuple(Entry(metric_values(own.cells, label, d, m, own.evaluation)) for d, m in pairs))
         for label in own.labels()
     ]
-    note = f"Evaluation: {own.evaluation}; whole catalogue ranked; mean and deviation where there are several seeds."
+    note = f"Evaluation: {own.evaluation}; whole catalogue ranked; mean and standard deviation over several seeds."
     return Table("main", _title(own, "Results"), columns, tuple(rows), notes=(note,))
 
 

@@ -93,7 +93,7 @@ def read_plan(name_or_path: str | Path, *, name: str | None = None) -> Plan:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{path} is not valid TOML: {error}", hint="put texts in quotation marks and lists in brackets"
+            f"{path} is not valid TOML: {error}", hint="put strings in quotation marks and lists in brackets"
         ) from None
     return make_plan(content, name or path.stem)
 
@@ -164,7 +164,7 @@ def _known(table: Mapping[str, Any], allowed: Sequence[str], what: str) -> None:
 
 def _text(value: Any, key: str) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"{key} must be a text, got {value!r}", hint=f'{key} = "..."')
+        raise ConfigError(f"{key} must be a string, got {value!r}", hint=f'{key} = "..."')
     return value
 
 

@@ -37,7 +37,7 @@ class Prospect:
 
 
 def data_sources(plan: Plan, given: Sequence[str], remembered: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Where each dataset of the plan is; `given` are NAME=PATH, and count more than the `remembered` paths.
+    """Where each dataset of the plan is; `given` are NAME=PATH and take precedence over `remembered` paths.
 
     An unknown name is an error before anything runs.
     """

@@ -1,4 +1,4 @@
-"""A cell's process, seen from the runner: started with one thread, listened to, asked to stop.
+"""A cell's process as the runner sees it: start it with one thread, receive its messages, ask it to stop.
 
 Every failure of the process (an error, a kill, out of memory) becomes an `Ending`; none reaches the runner.
 """

@@ -1,4 +1,4 @@
-"""What a store remembers of a plan of your own: its text, and where its data was. Its name is enough afterwards.
+"""What a store remembers about a user's own plan: its text and the paths of its data. Later, its name is enough.
 
 The text is `plan.toml` in the plan's folder. Paths are in `data.json` in its working folder, which is not for
 publishing.

@@ -135,7 +135,7 @@ class Results:
         arrays = load_arrays(self.folder / VALUES / f"{cell.key}.npz", compressed=True)
         if arrays_hash(arrays) != cell.values_hash:
             raise ArtifactError(
-                f"the values of {cell.name} are not those that were stored with it",
+                f"the values of {cell.name} were changed after they were stored",
                 hint="remove its line from the store and run it again",
             )
         return arrays

@@ -238,7 +238,7 @@ class _Run:
         append(self.place, result)
         self.results.append(result)
         if set(result.codes) != {self.code}:
-            self.watch.line(f"{job.cell.name}: other code than this run started with ran part of it")
+            self.watch.line(f"{job.cell.name}: another version of the code ran part of it")
         forget_work(self.place, job.key)
         return True
 

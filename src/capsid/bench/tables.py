@@ -49,9 +49,9 @@ def main_table(source: Source) -> Table:
         mark = " †" if label in paper()["beside-ids"]["methods"] else ""
         rows.append(Row(label, entries, mark, context=not comparable(label)))
     notes = [
-        f"Evaluation: {source.evaluation}; whole catalogue ranked; mean and deviation where there are several seeds.",
-        "Methods without ids and rows on other input or budget: no bold and no underline.",
-        "atomic: one token per item, with the generator that ids have.",
+        f"Evaluation: {source.evaluation}; whole catalogue ranked; mean and standard deviation over several seeds.",
+        "Methods without ids, and rows with another input or budget, are never bold or underlined.",
+        "atomic: one token per item, with the generator of the rows with ids.",
         "† uses dense vectors or attributes beside ids.",
     ]
     return Table("main", "Main results", columns, tuple(rows), notes=tuple(notes))
@@ -75,8 +75,8 @@ def significance_table(source: Source) -> Table:
     )
     notes = (
         f"{FULL} minus the row, Recall@10; users and the seeds of each row are drawn with replacement.",
-        "A row of one seed: what another training of it would have given is in no interval.",
-        "The t-test is the paper's: paired over seeds; it needs two seeds or more of both and says little with three.",
+        "For rows with one seed the intervals do not cover the variation between trainings.",
+        "The t-test is the paper's: paired over seeds; it needs two seeds of both rows and says little with three.",
     )
     return Table("significance", f"Is {FULL} better?", columns, tuple(rows), "against", notes)
 
@@ -105,7 +105,7 @@ def ablation_table(source: Source) -> Table:
         Column("tokens per item", None, 2),
     )
     notes = (
-        "Interval and p: the row minus full, drawn over users; what another seed would have given is not in them.",
+        "Interval and p: the row minus full, bootstrapped over users; they do not cover the variation between seeds.",
     )
     return Table("ablation", "Ablation on Beauty", columns, tuple(rows), "variant", notes)
 
@@ -158,9 +158,9 @@ def quality_table(source: Source) -> Table:
     )
     notes = (
         "Collisions are on codes, before any policy; utilization and Gini are means over depths.",
-        "Similarity is that of the vectors that ids are made from: rows on other vectors are not marked best.",
-        "Code recall@50: the first code is among the 50 likeliest; only rows of equal chance can be compared in it.",
-        "Fit: by the clock of the machine that ran the cell, without item vectors and without joint training.",
+        "Similarity is that of the vectors that ids are made from; rows with other vectors are not marked best.",
+        "Code recall@50: how often the first code is among the 50 most probable; compare only rows with equal chance.",
+        "Fit: wall-clock time on the machine that ran the cell, without item vectors and without joint training.",
     )
     return Table("tokenizer-quality", "Quality of ids on Beauty", columns, tuple(rows), "tokenizer", notes)
 
@@ -192,7 +192,7 @@ def tiers_table(source: Source) -> Table:
         theirs = (None, None, paper()["tail"].get(label))
         rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(tiers, theirs)), context=not comparable(label)))
     columns = tuple(Column(t) for t in TIERS)
-    notes = ("Head: the most taken 20 % of the items; torso: the next 40 %; tail: the rest (docs/protocol.md).",)
+    notes = ("Head: the most popular 20 % of the items; torso: the next 40 %; tail: the rest (docs/protocol.md).",)
     return Table("tiers", "Recall@10 by popularity on Beauty", columns, tuple(rows), notes=notes)
 
 
@@ -232,8 +232,8 @@ def positions_table(source: Source) -> Table:
         rows.append(Row(label, tuple(entries)))
     columns = tuple(Column(f"{p} {t}", "high", 1, 100) for p in range(1, most + 1) for t in ("top 1", "top 5"))
     notes = (
-        "Percent of the targets that reach the position; codes, also where tokens are merged.",
-        "A code has the probability of all items that continue the right codes with it: exact, for a sample of users.",
+        "Percent of the targets that reach the position, measured on codes even if tokens are merged.",
+        "A code's probability is that of all items that continue the correct prefix with it; exact, on some users.",
     )
     return Table("per-position", "Accuracy by position on Beauty", columns, tuple(rows), notes=notes)
 
@@ -255,7 +255,7 @@ def hyperparameters_table(source: Source) -> Table:
         ("capsule width", t.dim or "as the vectors", "64"),
         ("rounds T", t.rounds, "3"),
         ("longest id", len(t.codebooks), "6"),
-        ("confidence tau", t.confidence if not t.max_sharing else f"{t.confidence:g} and own prefix", "0.82"),
+        ("confidence tau", t.confidence if not t.max_sharing else f"{t.confidence:g} and a unique prefix", "0.82"),
         ("residual epsilon", t.residual, "0.08"),
         ("alpha", " to ".join(f"{a:g}" for a in m.alpha), "0.6"),
         ("theta", " to ".join(f"{v:g}" for v in m.theta), "0.90 to 0.55"),

@@ -1,7 +1,8 @@
-"""One cell in one process: fit, evaluate, describe, and leave the result in the cell's working folder.
+"""One cell in one process: fit, evaluate, describe the ids, and write the result to the cell's working folder.
 
-`python -m capsid.bench.worker FOLDER` is started by the runner with a pipe at either end. It reports progress as JSON
-lines and ends when its runner has gone, so that two processes never run the same cell. It does not write stored lines.
+`python -m capsid.bench.worker FOLDER` is started by the runner, with pipes for its input and output. It reports
+progress as JSON lines and ends when its runner is gone, so that two processes never run the same cell. It does not
+write stored lines.
 """
 
 from __future__ import annotations

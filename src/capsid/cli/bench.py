@@ -90,7 +90,7 @@ def run_command(
     if workers < 1:
         raise ConfigError(f"--workers must be at least 1, got {workers}", hint="more workers than cores are no faster")
     if budget is not None and not budget > 0:
-        raise ConfigError(f"--budget must be more than 0, got {budget:g}", hint="give minutes, such as --budget 120")
+        raise ConfigError(f"--budget must be above 0, got {budget:g}", hint="give minutes, such as --budget 120")
     run = run_options(checkpoint_every)
     from capsid.bench.estimate import fitting
     from capsid.bench.prepare import data_sources, look

@@ -43,7 +43,7 @@ def table_command(
 ) -> None:
     """Print a table of the paper with our numbers. Cells not run are empty; the paper's numbers are in brackets.
 
-    With --plan, or the name of a plan of your own, the table shows what that plan has run, on any dataset.
+    With --plan, or the name of your own plan, the table shows what that plan has run, on any dataset.
 
     Examples:
 
@@ -97,7 +97,7 @@ def report_command(
 ) -> None:
     """Write every table (Markdown and LaTeX) and every figure that can be drawn (SVG and PNG) into a folder.
 
-    With --plan: the tables of a plan of your own, on all its datasets or one.
+    With --plan: the tables of your own plan, on all its datasets or one.
 
     Examples:
 
@@ -176,7 +176,7 @@ def _table(name: str, store: Path, filtered: bool, plan: str | None, dataset: st
             raise ConfigError(f"there is no table {name!r}", hint=nearest(name, [*TABLES, *own]))
         name, plan = "main", name
     if name not in OWN_TABLES:
-        raise ConfigError(f"there is no table {name!r} of a plan of your own", hint=nearest(name, OWN_TABLES))
+        raise ConfigError(f"there is no table {name!r} for your own plans", hint=nearest(name, OWN_TABLES))
     cells = PlanCells.read(store, plan or "main", dataset=dataset, evaluation=_evaluation(filtered))
     return OWN_TABLES[name](cells)
 

@@ -18,7 +18,7 @@ Runs = Annotated[str, typer.Argument(metavar="RUN[,RUN...]", help="Runs of one m
 def compare(
     first: Runs,
     second: Runs,
-    metric: Annotated[str, typer.Option("--metric", help="A metric that `capsid evaluate` kept.")] = "recall@10",
+    metric: Annotated[str, typer.Option("--metric", help="A metric that `capsid evaluate` stored.")] = "recall@10",
     split: Annotated[str, typer.Option("--split", help="test or valid.")] = "test",
     filter_history: Annotated[
         bool, typer.Option("--filter-history/--no-filter-history", help="Which of the two evaluations to read.")
@@ -27,7 +27,7 @@ def compare(
 ) -> None:
     """FIRST minus SECOND, paired by user, with a 95 % interval from a bootstrap over users and seeds.
 
-    Reads what `capsid evaluate` kept in the runs; nothing is ranked again.
+    Reads the values that `capsid evaluate` stored in the runs; nothing is ranked again.
 
     Examples:
 
@@ -48,6 +48,7 @@ def compare(
     ):
         say(f"{label:<7} {metric} {mean:.4f}   by seed: {', '.join(f'{s:.4f}' for s in seeds)}")
     ratio = f" ({100 * found.difference / found.second:+.1f} %)" if found.second else ""
-    say(f"difference {found.difference:+.4f}{ratio}, 95 % of [{found.low:+.4f}, {found.high:+.4f}], p {found.p:.4f}")
+    interval = f"95 % interval {found.low:+.4f} to {found.high:+.4f}"
+    say(f"difference {found.difference:+.4f}{ratio}, {interval}, p {found.p:.4f}")
     verdict = "the interval excludes zero" if found.significant else "the difference is not significant"
     say(f"{found.users:,} users: {verdict}")

@@ -1,4 +1,4 @@
-"""Settings from a TOML file: the same fields as `--set`, as tables instead of dotted names.
+"""Settings from a TOML file: the same fields as in `--set`, with tables instead of dotted names.
 
 [tokenizer]
 codebooks = [64, 64, 64]

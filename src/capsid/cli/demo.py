@@ -80,7 +80,7 @@ def demo(
         "runs/demo"
     ),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Train a tenth as long: shows the steps, not the accuracy.")
+        bool, typer.Option("--quick", help="Train for 200 steps only: shows the pipeline, not the accuracy.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Refit the runs of an earlier demo.")] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`capsid evaluate`: metrics of a run, kept with one value per user beside the run."""
+"""`capsid evaluate`: metrics of a run; per-user values are stored in its folder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def evaluate(
 ) -> None:
     """Rank the whole catalogue for every held-out case. Per-user values go to RUN/evaluations/.
 
-    Values already kept there for other k stay.
+    Values stored there for other k are kept.
 
     Examples:
 
@@ -63,7 +63,7 @@ def evaluate(
     try:
         keep_evaluation(run, result, recommender.catalogue_.split.cases(split))
     except ArtifactError as error:
-        progress.line(f"per-user values were not kept: {error}")
+        progress.line(f"per-user values were not stored: {error}")
     if as_json:
         print_json(result.summary())
     else:

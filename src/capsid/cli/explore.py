@@ -1,4 +1,4 @@
-"""`capsid explore`: serve a run to this machine and open its page."""
+"""`capsid explore`: serve a run to this machine and open the explorer page."""
 
 from __future__ import annotations
 

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 app = single_verb()
 StepsFrom = Annotated[
     Path | None,
-    typer.Option("--steps-from", metavar="RUN", help="Train as many steps as RUN did until it validated best."),
+    typer.Option("--steps-from", metavar="RUN", help="Train for as many steps as RUN took to its best validation."),
 ]
 TokenizerFolder = Annotated[
     Path | None,
     typer.Option(
-        "--tokenizer", metavar="TOK", help="Take the ids of `capsid tokenizer fit` with the same recipe, data and seed."
+        "--tokenizer", metavar="TOK", help="Use the ids of `capsid tokenizer fit` with the same recipe, data and seed."
     ),
 ]
 
@@ -68,12 +68,12 @@ def fit(
 ) -> None:
     """Fit a recipe on a dataset. Each user's last item is held out for the test, the one before for validation.
 
-    --holdout time holds out what comes after a date, cold a sample of items, none nothing: for production, with the
-    number of steps from an earlier run.
+    `--holdout time` holds out everything after a date, `cold` a sample of items, and `none` nothing. Use `none` for
+    production, with `--steps-from` an earlier run.
 
-    Codebooks, batches, steps and validations follow the size of the data, unless --set or --config names them.
+    Codebooks, batches, steps and validations adapt to the size of the data, unless --set or --config sets them.
 
-    Under torchrun several processes train together: 1, 2 and 4 of them end with the same weights to the bit.
+    Under torchrun several processes train together; the weights are bit-identical with 1, 2 or 4 of them.
 
     Examples:
 
@@ -102,7 +102,7 @@ def fit(
     with joined(chosen) as team:
         progress = Console() if team.rank == 0 else silent
         run = run_options(checkpoint_every, team, str(chosen))
-        # What the user names comes last and wins.
+        # Settings given by the user come last and take precedence.
         given = (
             *(lanes_of_team(recipe, team) if launched() else ()),
             *(() if steps_from is None else steps_until_best(steps_from)),
@@ -110,7 +110,9 @@ def fit(
         )
         recommender = Recommender.from_recipe(recipe, seed=seed, settings=given, vectors=vectors, exact=exact)
         if holdout == "none" and steps_from is None:
-            progress.line("nothing is held out, so all steps are trained; --steps-from RUN takes their number from RUN")
+            progress.line(
+                "nothing is held out, so all steps of the recipe are trained; --steps-from RUN sets their number"
+            )
         summary = _fit(recommender, data, out, held, tokenizer, force, progress, run)
     if summary is not None and summary.reused:
         progress.line(f"{out} is already finished with the same recipe, seed and data; --force refits it")

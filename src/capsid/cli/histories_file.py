@@ -1,4 +1,4 @@
-"""Histories of many users: from a table of interactions, from a dataset, or from what a run has stored."""
+"""Histories of many users: from a table of interactions, from a dataset, or from a run's own users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UserHistories:
-    """Users and the ids of what they took, oldest first."""
+    """Users and the ids of their items, oldest first."""
 
     users: Sequence[str]
     histories: Sequence[Sequence[str]]
@@ -34,7 +34,7 @@ class UserHistories:
 
 
 def of_run(catalogue: Catalogue) -> UserHistories:
-    """All users of a run with everything that it has stored of them, held-out items included."""
+    """All users of a run with all their stored items, including held-out ones."""
     return UserHistories(catalogue.users, [catalogue.items.ids(row) for row in catalogue.histories()])
 
 

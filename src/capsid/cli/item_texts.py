@@ -1,4 +1,4 @@
-"""The items of `capsid vectors embed`: a Parquet file that workers can read rows of, and the fields of the text."""
+"""The items of `capsid vectors embed`: a Parquet file that workers read in slices, and the fields of the text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def _usual(items: Path) -> tuple[str, ...]:
     try:
         return choose_text_fields(pl.read_parquet(files[0], n_rows=1000)) if files else ()
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise DataError(f"{files[0]} could not be read: {str(error).splitlines()[0][:200]}") from None
+        reason = str(error).splitlines()[0][:200]
+        raise DataError(f"{files[0]} could not be read: {reason}", hint="the file may be truncated") from None
 
 
 def _known(fields: tuple[str, ...], columns: list[str]) -> tuple[str, ...]:

@@ -38,5 +38,6 @@ def _table(path: Path, findings: Findings) -> tuple[Vocabulary, pl.DataFrame]:
     column = find_column(frame.columns, "item", path.name, {})
     ids = as_text_ids(frame[column], path.name)
     if ids.null_count():
-        raise DataError(f"{path.name} row {ids.is_null().arg_true()[0] + 1}: the item's id is missing")
+        row = ids.is_null().arg_true()[0] + 1
+        raise DataError(f"{path.name} row {row}: the item's id is missing", hint="every item needs an id")
     return Vocabulary(ids), item_attributes(frame.drop(column), path.name, findings)

@@ -32,20 +32,29 @@ VERBS: dict[str, tuple[str, str]] = {
     "data": ("capsid.cli.data", "List, describe, check and import datasets."),
     "recipes": ("capsid.cli.recipes", "List, show and compare the available methods."),
     "fit": ("capsid.cli.fit", "Fit a recipe on a dataset and write a run; a stopped fit resumes."),
-    "refit": ("capsid.cli.refit", "Refit a run on newer data: known items keep their ids, churn is told."),
-    "evaluate": ("capsid.cli.evaluate", "Metrics of a run on held-out interactions."),
-    "compare": ("capsid.cli.compare", "Is one run, or one method over several seeds, better than another?"),
-    "predict": ("capsid.cli.predict", "Ranked lists for every held-out user, as a file."),
-    "recommend": ("capsid.cli.recommend", "The next items after a history, for a user, or for many users into a file."),
-    "tokenizer": ("capsid.cli.tokenizer", "Fit a tokenizer alone; look at the ids of a tokenizer or a run."),
-    "vectors": ("capsid.cli.vectors", "Ids from your own vectors, for catalogues that may be larger than memory."),
-    "plan": ("capsid.cli.plan", "Time, memory and disk of a large job by stage, before it is started."),
-    "bench": ("capsid.cli.bench", "Run a plan of methods, datasets and seeds; if it is killed, it resumes."),
+    "refit": ("capsid.cli.refit", "Refit a run on newer data; known items keep their ids, and churn is reported."),
+    "evaluate": ("capsid.cli.evaluate", "Compute the metrics of a run on held-out interactions."),
+    "compare": ("capsid.cli.compare", "Test whether a run, or a method over several seeds, is better than another."),
+    "predict": ("capsid.cli.predict", "Write ranked lists for all evaluated users to a file."),
+    "recommend": (
+        "capsid.cli.recommend",
+        "Recommend items for a history, for one user, or for many users into a file.",
+    ),
+    "tokenizer": (
+        "capsid.cli.tokenizer",
+        "Fit a tokenizer without a generator; inspect the ids of a tokenizer or a run.",
+    ),
+    "vectors": ("capsid.cli.vectors", "Make ids from your own vectors, even if the catalogue is larger than memory."),
+    "plan": ("capsid.cli.plan", "Estimate time, memory and disk of a large job by stage, before you start it."),
+    "bench": ("capsid.cli.bench", "Run a plan of methods, datasets and seeds; a stopped run resumes."),
     "serve": ("capsid.cli.serve", "Recommend over HTTP; add and retire items while serving."),
-    "explore": ("capsid.cli.explore", "Serve a run to this machine and open its page."),
+    "explore": ("capsid.cli.explore", "Serve a run to this machine and open the explorer page."),
     "export": ("capsid.cli.export", "Write a run's network as ONNX files, for other runtimes."),
-    "completion": ("capsid.cli.completion", "A script that lets bash, zsh or fish complete verbs and options."),
-    "doctor": ("capsid.cli.doctor", "Versions, optional libraries, cores, cache, and how fast this machine is."),
+    "completion": ("capsid.cli.completion", "Print a script that makes bash, zsh or fish complete verbs and options."),
+    "doctor": (
+        "capsid.cli.doctor",
+        "Show versions, optional libraries, cores, the cache, and the speed of this machine.",
+    ),
 }
 
 
@@ -93,7 +102,7 @@ class Verbs(TyperGroup):
 app = typer.Typer(cls=Verbs, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
-# Shown with the version: what results depend on.
+# Shown with the version, because results depend on them.
 LIBRARIES = ("torch", "numpy", "polars", "faiss-cpu", "safetensors", "typer")
 
 
@@ -114,7 +123,7 @@ def _root(
         bool,
         typer.Option("--version", help="Show versions of capsid and libraries.", callback=_show_version, is_eager=True),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; errors are still shown.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Hide progress; errors are still shown.")] = False,
 ) -> None:
     """Semantic IDs for recommendation: from interactions to ids to recommendations."""
     Console.quiet = quiet

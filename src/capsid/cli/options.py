@@ -24,7 +24,7 @@ def verb_group(about: str) -> typer.Typer:
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe (`capsid recipes list`).")]
 Data = Annotated[str, typer.Option("--data", metavar="D", help="A name (`capsid data list`) or a folder.")]
-Seed = Annotated[int, typer.Option("--seed", help="Random seed; other seeds give other runs and ids.")]
+Seed = Annotated[int, typer.Option("--seed", help="Random seed; another seed gives another run and other ids.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -36,7 +36,7 @@ Settings = Annotated[
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="FILE.toml", help="Settings from a TOML file, with the fields of --set as tables."
+        "--config", metavar="FILE.toml", help="Settings from a TOML file with a table for each part of the recipe."
     ),
 ]
 Exact = Annotated[bool, typer.Option("--exact", help="Use the recipe's sizes as they are, however small the data is.")]
@@ -49,14 +49,14 @@ OwnVectors = Annotated[
     ),
 ]
 HoldoutKind = Annotated[
-    str, typer.Option("--holdout", metavar="KIND", help="What is held out: last, time, cold or none.")
+    str, typer.Option("--holdout", metavar="KIND", help="What to hold out: last, time, cold or none.")
 ]
 HoldoutShare = Annotated[
     float,
     typer.Option(
         "--holdout-share",
         metavar="SHARE",
-        help="time: share of the interactions for validation, and for test; cold: share of the items.",
+        help="time: share of interactions for validation and again for test; cold: share of items.",
     ),
 ]
 CheckpointEvery = Annotated[
@@ -72,7 +72,7 @@ CHECKPOINT_EVERY = RunOptions().checkpoint_every
 
 Device = Annotated[
     str,
-    typer.Option("--device", metavar="DEVICE", help="Where to compute: cpu, cuda, cuda:N, or auto (cuda if there is)."),
+    typer.Option("--device", metavar="DEVICE", help="Device: cpu, cuda, cuda:N, or auto (cuda if available)."),
 ]
 
 
@@ -94,11 +94,15 @@ def check_share(share: float) -> float:
 
 EngineName = Annotated[
     str,
-    typer.Option("--engine", metavar="ENGINE", help="Who does the work: here, processes (of this machine) or ray."),
+    typer.Option(
+        "--engine", metavar="ENGINE", help="Where to run: here (this process), processes (on this machine) or ray."
+    ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", metavar="N", help="Shards at a time, for processes and ray; default: one per core."),
+    typer.Option(
+        "--workers", metavar="N", help="Shards to run in parallel, for processes and ray; default: one per core."
+    ),
 ]
 Address = Annotated[
     str | None,
@@ -107,4 +111,4 @@ Address = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace existing output.")]
 
 BENCH_STORE = Path("results") / "bench"
-BenchStore = Annotated[Path, typer.Option("--store", metavar="DIR", help="Where results are kept.")]
+BenchStore = Annotated[Path, typer.Option("--store", metavar="DIR", help="Folder of stored results.")]

@@ -1,4 +1,4 @@
-"""`capsid plan`: time, memory and disk of a large job by stage, before it is started."""
+"""`capsid plan`: estimates time, memory and disk of a large job by stage, before it is started."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def plan(
     dim: Annotated[int, typer.Option("--dim", help="Width of the item vectors.")] = 128,
     workers: Annotated[int, typer.Option("--workers", help="Processes of one thread, or GPUs.")] = 1,
     device: Annotated[str, typer.Option("--device", help="cpu, or cuda (speed assumed, not measured).")] = "cpu",
-    text: Annotated[str, typer.Option("--text", help="minilm: make text vectors; own: there are vectors.")] = "minilm",
+    text: Annotated[
+        str, typer.Option("--text", help="minilm: compute text vectors; own: you have vectors.")
+    ] = "minilm",
     generator: Annotated[str, typer.Option("--generator", help="timeline or encoder-decoder.")] = "timeline",
     epochs: Annotated[int, typer.Option("--epochs", help="Epochs of training.")] = 1,
     measure: Annotated[bool, typer.Option("--measure", help="Measure this machine first (half a minute).")] = False,
@@ -82,10 +84,10 @@ def parse_count(text: str, option: str) -> int:
     plain = text.strip().lower().replace(",", "").replace("_", "")
     number, unit = (plain[:-1], UNITS[plain[-1]]) if plain[-1:] in UNITS else (plain, 1.0)
     if not number.replace(".", "", 1).isdecimal() or not number.isascii() or len(number) > 20:
-        raise ConfigError(f"{option} must be a number such as 1200, 35.8M or 1B, got {text[:40]!r}")
+        raise ConfigError(f"{option} must be a number, got {text[:40]!r}", hint="such as 1200, 35.8M or 1B")
     count = round(float(number) * unit)
     if not 1 <= count <= 10**13:
-        raise ConfigError(f"{option} must be from 1 to 10,000B, got {text[:40]}")
+        raise ConfigError(f"{option} must be from 1 to 10,000B, got {text[:40]}", hint="such as 35.8M")
     return count
 
 

@@ -1,4 +1,4 @@
-"""`capsid predict`: ranked lists for every held-out user, so that anyone can score them independently."""
+"""`capsid predict`: ranked lists for all evaluated users, so that anyone can score them independently."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def predict(
 ) -> None:
     """Write one line per user: {"user": ..., "items": [best first], "scores": [log-probabilities]}.
 
-    A .csv or .parquet has a row for each item: user, rank, item, score. FILE is written whole or not at all; pipes and
-    devices such as /dev/null are written directly. A stopped run resumes: lists that are done stay in a hidden folder
-    beside FILE until it is written. The engine does not change the lists.
+    A .csv or .parquet has one row per item: user, rank, item, score. FILE is complete or absent; pipes and devices
+    such as /dev/null are written directly. A stopped run resumes: finished lists stay in a hidden folder beside FILE
+    until it is written. The engine does not change the lists.
 
     Examples:
 

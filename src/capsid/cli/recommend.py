@@ -1,4 +1,4 @@
-"""`capsid recommend`: the next items after one history, or after those of many users into a file."""
+"""`capsid recommend`: items for one history, or for the histories of many users into a file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from capsid.recommender import Recommender
 
 app = single_verb()
-HistoriesFrom = Annotated[
-    str | None, typer.Option("--data", metavar="D", help="Take the histories of users from this dataset.")
-]
+HistoriesFrom = Annotated[str | None, typer.Option("--data", metavar="D", help="Use the histories of this dataset.")]
 # Users between two progress lines.
 CHUNK = 1_024
 
@@ -36,7 +34,7 @@ def recommend(
     user: Annotated[str | None, typer.Option("--user", metavar="U", help="A user of the run, or of --data.")] = None,
     histories: Annotated[
         Path | None,
-        typer.Option("--histories", metavar="FILE", help="A table of user, item and timestamp: all users in it."),
+        typer.Option("--histories", metavar="FILE", help="All users of this table: user, item, timestamp."),
     ] = None,
     all_users: Annotated[bool, typer.Option("--all-users", help="All users of the run, or of --data.")] = False,
     data: HistoriesFrom = None,
@@ -54,9 +52,9 @@ def recommend(
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Recommend after a history of your own item ids, to a user, or to many. An empty history gets popular items.
+    """Recommend items for a history of your own item ids, for one user, or for many. Empty histories get popular items.
 
-    A .csv or .parquet has a row for each item: user, rank, item, title, score. A .jsonl has a line per user.
+    A .csv or .parquet has one row per item: user, rank, item, title, score. A .jsonl has one line per user.
 
     Examples:
 
@@ -92,7 +90,7 @@ def recommend(
     wanted = asked.histories[0]
     found = recommender.recommend(wanted, k, filter_history=filter_history, **limits, unknown="drop")
     if not found.personal:
-        progress.line("the history is empty: these are the most popular items")
+        progress.line("no item of the history is known: these are the most popular items")
     if as_json:
         print_json({**({} if user is None else {"user": user}), "history": wanted, **asdict(found)})
         return
@@ -106,7 +104,7 @@ def _check_source(
     given = [history is not None, user is not None, histories is not None, all_users]
     if sum(given) != 1:
         raise ConfigError(
-            f"give one of --history, --user, --histories and --all-users, got {sum(given) or 'none'}",
+            f"give exactly one of --history, --user, --histories and --all-users, got {sum(given) or 'none'}",
             hint="such as --history ID,ID,... or --user U",
         )
     if data is not None and not (all_users or user is not None):

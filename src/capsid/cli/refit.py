@@ -1,4 +1,4 @@
-"""`capsid refit`: continue a run on newer data. Known items keep their ids; what changed is told."""
+"""`capsid refit`: continue a run on newer data. Known items keep their ids; the verb reports what changed."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def refit(
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary and the churn as JSON.")] = False,
 ) -> None:
-    """Refit a run on newer data: all interactions of the shop as they are now, not only the new ones.
+    """Refit a run on newer data. The data must hold all present interactions, not only the new ones.
 
-    Known items keep their ids, new ones get ids as by `tokenizer add`, and items that the data no longer has are
-    retired. Training starts from the old weights and takes a quarter of the steps at a lower rate.
+    Known items keep their ids, new items get ids as with `tokenizer add`, and items that are no longer in the data
+    are retired. Training starts from the old weights and takes a quarter of the steps at a lower learning rate.
     A stopped refit resumes.
 
     Examples:

@@ -1,4 +1,4 @@
-"""`capsid tokenizer`: fit a tokenizer alone, give ids to items, and look at the ids of a tokenizer or a run."""
+"""`capsid tokenizer`: fit a tokenizer without a generator, give ids to items, and inspect ids."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fit(
 ) -> None:
     """Fit a recipe's encoder, tokenizer and merges on the training part of a dataset; no generator is trained.
 
-    Codebooks follow the number of items, unless --set or --config names them. A stopped fit resumes when the same
+    Codebooks adapt to the number of items, unless --set or --config sets them. A stopped fit resumes when the same
     command is given again.
 
     Examples:
@@ -170,7 +170,7 @@ def report(
         Path | None, typer.Option("--plots", metavar="FOLDER", help="Plot lengths, code use, stop causes and routing.")
     ] = None,
 ) -> None:
-    """Show collisions, use of the codebooks, similarity inside a code, lengths, reconstruction, routing and merges.
+    """Show collisions, code usage, similarity inside a code, lengths, reconstruction, routing and merges.
 
     Examples:
 

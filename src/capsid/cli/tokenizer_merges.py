@@ -1,4 +1,4 @@
-"""The texts of `capsid tokenizer merges` and of the merged tokens in `inspect`."""
+"""Text output of `capsid tokenizer merges`, and of the merged tokens in `inspect`."""
 
 from __future__ import annotations
 

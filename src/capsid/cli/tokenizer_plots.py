@@ -1,4 +1,4 @@
-"""Pictures of a tokenizer's report: lengths, stop causes, use of codes, routing by rounds. Computes no measure."""
+"""Plots of a tokenizer's report: lengths, stop causes, code usage, routing by rounds. Computes no figures itself."""
 
 from __future__ import annotations
 

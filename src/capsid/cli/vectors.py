@@ -126,7 +126,7 @@ def embed(
     """Write text vectors of all items as Parquet with item_id and vector. A stopped run resumes.
 
     A text's vector does not depend on other texts, so neither shards nor engine change it. Items without any text are
-    left out. The folder is what --vectors of `fit` and `encode` take.
+    left out. Pass the folder to `fit --vectors` and `encode --vectors`.
 
     Examples:
 
@@ -178,7 +178,7 @@ def encode(
 ) -> None:
     """Write the codes of all rows as Parquet with item_id, codes and confidences. A stopped run resumes.
 
-    The vectors must be made like those the tokenizer was fitted on. Neither the size of the shards nor the engine
+    The vectors must come from the same model as those of the fit. Neither the size of the shards nor the engine
     changes the codes. Workers read the files themselves: with --address, all machines must see the same paths.
 
     Examples:

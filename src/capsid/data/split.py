@@ -21,7 +21,7 @@ from capsid.rng import numpy_rng
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """Evaluation cases: a user, their history, and the one item they took next."""
+    """Evaluation cases: a user, their history, and their next item."""
 
     users: np.ndarray
     histories: Ragged

@@ -1,0 +1,1 @@
+"""Rankers: from a model and a trie of ids to ranked items."""

@@ -1,7 +1,7 @@
 """Several readings of one history, each searched by beam search, and their lists fused by rank.
 
 An item's score is the sum of 1 / log2(rank + 1) over the lists that hold it (ActionPiece, Hou et al. 2025, arXiv
-2502.13581, section 3.3). Where histories can be read in one way only, one list is made. Knows protocols, not networks.
+2502.13581, section 3.3). If histories can be read in only one way, one list is made. Knows protocols, not networks.
 Shapes: U users, F leaves of one list, E leaves of all lists.
 """
 

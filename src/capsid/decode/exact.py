@@ -1,4 +1,4 @@
-"""Scores of the whole catalogue without beams or pruning: the slow twin of the beam search, and a ranker of its own.
+"""Scores the whole catalogue without beams or pruning: the slow twin of the beam search, and also a ranker.
 
 Feeds every item's tokens through the model as one beam and scores all tokens at every step.
 """

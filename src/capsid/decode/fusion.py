@@ -1,12 +1,13 @@
-"""Beam search fused with item vectors: ids find buckets, vectors tell the items of a bucket apart.
+"""Beam search fused with item vectors: beams find buckets of items, and vectors tell the items of a bucket apart.
 
 An item's score is the product of two softmaxes: over the finished beams of a user by their log-probability, and over
 items by the cosine of the item's vector and the vector that is expected after its id. The second one is over the items
 of the same id, so that the product is the probability of an id times that of an item given its id (COBRA, Yang et al.
 2025, arXiv 2503.02453, section on probabilistic decomposition), or over all items that were found (BeamFusion of COBRA,
-in the form of CapsID, arXiv 2605.05096, appendix on constrained decoding). The latter compares cosines of vectors that
-different ids let expect: they say how well an id determines its item, not how well the item fits the user. Knows
-protocols, not networks. Shapes: U users, F leaves, T tokens of an id, E items in leaves, C width of vectors.
+in the form of CapsID, arXiv 2605.05096, appendix on constrained decoding). The latter compares cosines with vectors
+that are predicted after different ids: they say how well an id determines its item, not how well the item fits the
+user. Knows protocols, not networks. Shapes: U users, F leaves, T tokens of an id, E items in leaves, C width of
+vectors.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Two ids per item, one probability: the mixture of what both ids give, ranked over the items that either search finds.
+"""Two ids per item, one probability: the mixture of both ids' probabilities ranks the items that either search finds.
 
 Each id has its own trie, so the probabilities of all items sum to 1 under each of them and under the mixture
 
     p(i) = w p_A(i) + (1 - w) p_B(i).
 
 Both tries are searched; an item that only one search has found is scored exactly under its other id. Items that share
-an id share its probability equally. Knows protocols, not networks. Shapes: U users, F leaves, T tokens of an id,
-E candidates (a user and an item each).
+an id share its probability equally. Knows protocols, not networks. Shapes: U users, F leaves, T tokens of an id, E
+candidates (a user and an item each).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Mixed:
         if k < 1:
             raise ConfigError(f"k must be at least 1, got {k}")
         if reader.over != "children":
-            raise ConfigError(f"decoder=mixed needs over=children, got over={reader.over}")
+            raise ConfigError(f"decoder=mixed needs over=children, got over={reader.over}", hint="set over=children")
         wanted, second = min(max(self.width, k), len(reader.trie)), reader.of_second
         search, sides = BeamSearch(width=self.width), []
         opened = _started(reader, second, histories)

@@ -1,6 +1,6 @@
-"""What rankers need of a model: read histories once, step all beams at once, score the tokens asked about.
+"""What rankers need from a model: read histories once, step all beams together, score the requested tokens.
 
-And what they need of item vectors, where a method has them beside ids.
+Also what they need from item vectors, if a method has them beside ids.
 """
 
 from __future__ import annotations

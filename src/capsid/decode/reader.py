@@ -1,4 +1,4 @@
-"""A model with its ids and their trie, with which rankers read histories and score items. Knows item numbers only."""
+"""A model with its ids and their trie: rankers read histories and score items with it. Knows item numbers only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search reports to a watch. Watching changes no result, and a search without a watch pays nothing."""
+"""What a search reports to a watch. Watching does not change results, and without a watch it costs nothing."""
 
 from __future__ import annotations
 

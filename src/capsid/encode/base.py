@@ -1,6 +1,6 @@
 """The item encoder protocol, and the checks that every encoder's vectors pass.
 
-For every encoder, a row of zeros means "no evidence of this item". Knows no concrete encoder and no files.
+For every encoder, a row of zeros means "no evidence about this item". Knows no concrete encoder and no files.
 """
 
 from __future__ import annotations

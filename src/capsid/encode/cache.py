@@ -1,4 +1,4 @@
-"""Encode a catalogue, or reuse the vectors of an earlier run: one folder per encoder, data and seed.
+"""Encodes a catalogue, or reuses the vectors of an earlier run: one folder per encoder, data and seed.
 
 Views and the parts of a joined encoder are cached separately, so that all recipes and splits share the slow text
 vectors.

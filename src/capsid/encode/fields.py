@@ -1,7 +1,7 @@
 """Item vectors learnt from masked fields (FAMAE: ReSID, Liang et al. 2026, arXiv 2602.02338): no text.
 
 A Transformer reads a history of items as sums of field embeddings and predicts masked fields of the next item. An
-item's vector is its field embeddings side by side, its own id's first. New items have no id embedding, only those of
+item's vector concatenates its field embeddings, that of its own id first. New items have no id embedding, only those of
 their values. The network and torch are imported on demand.
 """
 

@@ -1,6 +1,6 @@
 """Several encoders' vectors as one: each block centred, reduced, scaled to norm one and weighted; then PCA to `dim`.
 
-Treats all parts alike and checks only whether a part has evidence of an item (a non-zero row).
+Treats all parts alike and checks only whether a part has evidence about an item (a nonzero row).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class JoinedEncoder:
     whiten: bool = setting(False, "Whether the joined axes get equal variance.")
     missing: Literal["predict", "zero"] = setting(
         "predict",
-        "How to fill a block without evidence of an item: by ridge regression on its other blocks, or with zeros.",
+        "How to fill a block without evidence about an item: by ridge regression on its other blocks, or with zeros.",
     )
     ridge: float = setting(1.0, "Ridge penalty of that regression.", above=0)
 
@@ -122,7 +122,7 @@ class JoinedEncoder:
         """Mean and axes of the rows with evidence; with block_dim 0 blocks are neither centred nor reduced."""
         known_MD = block_ND[has_evidence(block_ND)].astype(np.float64)
         if not len(known_MD):
-            raise DataError(f"the {part.kind} encoder has no evidence of any item", hint="leave that part out")
+            raise DataError(f"the {part.kind} encoder has no evidence about any item", hint="leave that part out")
         if self.block_dim == 0:
             return {"mean": np.zeros(block_ND.shape[1]), "axes": np.eye(block_ND.shape[1])}
         mean_D = known_MD.mean(axis=0)

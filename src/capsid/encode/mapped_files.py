@@ -58,7 +58,8 @@ class MappedVectors:
         vectors_ND = _matrix(vectors_file)
         ids = Vocabulary.of_unique(map_texts(ids_path))
         if len(ids) != len(vectors_ND):
-            raise DataError(f"{vectors_file} has {len(vectors_ND)} vectors but {ids_path} has {len(ids)} ids")
+            message = f"{vectors_file} has {len(vectors_ND)} vectors but {ids_path} has {len(ids)} ids"
+            raise DataError(message, hint="start the job again")
         return cls(vectors_ND, ids, vectors_file, ids_path)
 
     def __len__(self) -> int:
@@ -114,7 +115,7 @@ def write_mapped(path: Path, folder: Path, *, progress: Progress = silent) -> No
     files = vector_files(Path(path))
     rows = sum(_row_count(p) for p in files)
     if not rows:
-        raise DataError(f"{path} has no rows")
+        raise DataError(f"{path} has no rows", hint="give at least one vector")
     with new_folder(folder, kind=KIND) as new:
         _write_blocks(files, rows, new, progress)
 
@@ -130,7 +131,8 @@ def _write_blocks(files: list[Path], rows: int, folder: Path, progress: Progress
                     header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
                     np.lib.format.write_array_header_1_0(file, header)
                 if block_BD.shape[1] != width:
-                    raise DataError(f"{path} is {block_BD.shape[1]} wide, but the files before it are {width} wide")
+                    message = f"{path} is {block_BD.shape[1]} wide, but the files before it are {width} wide"
+                    raise DataError(message, hint="all vectors must have the same width")
                 _check_ids(ids, path, done)
                 names.add(ids)
                 here = slice(done, done + len(block_BD))
@@ -141,7 +143,7 @@ def _write_blocks(files: list[Path], rows: int, folder: Path, progress: Progress
                 done += len(block_BD)
                 progress.update(f"vectors: {done:,}/{rows:,} rows")
     if done != rows:
-        raise DataError(f"only {done} of {rows} rows could be read", hint="the file may be cut off")
+        raise DataError(f"only {done} of {rows} rows could be read", hint="the file may be truncated")
     every = Vocabulary.of_unique(map_texts(folder / IDS_NAME))
     for bad, what in ((broken, "hold NaN or infinity"), (zero, "are all zeros")):
         if bad.any():
@@ -203,7 +205,7 @@ def _rectangle(path: Path, ids: pl.Series, lists: Any, width: int) -> np.ndarray
     if len(odd) or width < 1:
         row = int(odd[0]) if len(odd) else 0
         has = f"has {lengths[row]} numbers, the first has {width}" if lengths[row] > 0 else "is missing or empty"
-        raise DataError(f"{path}: the vector of {ids[row]!r} {has}")
+        raise DataError(f"{path}: the vector of {ids[row]!r} {has}", hint="all vectors must have the same width")
     return _float32(lists.flatten().to_numpy(zero_copy_only=False)).reshape(-1, width)
 
 
@@ -268,17 +270,20 @@ def _id_blocks(path: Path, rows: int, step: int) -> Iterator[pa.LargeStringArray
             if found <= rows:
                 yield pa.array(lines, pa.large_string())
         if found != rows:
-            raise DataError(f"{path} has {rows} vectors but {beside.name} has {found} ids")
+            message = f"{path} has {rows} vectors but {beside.name} has {found} ids"
+            raise DataError(message, hint="write one id per line, in the order of the vectors")
 
 
 def _check_ids(ids: pa.LargeStringArray, path: Path, first: int) -> None:
     """Refuse missing, empty and broken ids; `first` is the number of the first row."""
     names = pl.Series(ids)
     if names.null_count():
-        raise DataError(f"{path}: row {first + int(names.is_null().arg_max() or 0)} has no id")
+        row = first + int(names.is_null().arg_max() or 0)
+        raise DataError(f"{path}: row {row} has no id", hint="every vector needs an id")
     unfit = names.str.contains(UNFIT).to_numpy()
     if unfit.any():
-        raise DataError(f"{path}: ids are empty or have line breaks: {first_ids(unfit, names)}")  # type: ignore[arg-type]
+        named = first_ids(unfit, names)  # type: ignore[arg-type]
+        raise DataError(f"{path}: ids are empty or have line breaks: {named}", hint="write every id on one line")
 
 
 def _refuse_repeats(ids: Vocabulary, path: Path) -> None:
@@ -309,4 +314,4 @@ def _readable(path: Path) -> Iterator[None]:
         raise
     except (OSError, ValueError, EOFError) as error:  # pyarrow's errors are among these
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(f"{path} could not be read: {reason}", hint="the file may be cut off") from None
+        raise DataError(f"{path} could not be read: {reason}", hint="the file may be truncated") from None

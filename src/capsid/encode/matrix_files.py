@@ -34,7 +34,7 @@ def read_matrix(path: Path) -> tuple[np.ndarray, list[str] | None]:
         raise
     except Exception as error:  # numpy, polars and safetensors raise various errors for broken files
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(f"{path} could not be read: {reason}", hint="the file may be cut off") from None
+        raise DataError(f"{path} could not be read: {reason}", hint="the file may be truncated") from None
     if ids is None and ids_file(path).is_file():
         ids = ids_file(path).read_text(encoding="utf-8").splitlines()
     return vectors_ND, ids

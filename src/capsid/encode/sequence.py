@@ -2,7 +2,7 @@
 1808.09781) with full cross-entropy.
 
 Reads only the table's training sequences. Items that occur in no sequence of two or more, including new ones, get
-zeros, or all the same vector. The network and torch are imported on demand.
+zeros, or the mean vector. The network and torch are imported on demand.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Vectors of the items' text by a sentence-transformers model; offline by default, with weights from a package.
 
-One template for all items. Knows nothing of interactions: the vectors are the same for every split and for new items.
+One template for all items. Knows nothing about interactions: the vectors are the same for every split and for new
+items.
 """
 
 from __future__ import annotations

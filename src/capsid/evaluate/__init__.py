@@ -1,0 +1,1 @@
+"""Metrics per user, significance tests, and reports on ids."""

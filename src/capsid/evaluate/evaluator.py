@@ -1,4 +1,4 @@
-"""Evaluate a retriever on held-out cases: ranks of the targets, metrics, coverage, exposure, accuracy of first codes.
+"""Evaluates a retriever on held-out cases: ranks of the targets, metrics, coverage, exposure, accuracy of first codes.
 
 Per-user values are kept, so that any two runs can be compared user by user. Knows numbers only.
 """

@@ -1,6 +1,6 @@
 """Evaluations kept beside a run: RUN/evaluations/<split>[-filtered].npz has one value per case, .json the summary.
 
-The folder is an artifact of its own, so a changed byte is noticed. Values for other k, and of other splits, stay when
+The folder is an artifact of its own, so a changed byte is detected. Values for other k and other splits are kept when
 an evaluation is added.
 """
 

@@ -2,9 +2,9 @@
 
 `evaluate`, its `--help` and its tables read `METRICS` and `LIST_METRICS`, so a new metric is one entry here.
 
-A rank counts from 1; 0 means that the target was not among the ranked items. With several items on one id there are
-three readings: `expanded` (bucket in its fixed order; the default), `expected` (mean over all orders of the bucket)
-and `optimistic` (an id match is a hit; never a headline).
+A rank counts from 1; 0 means that the target was not among the ranked items. If several items share an id there are
+three variants: `expanded` (bucket in its fixed order; the default), `expected` (mean over all orders of the bucket) and
+`optimistic` (an id match is a hit; never a headline).
 """
 
 from __future__ import annotations

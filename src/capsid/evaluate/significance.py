@@ -54,7 +54,8 @@ def paired_bootstrap(
         raise DataError("nothing to compare", hint="give at least one array of per-user values for each side")
     lengths = {len(values) for values in (*first, *second)}
     if len(lengths) != 1 or 0 in lengths:
-        raise DataError(f"runs of different users cannot be paired: {sorted(lengths)} values")
+        message = f"runs of different users cannot be paired: {sorted(lengths)} values"
+        raise DataError(message, hint="compare runs that were evaluated on the same users")
     (users,) = lengths
     first_SU, second_SU = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     means = _resampled_gaps(first_SU, second_SU, draws, numpy_rng(seed, "bootstrap"))

@@ -1,4 +1,4 @@
-"""A picture of a search as SVG text: a column for each depth, prefixes joined to what they came from, and the history.
+"""A picture of a search as SVG text: a column for each depth, prefixes joined to their parents, and the history.
 
 Kept prefixes and results come first, then the best ones that were cut, with the reason. No script, no outside font,
 nothing to load. Texts are shortened by their estimated width, and every box clips what it holds, so none overlap.

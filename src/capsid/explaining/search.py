@@ -127,7 +127,8 @@ def node_of(trie: Trie, prefix: Sequence[int]) -> int:
     for place, token in enumerate(prefix):
         node = trie.walk(node, np.array([token]))
         if node[0] < 0:
-            raise DataError(f"no id begins with the tokens {list(prefix[: place + 1])}")
+            message = f"no id begins with the tokens {list(prefix[: place + 1])}"
+            raise DataError(message, hint="`capsid tokenizer inspect` shows the tokens of an item")
     return int(node[0])
 
 

@@ -1,4 +1,4 @@
-"""The phases of a schedule, one after the other: objectives are bound, stretches trained, new ids taken over.
+"""Runs the phases of a schedule in order: binds objectives, trains stretches (parts of a phase), takes over new ids.
 
 Ids, trie and labels change together, between two stretches. Knows neither optimisers nor files.
 """
@@ -152,7 +152,7 @@ class _Settled:
     def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
         settled = self.objective.settle(self.table, self.progress)
         if settled is None:
-            raise ConfigError("the term of phase.adapt returned no codes", hint="name it among the terms instead")
+            raise ConfigError("the term of phase.adapt returned no codes", hint="move it to the terms of the phase")
         return settled
 
 

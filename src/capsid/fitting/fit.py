@@ -126,7 +126,7 @@ class _Given:
             apart = difference(given, wanted)
             told = ", ".join(f"{path} {theirs}, not {ours}" for path, (theirs, ours) in list(apart.items())[:3])
             raise ConfigError(
-                f"the given tokenizer was fitted with other parts than this recipe's: {told}",
+                f"the given tokenizer does not match the recipe: {told}",
                 hint="fit it with the same recipe and settings",
             )
         if list(given.ids.items) != list(self.table.items):

@@ -1,6 +1,6 @@
 """The log of a fit: one entry for each phase, and one more for each side that a joint term trains in it.
 
-Parts of a phase are not told one by one: a phase that gives items new ids forty times has no eighty entries.
+Parts of a phase have no entries of their own: a phase that gives items new ids forty times would have eighty.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Generators, which score tokens, and the loss terms that they are trained with."""

@@ -1,11 +1,11 @@
-"""Tokenizer and generator that learn in turns, aligned with each other (ETEGRec, Liu et al. 2025, arXiv 2409.05546).
+"""Trains tokenizer and generator in turns, aligned with each other (ETEGRec, Liu et al. 2025, arXiv 2409.05546).
 
-While one side learns, the other is frozen (Eq. 17 and 18). Two losses tie them together. Sequence-item alignment: what
-the generator made of a history, put through a head into the tokenizer's latent space, should spread over the codes as
-the next item does (Eq. 6 and 15; the minus sign of Eq. 15 is a slip, divergences are to be small). Preference-semantic
-alignment: the row that predicts the first token, put through another head, should be near the reconstruction of the
-next item (Eq. 16). Heads learn with the generator. Shapes: U different targets of a batch, I width of item vectors, C
-of latents, D of hidden rows, K codes.
+While one is trained, the other is frozen (Eq. 17 and 18). Two losses tie them together. Sequence-item alignment: a head
+maps the generator's representation of a history to the tokenizer's latent space, where it should have the same
+distribution over the codes as the next item (Eq. 6 and 15; the minus sign in Eq. 15 is a mistake, since divergences are
+minimised). Preference-semantic alignment: another head maps the row that predicts the first token near the
+reconstruction of the next item (Eq. 16). Heads are trained with the generator. Shapes: U different targets of a batch,
+I width of item vectors, C of latents, D of hidden rows, K codes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Item vectors beside ids: a small network that makes them, reads them and says which one is expected next.
+"""Item vectors beside ids: a small network that computes them, reads them and predicts the next one.
 
-An item's vector is made from what an encoder knows of it, so a new item has one at once. It enters a history as one
-more summand of the item's position, and the row after an id's last token is turned into the vector that is expected
-there (COBRA, Yang et al. 2025, arXiv 2503.02453, where the vector has a position of its own). Knows
-neither losses nor searches. Shapes: I width of the encoder's vectors, C of these vectors, D of hidden rows.
+An item's vector is computed from the encoder's, so a new item has one immediately. It is added to the input at the
+item's position, and the row after an id's last token is mapped to the vector that is expected there (COBRA, Yang et al.
+2025, arXiv 2503.02453, where the vector has a position of its own). Knows neither losses nor searches. Shapes: I width
+of the encoder's vectors, C of these vectors, D of hidden rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A loss term that matches what is expected after an id with the vector of the item that came.
+"""A loss term that matches the vector predicted after an id with the vector of the item itself.
 
 Beside next-token prediction, the row after an item's last token has to find the item's vector among those of the batch:
-cross-entropy of cosines over a temperature (COBRA, Yang et al. 2025, arXiv 2503.02453). Item vectors learn as
-well: they are what is matched and what is read. Shapes as in `capsid.generate.dense_items`; U unique items of a batch.
+cross-entropy of cosines over a temperature (COBRA, Yang et al. 2025, arXiv 2503.02453). The same item vectors are
+matched and read, and they are trained too. Shapes as in `capsid.generate.dense_items`; U unique items of a batch.
 """
 
 from __future__ import annotations

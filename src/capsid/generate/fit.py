@@ -1,4 +1,4 @@
-"""Train a generator on histories under a list of loss terms. Prepares the data; `capsid.train` runs the loop.
+"""Trains a generator on histories with a list of loss terms. Prepares the data; `capsid.train` runs the loop.
 
 Every next item of every training sequence is a target once per epoch, or one random item per sequence if the generator
 or the reading of the ids chooses so. A sequence longer than the model's history is cut into pieces that overlap by one
@@ -62,7 +62,7 @@ def fit_generator(
     if not len(pieces):
         raise DataError(
             "no training sequence has two or more items",
-            hint="give longer histories: the next item is what a generator learns",
+            hint="give longer histories: a generator learns to predict the next item",
         )
     tokens_N = ids.prefix_free.lengths
     lengths = np.concatenate([part.sums(tokens_N[part.values]) for part in pieces.parts()])

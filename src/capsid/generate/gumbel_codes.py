@@ -1,9 +1,9 @@
-"""Codebooks that learn with the generator: soft codes behind hard ones, with noise where codes are used much.
+"""Trains codebooks with the generator: soft codes behind hard ones, with noise on overused codes.
 
-Ids are hard and stay so between refreshes. The loss of the next token reaches the codebooks by three paths (DIGER,
-Fu et al. 2026, arXiv 2601.19711): through items of the history, through tokens that are read to predict the next, and
-through the labels. Each adds zero with a gradient, so the generator's own loss and gradients do not change. Encoder and
-decoder of the tokenizer stay as they are. Shapes: U unique items, K codes of a depth, C width of latents, M items.
+Ids are hard and fixed between refreshes. The next-token loss reaches the codebooks by three paths (DIGER, Fu et al.
+2026, arXiv 2601.19711): through items of the history, through tokens that are read to predict the next, and through the
+labels. Each adds zero with a gradient, so the generator's own loss and gradients do not change. Encoder and decoder of
+the tokenizer stay as they are. Shapes: U unique items, K codes of a depth, C width of latents, M items.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PATHS = ("history", "forced", "labels")
 
 @dataclass(kw_only=True, frozen=True)
 class GumbelCodes:
-    """What learns beside the generator during the first `share` of a phase's steps, in `refreshes` equal stretches."""
+    """Trains the codebooks with the generator in the first `share` of a phase's steps, in `refreshes` stretches."""
 
     kind: ClassVar[str] = "gumbel-codes"
     carries: ClassVar[bool] = True

@@ -1,8 +1,8 @@
 """The memory of transitions: items that followed the last items of a history in training get a learnt bonus.
 
 A token's score gets sum_j a_j log(1 + c_j), where c_j counts how often the items below that token came j positions
-after the j-th last item. The weights a_j are learnt with the next-token loss, in which a predicted pair does not count
-for itself. On a trie the counts of a node are the sums over its items, so that every prefix of a likely item rises.
+after the j-th last item. The weights a_j are learnt with the next-token loss, where the predicted pair is left out of
+the counts. On a trie the counts of a node are the sums over its items, so that every prefix of a likely item rises.
 Knows tokens and counts only. Shapes: J distances, M predicted items, T tokens of an item, E entries, otherwise as in
 `capsid.generate.open_items`.
 """

@@ -92,6 +92,9 @@ def parts(generator: object) -> tuple[Start, Step]:
         ("reads", "mixing or distances", "places" if network.place is not None else "mixing or distances"),
     ):
         if found != wanted:
-            raise ConfigError(f"a generator with generator.{name}={found} cannot be exported; it must be {wanted}")
+            raise ConfigError(
+                f"generator.{name} must be {wanted} to export a run, got {found}",
+                hint=f"fit with --set generator.{name}={str(wanted).split()[0]}",
+            )
     network.eval()
     return Start(network).eval(), Step(network).eval()

@@ -1,7 +1,7 @@
 """Cross-entropy of the next token, over the whole vocabulary or over the tokens that can follow in the trie.
 
 Over the children of a node, the losses of an item's tokens sum to minus the log of the item's probability, and rows
-below the root score only the children of their own node. Where items have two ids, the losses of both are added.
+below the root score only the children of their own node. If items have two ids, the losses of both are added.
 """
 
 from __future__ import annotations

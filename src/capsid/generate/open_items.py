@@ -1,4 +1,4 @@
-"""Items that a beam may still become, and numbers added to the scores of their tokens while a search goes on.
+"""Items that a beam can still reach, and bonuses added to the scores of their tokens during a search.
 
 Knows tokens only. Shapes: U users, W beams, P items per user, T tokens per item, E pairs of row and token asked about,
 C pairs that get a number; rows are numbered user by user and beam by beam.

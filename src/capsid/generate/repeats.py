@@ -1,9 +1,9 @@
 """Repeat consumption: one learnt bias, added to the score of a token that would complete an item of the history.
 
-Where users rarely return to an item the bias falls, and their history no longer crowds out new items; where they do,
-it rises. It is learnt with the next-token loss and excludes nothing. Knows tokens only; an id that several items share
-counts as one. Shapes: M items of a batch, T tokens per item, P items of a history (in `completions`: pairs of items),
-E entries, otherwise as in `capsid.generate.open_items`.
+If users rarely return to an item, the bias falls and their history no longer crowds out new items; if they do, it
+rises. It is learnt with the next-token loss and excludes nothing. Knows tokens only; an id that several items share
+counts as one. Shapes: M items of a batch, T tokens per item, P items of a history (in `completions`: pairs of items), E
+entries, otherwise as in `capsid.generate.open_items`.
 """
 
 from __future__ import annotations

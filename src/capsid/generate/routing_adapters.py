@@ -80,7 +80,7 @@ class BoundAdapters(BoundTerm):
         if tokenizer is None or not isinstance(tokenizer.tokenizer_, Adapting) or tokenizer.vectors_ is None:
             raise ConfigError(f"the tokenizer {kind!r} has no routing to adapt", hint="drop adapt from the phase")
         if not isinstance(tokenizer.tokenizer_, SoftAssigning):
-            raise ConfigError(f"the tokenizer {kind!r} assigns no weights", hint="drop adapt from the phase")
+            raise ConfigError(f"the tokenizer {kind!r} has no soft assignment", hint="drop adapt from the phase")
         self.adapters = tokenizer.tokenizer_.begin_adapting(settings.rank, seed=context.seed)
         self.gate: _Gate | None = None
         merges = tokenizer.merges_

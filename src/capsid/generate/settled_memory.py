@@ -1,10 +1,10 @@
 """Fits the weights of a memory of transitions to held-out cases, after the network has been trained without them.
 
-A network that is trained with its memory leaves to it what it could have learnt itself. Fitted afterwards, the weights
-are a handful of numbers: those with which the items that came next are most probable. Networks are too sure of held-out
-items, and bonuses beside scores that are too large look useless, so scores are divided by the temperature that suits
-the cases best. It is used here only, because it hardly changes the order of items. The loss is convex in the weights.
-Knows networks, lessons and terms, no files.
+A network that is trained with its memory leaves to it what it could have learnt itself. Here a handful of weights is
+fitted afterwards to maximise the likelihood of the held-out items. Networks are overconfident on held-out items, and
+bonuses look useless beside scores that are too large, so scores are divided by the temperature that fits the cases
+best. The temperature is used only here, because it hardly changes the order of items. The loss is convex in the
+weights. Knows networks, lessons and terms, no files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From depths of items to their tokens, for terms that put soft codes where tokens are read. Knows layouts only."""
+"""Maps depths of items to their tokens, for terms that replace tokens by soft codes. Knows layouts only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start an encoder-decoder with the weights of a T5 that transformers has saved: config.json and safetensors files.
+"""Loads the weights of a T5 that transformers has saved into an encoder-decoder: config.json and safetensors files.
 
 Sizes are compared with the settings before anything is read, nothing is unpickled and no code of the folder is run.
 Does not need transformers.
@@ -112,11 +112,15 @@ def _check_sizes(saved: _Saved, settings: Mapping[str, Any]) -> None:
     config = saved.config
     if config.get("model_type") not in FAMILIES:
         raise ConfigError(
-            f"{saved.folder} holds a model of type {config.get('model_type')!s:.40}, not one of {', '.join(FAMILIES)}"
+            f"{saved.folder} holds a model of type {config.get('model_type')!s:.40}, not one of {', '.join(FAMILIES)}",
+            hint="give the folder of a T5",
         )
     activation = config.get("feed_forward_proj", "relu")
     if activation not in ACTIVATIONS:
-        raise ConfigError(f"its feed_forward_proj must be one of {', '.join(ACTIVATIONS)}, got {activation!r:.40}")
+        raise ConfigError(
+            f"feed_forward_proj in {CONFIG} must be one of {', '.join(ACTIVATIONS)}, got {activation!r:.40}",
+            hint="give a T5 with one of these activations",
+        )
     theirs = {ours: config.get(name, default) for name, ours, default in SIZES}
     theirs["depth_layers"] = theirs["layers"] if theirs["depth_layers"] is None else theirs["depth_layers"]
     theirs["activation"] = ACTIVATIONS[activation]

@@ -1,0 +1,1 @@
+"""Semantic IDs as data: token layout, merges, collision policies, readings, the trie. NumPy only."""

@@ -139,7 +139,7 @@ class Reassign:
         "cheapest",
         "How last codes are chosen: with minimal total cost under each prefix, or balanced within each group.",
     )
-    rounds: int = setting(20, "Maximal rounds of sinkhorn; cheapest needs one.", least=1)
+    rounds: int = setting(20, "Maximum number of rounds of sinkhorn; cheapest needs one.", least=1)
     epsilon: float = setting(0.003, "Smoothness of sinkhorn's plan, for costs that span an interval of 2.", above=0)
     iterations: int = setting(50, "Iterations of sinkhorn within a group.", least=1)
 

@@ -2,7 +2,7 @@
 
 Tokens 0 and 1 are padding and end-of-item; then one block of tokens per depth; then the suffix block that TIGER's
 collision policy uses; then one token for every merge; then the tokens of a second id, if items have two. The position
-of a code in its row is its depth; code -1 means that the item has no token at that depth. Knows nothing of items.
+of a code in its row is its depth; code -1 means that the item has no token at that depth. Knows nothing about items.
 """
 
 from __future__ import annotations

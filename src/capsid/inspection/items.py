@@ -213,8 +213,8 @@ def _why(tokenizer: Routing, seen: Trace) -> Stopped:
         "confidence": f"the confidence {seen.confidence[0, depth - 1]:.3f} is at least {rules.confidence:g}",
         "residual": f"the {kind} residual {residual:.3f} is at most {rules.residual:g}",
         "cap": f"the longest id has {depth} codes, and no rule ended it before",
-        "prefix": f"a rule would have ended it earlier, but there more than {rules.max_sharing}"
-        f" {'code' if rules.max_sharing == 1 else 'codes'} of the fitted catalogue began with its prefix",
+        "prefix": f"a rule would have ended it earlier, but more than {rules.max_sharing} distinct code"
+        f" {'sequence' if rules.max_sharing == 1 else 'sequences'} of the fitted catalogue began with that prefix",
     }
     return Stopped(cause, depth, because[cause], asdict(rules))
 

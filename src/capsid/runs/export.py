@@ -1,4 +1,4 @@
-"""Export a run's network for other runtimes: ONNX files of its two calls, the ids, and how to use them.
+"""Exports a run's network for other runtimes: ONNX files of its two calls, the ids, and how to use them.
 
 start.onnx  step.onnx  ids.jsonl  export.json; see docs/export.md. Needs the extra `onnx`.
 """
@@ -27,12 +27,13 @@ def export_onnx(recommender: Recommender, out: Path) -> Path:
     """Write the folder; an error if the method cannot be exported or the extra is missing."""
     fitted, recipe = recommender.fitted, recommender.recipe
     ids = fitted.tokenizer.ids
+    hint = "fit another recipe to export it, such as capsid"
     if fitted.dense is not None:
-        raise ConfigError(f"the recipe {recipe.name!r} has vectors beside ids, which cannot be exported")
+        raise ConfigError(f"the recipe {recipe.name!r} has vectors beside ids, which cannot be exported", hint=hint)
     if ids.second is not None:
-        raise ConfigError(f"the recipe {recipe.name!r} has two ids per item, which cannot be exported")
+        raise ConfigError(f"the recipe {recipe.name!r} has two ids per item, which cannot be exported", hint=hint)
     if not isinstance(ids.reading, ItemByItem):
-        raise ConfigError(f"the recipe {recipe.name!r} reads items in context, which cannot be exported")
+        raise ConfigError(f"the recipe {recipe.name!r} reads items in context, which cannot be exported", hint=hint)
     start, step = parts(fitted.generator)
     try:
         import onnx  # noqa: F401

@@ -1,4 +1,4 @@
-"""Fit a recommender into a folder, or reuse the finished run that is already there."""
+"""Fits a recommender into a folder, or reuses the finished run that is already there."""
 
 from __future__ import annotations
 

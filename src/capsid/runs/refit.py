@@ -1,6 +1,6 @@
 """Refit a run on newer data: ids of known items stay, weights start from the old ones, and churn is measured.
 
-New items get ids as `add_items` gives them, so the tokenizer is not fitted again. Items that the new data no longer has
+New items get ids as with `add_items`, so the tokenizer is not fitted again. Items that are no longer in the new data
 keep their ids and are retired.
 """
 
@@ -143,7 +143,7 @@ def continued(recipe: Recipe, settings: Sequence[str] = ()) -> Recipe:
 
 
 def _check_unseen(old: Catalogue, holdout: Holdout) -> None:
-    """Weights that have seen the held-out items would be measured on what they know by heart."""
+    """Refuse weights that may have seen the held-out items: their metrics would be too good."""
     unseen = {"last": "leave-one-out", "time": "temporal"}.get(holdout.kind) == old.split.kind
     if holdout.kind != "none" and not unseen:
         raise ConfigError(

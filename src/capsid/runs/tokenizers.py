@@ -158,7 +158,7 @@ def fit_on_vectors(
         )
     if recipe.second is not None:
         raise ConfigError(
-            f"the recipe {recipe.name!r} makes two ids per item, which a tokenizer of plain vectors cannot",
+            f"the recipe {recipe.name!r} makes two ids per item, which is not possible from vectors alone",
             hint="set second=null and decoder=beam, or choose capsid",
         )
     vectors = Path(vectors)

@@ -1,4 +1,4 @@
-"""Codes of a catalogue of any size, in shards: a pure map, because an item's codes depend on its own vector only.
+"""Encodes a catalogue of any size in shards: a pure map, because an item's codes depend on its own vector only.
 
 Shards hold codes only: a suffix that separates equal codes would depend on the other shards (`capsid.scale.ids`).
 """

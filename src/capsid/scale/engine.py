@@ -1,7 +1,7 @@
-"""Who makes the shards of a job: this process, processes of this machine, or Ray tasks on any number of machines.
+"""Engines run the shards of a job: this process, processes on this machine, or Ray tasks on any number of machines.
 
-An engine gets a job as text and the numbers of its shards, and hands out names, never rows. If a worker is killed, its
-shard is done again by another one; the others do not notice. Results come as they finish. Knows no job.
+An engine gets a job as text and the numbers of its shards, and hands out names, never rows. If a worker is killed,
+another one repeats its shard; the others are not affected. Results arrive as they finish. Knows no concrete job.
 """
 
 from __future__ import annotations

@@ -92,9 +92,9 @@ class CodeFolder:
             raise ArtifactError(f"the shard {path} is missing", hint=ENCODE_AGAIN)
         about = read_about(path)
         if about is None:
-            raise ArtifactError(f"the shard {path} could not be read", hint=f"it may be cut off; {ENCODE_AGAIN}")
+            raise ArtifactError(f"the shard {path} could not be read", hint=f"it may be truncated; {ENCODE_AGAIN}")
         if (about.get("tokenizer"), about.get("rows")) != (self.tokenizer, self.files.get(name)):
-            raise ArtifactError(f"the shard {path} was made of other data than {SUMMARY} says", hint=ENCODE_AGAIN)
+            raise ArtifactError(f"the shard {path} was made from other data than {SUMMARY} says", hint=ENCODE_AGAIN)
         try:
             found = pq.read_table(path, columns=list(columns), use_threads=False)
         except (OSError, pa.ArrowException) as error:

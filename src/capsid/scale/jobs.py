@@ -1,7 +1,7 @@
-"""Jobs over a whole catalogue, as plain values: JSON that names files, so that any process anywhere can do a shard.
+"""Jobs over a whole catalogue as plain values: JSON that names files, so that any process anywhere can do a shard.
 
-A job holds no rows, no tokenizers and no networks, only where they are and the hash that they must have. A worker opens
-it once and then makes the shards it is asked for.
+A job holds no rows, tokenizers or networks, only their paths and the hashes that they must have. A worker opens a job
+once and then makes the shards that it is asked for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Capacity planning: time, memory and disk of every stage of a large job, from measured rates. Runs nothing.
 
-A stage that is cut into shards takes as many rounds of one shard as its workers need; one that is not takes its
-processor time. Stages follow each other, so times and disk add up and memory is that of the largest stage. With a GPU
-the speed of networks is assumed, not measured, and the stage says so.
+A stage in shards takes as many rounds of one shard as its workers need; any other stage takes its processor time.
+Stages run one after the other, so times and disk add up and memory is that of the largest stage. With a GPU the speed
+of networks is assumed, not measured, and the stage says so.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ class Workload:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type == "int" and value < 1:
-                raise ConfigError(f"{field.name} must be at least 1, got {value}")
+                raise ConfigError(f"{field.name} must be at least 1, got {value}", hint="give a positive whole number")
         for name, allowed in (("device", DEVICES), ("text", TEXTS), ("generator", GENERATORS)):
             if getattr(self, name) not in allowed:
-                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r:.40}")
+                message = f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r:.40}"
+                raise ConfigError(message, hint=f"such as {allowed[0]}")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Workers on this machine: one process of one thread each, given shard numbers over its standard input.
+"""Workers on this machine: single-threaded processes that get shard numbers on their standard input.
 
-A worker that is killed or crashes is replaced, and its shard is tried again, three times at most. If this process is
-killed, workers notice that their input has closed and end after the shard they are at. Nothing is pickled.
+A worker that is killed or crashes is replaced, and its shard is retried at most three times. If this process is killed,
+workers notice that their input has closed and end after their current shard. Nothing is pickled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ranked lists of all held-out users of a run, in shards of users: a pure map over a fitted run.
 
-A shard holds a whole number of batches, so that a user is searched together with the same other users whoever makes
-the shard, and scores are equal to the last bit. Shards hold numbers of users and items, so that workers need no names.
+A shard holds a whole number of batches, so that a user is always searched together with the same other users, whoever
+makes the shard, and scores are bit-identical. Shards hold numbers of users and items, so that workers need no names.
 """
 
 from __future__ import annotations

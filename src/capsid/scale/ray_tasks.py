@@ -61,7 +61,7 @@ def _answer(ray: Any, reference: Any, number: int) -> dict[str, Any]:
     except ray.exceptions.RayError as error:
         said = str(error).strip().splitlines()
         raise RayError(
-            f"Ray gave up shard {number} after {TRIES} retries: {said[0][:200] if said else type(error).__name__}",
+            f"Ray gave up on shard {number} after {TRIES} retries: {said[0][:200] if said else type(error).__name__}",
             hint="finished shards are kept: run the same command again",
         ) from None
 

@@ -1,4 +1,4 @@
-"""Run a job on an engine: check the folder, make the shards of a part, say what was done."""
+"""Runs a job on an engine: checks the folder, makes the shards of one part, reports what was done."""
 
 from __future__ import annotations
 

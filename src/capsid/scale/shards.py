@@ -1,7 +1,7 @@
 """A folder of shards: one Parquet file for each part of the input, made in any order by any process.
 
 A shard's file carries a hash of all its inputs. A finished shard with the right hash is not made again, so an
-interrupted run resumes, and several processes or machines can share the work. Files appear whole or not at all. Knows
+interrupted run resumes, and several processes or machines can share the work. Files are complete or absent. Knows
 neither what the shards hold nor who makes them.
 """
 
@@ -137,7 +137,7 @@ def shard_lock(folder: Path, part: Part) -> Iterator[None]:
         if not ours:
             by = holder(lock)
             raise ArtifactError(
-                f"another capsid is writing the shards of {folder}{f' ({by})' if by else ''}",
+                f"another capsid process is writing the shards of {folder}{f' ({by})' if by else ''}",
                 hint="wait until it is done, or stop it: finished shards are kept",
             )
         yield

@@ -50,7 +50,7 @@ class ItemFiles:
             if field not in columns:
                 raise ConfigError(f"the items have no text field {field!r}", hint=nearest(field, columns))
         if not fields:
-            raise ConfigError("no text fields are named", hint="such as --fields title,brand")
+            raise ConfigError("no text fields are given", hint="such as --fields title,brand")
         return cls(files, id_column, fields)
 
     @cached_property

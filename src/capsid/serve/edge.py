@@ -84,10 +84,11 @@ def read_key(file: str, default: str | None) -> str:
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"the key file {file} cannot be read: {error}") from None
+        raise ArtifactError(f"the key file {file} cannot be read: {error}", hint="check its path") from None
     key = lines[0].strip() if lines else ""
     if len(key) < 8:
-        raise ConfigError(f"the key in {file} must have at least 8 characters, got {len(key)}")
+        message = f"the key in {file} must have at least 8 characters, got {len(key)}"
+        raise ConfigError(message, hint="write a longer key into the first line")
     return key
 
 
@@ -202,7 +203,7 @@ class Gate:
                 raise Refused(
                     403,
                     "forbidden",
-                    f"without keys only this machine is served, not {host[:100]!r}",
+                    f"without an API key only this machine may connect, got host {host[:100]!r}",
                     hint="set an API key",
                 )
         kind, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")

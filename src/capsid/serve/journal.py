@@ -2,7 +2,7 @@
 
 Several processes may write; a file lock orders their writes, and each process reads the lines of the others. A line
 that a crash cut off was never acknowledged and is dropped. A process may replace the file by a shorter one; the others
-notice and read that from its beginning. Knows nothing about the meaning of the lines.
+notice and read the new file from its beginning. Knows nothing about the meaning of the lines.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class LiveCatalogue:
             return before.then(edit)
         if edit.to not in self._states:
             kept = ", ".join(map(str, self.versions)) or "none"
-            raise Refused(409, "unknown_version", f"version {edit.to} is not kept", hint=f"kept versions: {kept}")
+            raise Refused(409, "unknown_version", f"version {edit.to} is not stored", hint=f"stored versions: {kept}")
         old = self._snapshots.get(edit.to) or with_state(self._base, self._states[edit.to], edit.to)
         return Snapshot(before.version + 1, old.recommender, old.state)
 

@@ -1,4 +1,4 @@
-"""Other runs beside the one that is served: what they recommend after the same history, and their kept metrics.
+"""Other runs beside the served one: what they recommend for the same history, and their stored metrics.
 
 They are read-only: edits apply to the served run, and the others keep the catalogue of their folder.
 """

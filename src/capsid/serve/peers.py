@@ -1,4 +1,4 @@
-"""Whether all worker processes of a service have got ready: one empty file for each in a folder that they share.
+"""Whether all worker processes of a service are ready: each creates an empty file in a folder that they share.
 
 A worker that is restarted later does not make the others unready: its own queries are refused until it has loaded the
 run. Knows no queries and no catalogue.

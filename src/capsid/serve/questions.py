@@ -1,4 +1,4 @@
-"""Queries of a snapshot: an item, items by words, a test history, an explained search, what is served.
+"""Questions about a snapshot: an item, items by words, a test history, an explained search, what is being served.
 
 Plain functions of a snapshot that return plain values; the routes only pass them on.
 """

@@ -1,7 +1,8 @@
-"""The lines of a journal: parse them, find the states that they lead to, and write few lines that lead to the same.
+"""Parses the lines of a journal, finds the states that they lead to, and writes a few lines that lead to the same
+states.
 
-A line holds an edit or, at the beginning of a journal that was shortened, the whole state of a version. Knows neither
-files nor recommenders.
+A line holds an edit or, at the beginning of a compacted journal, the whole state of a version. Knows neither files nor
+recommenders.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reports on the served ids: quality, items of two facets, merges, and live counts."""
+"""Reports on the served ids: quality, items with two facets, merges, and live counts."""
 
 from __future__ import annotations
 

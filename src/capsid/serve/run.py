@@ -1,4 +1,4 @@
-"""Start the service: one process, or several that share a port, a mapped run and a journal."""
+"""Starts the service: one process, or several that share a port, a mapped run and a journal."""
 
 from __future__ import annotations
 

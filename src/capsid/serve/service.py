@@ -1,5 +1,5 @@
-"""A served run: loads it outside the event loop, queues queries, applies edits, drains. Of HTTP it knows only the error
-answers.
+"""A served run: loads it outside the event loop, queues queries, applies edits, drains. Knows nothing about HTTP
+except error responses.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Tokenizers: from item vectors to codes, and `ItemTokenizer` from items to Semantic IDs."""

@@ -2,9 +2,9 @@
 arXiv 2602.02338).
 
 Every id is unique: each level splits a cluster into parts of nearly equal size, and the last code tells the items of
-the smallest clusters apart. Below the first level, clusters are numbered by which of some fixed orthonormal directions,
-the anchors, they lie in, seen from their parent. Known items have the codes of the fit; a new item follows the nearest
-centres and may share an id.
+the smallest clusters apart. Below the first level, a cluster's number says in which of some fixed orthonormal
+directions (anchors) it lies, seen from its parent. Known items have the codes of the fit; a new item follows the
+nearest centres and may share an id.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class ItemTokenizer:
     def _mixtures(self, table: ItemTable, strongest: int, sharpness: float) -> Mixtures:
         if not isinstance(self.tokenizer_, Weighing):
             raise ConfigError(
-                f"the tokenizer {self.tokenizer_.kind!r} does not weigh codes, so its items cannot be read softly",
+                f"the tokenizer {self.tokenizer_.kind!r} has no weights of codes, which soft input needs",
                 hint="set generator.soft_input=0",
             )
         return Mixtures.of(*self.tokenizer_.strongest_codes(table, strongest), sharpness)

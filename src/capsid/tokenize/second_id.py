@@ -1,4 +1,4 @@
-"""The second id of every item, as a part of a recipe: another tokenizer for the same vectors, and its collision policy.
+"""The second id of every item as a part of a recipe: another tokenizer for the same vectors, and its collision policy.
 
 `capsid.tokenize.item_tokenizer` fits it after the first; its tokens follow those of the first in one vocabulary.
 """

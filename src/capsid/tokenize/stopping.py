@@ -1,7 +1,7 @@
-"""When an id ends: confidence, residual norm, the cap, and whether too many codes or items share the prefix.
+"""Decides where an id ends: by confidence, residual norm, the cap, and how many codes or items share the prefix.
 
-Arrays in, lengths and causes out (CapsID, Eq. 8), for any tokenizer. Prefixes are counted once, at fit, so
-an item's length depends on its own vector only and later items never change old ids. Knows no tokenizer.
+Arrays in, lengths and causes out (CapsID, Eq. 8), for any tokenizer. Prefixes are counted once, at fit, so an item's
+length depends on its own vector only and later items never change old ids. Knows no tokenizer.
 """
 
 from __future__ import annotations

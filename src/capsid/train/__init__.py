@@ -1,0 +1,1 @@
+"""The training loop, its batches, checkpoints and teams of processes. Knows no method."""

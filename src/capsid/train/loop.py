@@ -2,7 +2,7 @@
 
 The caller supplies the loss of a batch and the validation. If training is killed at any moment and started again with
 the same arguments, it continues from its checkpoint and ends with the same bits as an uninterrupted run. Several
-processes may share the lanes of a batch; then the first one writes the checkpoints and all of them read it.
+processes may share the lanes of a batch; then the first one writes the checkpoints and all of them read them.
 """
 
 from __future__ import annotations

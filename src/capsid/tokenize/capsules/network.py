@@ -2,7 +2,7 @@
 
 Each depth has two tables. Routing subtracts `outputs`, mixed by the weights (with `leak` 1: the capsules' own
 input-dependent outputs, as in the paper). `centres` hold one vector per token: `decode` adds them up. The paper's
-Proposition 1 bounds the distance between the two. Knows nothing of losses, stopping or items.
+Proposition 1 bounds the distance between the two. Knows nothing about losses, stopping or items.
 """
 
 from __future__ import annotations

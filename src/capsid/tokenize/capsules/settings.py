@@ -91,7 +91,7 @@ class CapsuleSettings:
     residual_of: str = setting("hard", "Residual whose norm the stop rule reads.", choices=("hard", "soft"))
     max_sharing: int = setting(
         1,
-        "An id ends only where at most this many codes begin with its prefix; 0: prefixes are not counted.",
+        "An id ends only where at most this many distinct code sequences share its prefix; 0: no such rule.",
         least=0,
         formerly="crowd",
     )

@@ -2,7 +2,7 @@
 
 u_k = W_k r + b_k (CapsID, Eq. 1). Poses come as full matrices, or as W_k = P + A_k B_k with P shared by the depth; the
 votes of factorised poses are never materialised, which is why everything here is a method of `Votes` and not a tensor
-[B, K, C]. Knows nothing of rounds, tokens or depths.
+[B, K, C]. Knows nothing about rounds, tokens or depths.
 """
 
 from __future__ import annotations

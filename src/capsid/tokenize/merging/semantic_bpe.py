@@ -72,7 +72,7 @@ class SemanticBPE:
     )
     theta: tuple[float, float] = setting(
         (0.90, 0.55),
-        "Score above which the gate learns to merge a pair, at the start and at the end.",
+        "Cosine above which the gate learns to merge a pair, at the start and at the end.",
         least=-1,
         most=1,
         count=2,
@@ -216,7 +216,7 @@ class _Pass:
         )
         pairs = pairs.decided(logit, self._wanted(pairs, 1.0), self._chosen(pairs, logit, fine))
         self.progress.line(
-            f"merges: {len(pairs):,} pairs occur {s.min_count} times, {int(fine.sum()):,} are eligible, "
+            f"merges: {len(pairs):,} pairs occur {s.min_count} or more times, {int(fine.sum()):,} are eligible, "
             f"{int((pairs.merge >= 0).sum()):,} are merged"
         )
         return pairs

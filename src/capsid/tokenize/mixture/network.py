@@ -2,7 +2,7 @@
 
 Rows in, codes out, and back. A row holds content, behaviour and, as one number from 0 to 1, how much behaviour the item
 has (its richness); a behaviour of zeros means none. Blocks have one fixed shape, so an item gets the same codes alone
-and in a batch. Knows nothing of items or training. Shapes: B batch, I content width, J behaviour width, E experts, D
+and in a batch. Knows nothing about items or training. Shapes: B batch, I content width, J behaviour width, E experts, D
 width of experts, K codes.
 """
 

@@ -1,7 +1,7 @@
-"""The weights of all pairs of tokens, kept exact while the heaviest pair is merged again and again.
+"""The weights of all pairs of tokens, kept exact while the heaviest pair is merged repeatedly.
 
-The code released with ActionPiece lets pairs that vanish keep their weight; here every pair has the weight that
-a new count of all sequences would give. Knows chains and numbers, no items.
+The code released with ActionPiece lets pairs that vanish keep their weight; here every pair has the weight that a new
+count of all sequences would give. Knows chains and numbers, no items.
 """
 
 from __future__ import annotations

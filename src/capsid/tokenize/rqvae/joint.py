@@ -1,7 +1,8 @@
-"""The RQ-VAE's network while it learns beside a generator: scores of codes by depth, reconstructions, its own loss.
+"""The RQ-VAE's network while it is trained together with a generator: scores of codes by depth, reconstructions, its
+own loss.
 
-Codes are the nearest ones. Knows neither items nor generators. Shapes: U items, I width of vectors, C of latents,
-K codes.
+Codes are the nearest ones. Knows neither items nor generators. Shapes: U items, I width of vectors, C of latents, K
+codes.
 """
 
 from __future__ import annotations

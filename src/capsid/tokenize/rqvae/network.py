@@ -1,7 +1,7 @@
 """An autoencoder with residual codebooks on its latent (Lee et al. 2022, arXiv 2203.01941; TIGER, section 3.1).
 
-Vectors in, codes out, and back. Blocks have one fixed shape, the last one padded, so an item gets the same codes
-alone and in a batch. Knows nothing of items, training or the initialisation of codebooks.
+Vectors in, codes out, and back. Blocks have one fixed shape, the last one padded, so an item gets the same codes alone
+and in a batch. Knows nothing about items, training or the initialisation of codebooks.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ class RQVAE(RQVAESettings):
 
         if self.crowd:
             raise ConfigError(
-                "ids of varying length (tokenizer.crowd) cannot learn beside a generator", hint="set tokenizer.crowd=0"
+                "ids of varying length (tokenizer.crowd) cannot be trained with a generator",
+                hint="set tokenizer.crowd=0",
             )
         return JointRQVAE(self._fitted(), self.commitment)
 
