@@ -115,6 +115,7 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArtifactError, match="could not keep") as told:
         check_catalogue(world)
     assert "TMPDIR" in str(told.value.hint)
+    assert not torch.is_inference_mode_enabled()
 
 
 def test_equal_items_share_all_codes() -> None:

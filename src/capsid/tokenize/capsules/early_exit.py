@@ -208,7 +208,9 @@ def _entered(network: CapsuleNetwork, vectors_RI: np.ndarray) -> Iterator[Tensor
         part = vectors_RI[start : start + BLOCK]
         padded_BI[: len(part)] = part
         with torch.inference_mode():
-            yield network.enter(torch.as_tensor(padded_BI))[: len(part)]
+            entered_BD = network.enter(torch.as_tensor(padded_BI))[: len(part)]
+        # Not from inside: whoever reads the blocks would be in that mode too.
+        yield entered_BD
 
 
 def _advance(layer: CapsuleLayer, left: _Residuals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
