@@ -2,7 +2,8 @@
 
     python benchmarks/rates.py [--quick] [--threads 1] [--out FILE]
 
-The values in `capsid/scale/rates.py` are those of benchmarks/results/rates.json; a test compares them.
+The values in `capsid/scale/rates.py` are those of benchmarks/results/rates.json, except `prepare`, which is that of the
+largest import of benchmarks/interactions.py; a test compares them.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ SOURCES: Mapping[str, Source] = {
 }
 
 FORMS = (
-    "sequences.txt.gz with items.jsonl.gz, interactions.parquet, .csv, .tsv or .jsonl (and items.*), "
+    "sequences.txt.gz with items.jsonl.gz, interactions.parquet, .csv, .tsv or .jsonl (and items.*), a folder "
+    "interactions/ of such files, what `capsid data import --mapped` wrote, "
     "or reviews_X_5.json.gz with meta_X.json.gz"
 )
 

@@ -103,9 +103,9 @@ def temporal_split(dataset: Dataset, valid_fraction: float = 0.1, test_fraction:
         )
     if not (valid_fraction > 0 and test_fraction > 0 and valid_fraction + test_fraction < 1):
         raise ConfigError("the fractions of a temporal split must be positive and add up to less than 1")
-    ordered = np.sort(dataset.times)
-    valid_cut = ordered[int(len(ordered) * (1 - valid_fraction - test_fraction))]
-    test_cut = ordered[int(len(ordered) * (1 - test_fraction))]
+    count = len(dataset.times)
+    places = [int(count * (1 - valid_fraction - test_fraction)), int(count * (1 - test_fraction))]
+    valid_cut, test_cut = np.partition(dataset.times, places)[places]
     before_valid_U, before_test_U = _counts_before(dataset, valid_cut), _counts_before(dataset, test_cut)
     split = Split(
         "temporal",
@@ -142,8 +142,8 @@ def cold_item_split(dataset: Dataset, share: float = 0.1, seed: int = 0) -> Spli
 def _counts_before(dataset: Dataset, cut: float) -> np.ndarray:
     """How many interactions every user has before the cut."""
     assert dataset.times is not None
-    users_E = dataset.sequences.row_numbers
-    return np.bincount(users_E[dataset.times < cut], minlength=len(dataset.users))
+    times = Ragged(dataset.times, dataset.sequences.offsets)
+    return np.concatenate([part.sums((part.values < cut).astype(np.int64)) for part in times.parts()])
 
 
 def _next_items(sequences: Ragged, before_U: np.ndarray, until_U: np.ndarray) -> Cases:

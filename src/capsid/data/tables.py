@@ -39,7 +39,7 @@ class TableFiles:
                 f"{folder} has both {path.name} and a folder {NAME}", hint="keep the one that holds the interactions"
             )
         if path is None and not parts.is_dir():
-            raise DataError(f"{folder} has no {INTERACTIONS[0]} or {INTERACTIONS[1]}")
+            raise DataError(f"{folder} has no {INTERACTIONS[0]} or {INTERACTIONS[1]}, and no folder {NAME}")
         return cls(folder, (path,) if path is not None else _parts(parts), find_file(folder, *ITEMS))
 
     def blocks(

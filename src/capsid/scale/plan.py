@@ -28,8 +28,10 @@ CORES_PER_GPU = 50.0
 # To start an engine or a process, and to load torch and a network.
 START_SECONDS = 30.0
 PROCESS, TEXT_MODEL = 400 * MB, 300 * MB
-# Bytes per interaction of a table in memory, in stored sequences, and in the sequences that training holds.
-TABLE_BYTES, SEQUENCE_BYTES, TRAINING_BYTES = 155, 8, 18
+# An import: the process with a block of rows and a partition, and bytes per user or item (keys, counts, pages of ids).
+IMPORT, IMPORT_ID_BYTES = 430 * MB, 52
+# Bytes per interaction in stored histories (item and time), and in the sequences that training holds.
+SEQUENCE_BYTES, TRAINING_BYTES = 12, 18
 # Bytes per item: of ids and orders in a fit, of an item id, of the trie and of its making.
 FIT_BYTES, ID_BYTES, TRIE_BYTES, BUILD_BYTES = 200, 25, 25, 55
 # Bytes per parameter: of weights, and of weights with gradients, moments and an average.
@@ -136,10 +138,10 @@ class _Costs:
     rates: Rates
 
     def prepare(self) -> Stage:
-        """One process: the sort needs all interactions."""
-        count = self.work.interactions
-        disk = SEQUENCE_BYTES * count + ID_BYTES * self.work.items
-        return self._whole("prepare", self.rates.prepare * count, PROCESS + TABLE_BYTES * count, disk)
+        """One process, which holds a block of rows, a partition and some bytes per user and item."""
+        count, ids = self.work.interactions, self.work.items + self.work.users
+        memory, disk = IMPORT + IMPORT_ID_BYTES * ids, SEQUENCE_BYTES * count + ID_BYTES * ids
+        return self._whole("prepare", self.rates.prepare * count, memory, disk)
 
     def text(self) -> Stage:
         """A pure map over items."""

@@ -1,7 +1,8 @@
 """What the stages of a large job cost per unit: processor seconds and bytes, as measured.
 
-The values are those of `benchmarks/results/rates.json` (`python benchmarks/rates.py`): one thread of an AMD EPYC at
-default settings, vectors of 128 numbers. `capsid plan --measure` measures them again. Knows no workload.
+The values are those of `benchmarks/results/rates.json` (`python benchmarks/rates.py`), and of `interactions.json` for
+`prepare`: one thread of an AMD EPYC at default settings, vectors of 128 numbers. `capsid plan --measure` measures them
+again. Knows no workload.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Rates:
     Bytes are those of `benchmarks/results/trie.json` and of files that the stages write; they do not vary by machine.
     """
 
-    prepare: float = 4.8e-07
-    """Seconds per interaction: read, number, sort, cut into histories."""
+    prepare: float = 1.73e-06
+    """Seconds per interaction: read, number, 5-core, sort, write as mapped histories."""
     text: float = 0.00618
     """Seconds per text of 26 tokens with MiniLM."""
     fit: Growth = Growth(codes=3.8e-07)
