@@ -80,7 +80,9 @@ def test_later_items_are_what_the_full_trace_says(rules: str, seed: int, fitted:
     old, new = (dataclasses.replace(world, unit_ND=part) for part in world.unit_ND.split([fitted, later]))
     shared = full(old)[2]
     codes, confidences, _ = full(new, shared)
-    check_same(early_exit.encode(new.settings, new.network, new.unit_ND.numpy(), shared), codes, confidences)
+    asked = (new.settings, new.network, new.unit_ND.numpy(), shared)
+    check_same(early_exit.encode(*asked), codes, confidences)
+    assert early_exit.encode(*asked, confident=False).codes == codes
 
 
 def test_several_windows_and_what_is_too_large_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +139,9 @@ def counting_rows(world: World, call: Callable[[], object], monkeypatch: pytest.
     rows = {id(layer): 0 for layer in world.network.depths}
     advance = early_exit._advance
 
-    def counted(layer: Any, left: Any) -> Any:
+    def counted(layer: Any, left: Any, confident: bool) -> Any:
         rows[id(layer)] += len(left)
-        return advance(layer, left)
+        return advance(layer, left, confident)
 
     monkeypatch.setattr(early_exit, "_advance", counted)
     call()
@@ -166,4 +168,5 @@ def test_a_fit_knows_the_codes_of_its_items(rules: str) -> None:
     tokenizer = CapsuleTokenizer(codebooks=(8, 8, 8), rank=2, training=training, sample=150, **RULES[rules])
     codes, confidences = tokenizer.fit_encode(table, seed=1)
     assert (codes, confidences) == tokenizer.encode_confident(table)
+    assert codes == tokenizer.encode(table)
     assert codes == ItemTokenizer(tokenizer=tokenizer).fit(table, seed=1).ids.encoded

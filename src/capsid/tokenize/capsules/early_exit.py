@@ -73,10 +73,18 @@ class Encoded:
 
 
 def encode(
-    settings: CapsuleSettings, network: CapsuleNetwork, vectors_NI: np.ndarray, shared: SharedPrefixes
+    settings: CapsuleSettings,
+    network: CapsuleNetwork,
+    vectors_NI: np.ndarray,
+    shared: SharedPrefixes,
+    *,
+    confident: bool = True,
 ) -> Encoded:
-    """Codes of any items under the prefix counts of the fit; no depth is computed after an id has ended."""
-    routes = _routes(settings, network, vectors_NI, shared)
+    """Codes of any items under the prefix counts of the fit; no depth is computed after an id has ended.
+
+    Without `confident`, confidences are 0 if no rule reads them: they need a product of all pairs.
+    """
+    routes = _routes(settings, network, vectors_NI, shared, confident=confident or settings.confidence > 0)
     return _cut(routes, routes.depths)
 
 
@@ -108,13 +116,18 @@ def _cut(routes: Routes, lengths_N: np.ndarray) -> Encoded:
 
 
 def _routes(
-    settings: CapsuleSettings, network: CapsuleNetwork, vectors_NI: np.ndarray, shared: SharedPrefixes
+    settings: CapsuleSettings,
+    network: CapsuleNetwork,
+    vectors_NI: np.ndarray,
+    shared: SharedPrefixes,
+    *,
+    confident: bool = True,
 ) -> Routes:
     def ended(depth: int, live: Live) -> np.ndarray:
         is_shared_R = shared.at(depth, live.keys)
         return may_end(live.confidence, live.residual, is_shared_R, depth, settings.rules)
 
-    return Routes.join([_window(settings, network, part, ended) for part in _windows(vectors_NI)])
+    return Routes.join([_window(settings, network, part, ended, confident) for part in _windows(vectors_NI)])
 
 
 def _windows(vectors_NI: np.ndarray) -> Iterator[np.ndarray]:
@@ -128,7 +141,13 @@ def _alone(_depth: int, live: Live) -> np.ndarray:
     return counts[which_R] == 1
 
 
-def _window(settings: CapsuleSettings, network: CapsuleNetwork, vectors_RI: np.ndarray, leaves: Leaves) -> Routes:
+def _window(
+    settings: CapsuleSettings,
+    network: CapsuleNetwork,
+    vectors_RI: np.ndarray,
+    leaves: Leaves,
+    confident: bool = True,
+) -> Routes:
     """Route rows through the depths, each until it leaves."""
     keep_freed_memory()
     shape = (len(vectors_RI), len(network.depths))
@@ -137,7 +156,7 @@ def _window(settings: CapsuleSettings, network: CapsuleNetwork, vectors_RI: np.n
     rows, keys = np.arange(len(vectors_RI)), no_keys(len(vectors_RI))
     left = _Residuals.enter(network, vectors_RI, hard=settings.residual_of == "hard" and settings.confidence > 0)
     for depth, layer in enumerate(network.depths):
-        codes, confidence, residual = _advance(layer, left)
+        codes, confidence, residual = _advance(layer, left, confident)
         codes_RL[rows, depth], confidence_RL[rows, depth], residual_RL[rows, depth] = codes, confidence, residual
         keys = longer_keys(keys, codes)
         stays = ~leaves(depth, Live(rows, keys, confidence, residual))
@@ -213,18 +232,20 @@ def _entered(network: CapsuleNetwork, vectors_RI: np.ndarray) -> Iterator[Tensor
         yield entered_BD
 
 
-def _advance(layer: CapsuleLayer, left: _Residuals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Update the residuals by one depth; returns codes, confidences and residual norms."""
+def _advance(layer: CapsuleLayer, left: _Residuals, confident: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Update the residuals by one depth; returns codes, confidences (or 0) and residual norms."""
     rows = len(left)
-    code_R, confidence_R, residual_R = torch.empty(rows, dtype=torch.int32), torch.empty(rows), torch.empty(rows)
+    code_R, confidence_R, residual_R = torch.empty(rows, dtype=torch.int32), torch.zeros(rows), torch.empty(rows)
     soft_BD = torch.zeros(BLOCK, left.soft_RD.shape[1])
     for start in range(0, rows, BLOCK):
         part = slice(start, min(start + BLOCK, rows))
         count = part.stop - start
         soft_BD[:count] = left.soft_RD[part]
         with torch.inference_mode():
-            after = layer.assign(soft_BD)
-            code_R[part], confidence_R[part] = after.code_B[:count], after.confidence_B[:count]
+            after = layer.assign(soft_BD, confident=confident)
+            code_R[part] = after.code_B[:count]
+            if after.confidence_B is not None:
+                confidence_R[part] = after.confidence_B[:count]
             left.soft_RD[part] = after.soft_BD[:count]
             if left.hard_RD is not None:
                 left.hard_RD[part] -= layer.centres[after.code_B[:count]]

@@ -34,10 +34,10 @@ class Depth:
 
 @dataclass(frozen=True, eq=False)
 class Assigned:
-    """Codes and confidences of a batch at one depth, and the residual after it."""
+    """Codes of a batch at one depth, their confidences if they were asked for, and the residual after it."""
 
     code_B: Tensor
-    confidence_B: Tensor
+    confidence_B: Tensor | None
     soft_BD: Tensor
 
 
@@ -71,22 +71,22 @@ class CapsuleLayer(nn.Module):
         seen_BD = r_BD / norm(r_BD)[:, None] if self.on_direction else r_BD
         return self.poses(seen_BD) if self.adapter is None else self.poses(seen_BD, self.adapter(seen_BD))
 
-    def assign(self, r_BD: Tensor) -> Assigned:
+    def assign(self, r_BD: Tensor, *, confident: bool = True) -> Assigned:
         """What encoding needs of `forward`, to the same bits. Without gradients."""
         votes = self.votes(r_BD)
-        routed = self._route(votes, len(r_BD))
+        routed = route(votes, self.capsules, len(r_BD), self.rounds, self.kappa, agreed=confident)
         mass_B, code_B = routed.weights_BK.max(1)
         own_B = self._own(r_BD)
         if self.hard_winner:
             output_BD = self._winner(votes, code_B, own_B)
         else:
             output_BD = self._mixture(votes, routed.weights_BK, own_B)
-        return Assigned(code_B, _confidence(mass_B, routed), r_BD - output_BD)
+        return Assigned(code_B, _confidence(mass_B, routed) if confident else None, r_BD - output_BD)
 
     def forward(self, r_BD: Tensor, hard_BD: Tensor) -> Depth:
         """Route a batch; `hard_BD` is the items' residual after the centres of the earlier depths."""
         votes = self.votes(r_BD)
-        routed = self._route(votes, len(r_BD))
+        routed = route(votes, self.capsules, len(r_BD), self.rounds, self.kappa)
         # Among equal weights the first wins (with the literal T=1 all are equal).
         mass_B, code_B = routed.weights_BK.max(1)
         own_B = self._own(r_BD)
@@ -106,9 +106,6 @@ class CapsuleLayer(nn.Module):
             soft_BD=r_BD - output_BD,
             hard_BD=hard_BD - chosen_BD,
         )
-
-    def _route(self, votes: Votes, rows: int) -> Routed:
-        return route(votes, self.capsules, rows, self.rounds, self.kappa)
 
     def _own(self, r_BD: Tensor) -> Tensor:
         """Scale of input-dependent outputs: those for directions have unit scale and get the residual's length."""

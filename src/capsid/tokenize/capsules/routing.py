@@ -41,8 +41,8 @@ class Routed:
     consensus_BC: Tensor
 
 
-def route(votes: Votes, capsules: int, rows: int, how: Rounds, kappa: Tensor | float) -> Routed:
-    """Weights c and consensus o after the rounds."""
+def route(votes: Votes, capsules: int, rows: int, how: Rounds, kappa: Tensor | float, *, agreed: bool = True) -> Routed:
+    """Weights c and consensus o after the rounds; without `agreed`, the last consensus is left out (an empty one)."""
     inverse_BK = votes.norms().reciprocal() if how.agreement == "cosine" else None
     mixed_BC = votes.mean()
     norm_B1 = norm(mixed_BC)[:, None]
@@ -62,6 +62,8 @@ def route(votes: Votes, capsules: int, rows: int, how: Rounds, kappa: Tensor | f
             dots_BK = votes.dot(mixed_BC * scale_B1)
             logits_BK = logits_BK + dots_BK if inverse_BK is None else logits_BK.addcmul_(dots_BK, inverse_BK)
         weights_BK = logits_BK.softmax(1)
+        if not agreed and number == how.updates - 1:
+            return Routed(logits_BK, weights_BK, mixed_BC.new_zeros(0))
         mixed_BC = votes.mix(weights_BK)
         norm_B1 = norm(mixed_BC)[:, None]
     return Routed(logits_BK, weights_BK, mixed_BC * squash_scale(norm_B1))

@@ -73,7 +73,9 @@ class CapsuleTokenizer(CapsuleSettings):
 
     def encode(self, table: ItemTable) -> Ragged:
         """Codes of every item, each cut where its id ends."""
-        return self.encode_confident(table)[0]
+        from capsid.tokenize.capsules.early_exit import encode
+
+        return encode(self, self._fitted(), self._checked(table), self.shared_prefixes_, confident=False).codes
 
     def encode_confident(self, table: ItemTable) -> tuple[Ragged, Ragged]:
         """Codes as `encode` gives them, and a confidence for each."""
