@@ -97,7 +97,7 @@ def import_data(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A dataset name, or a folder in a format capsid reads.")
     ],
-    out: Annotated[Path, typer.Option("--out", help="The prepared folder to write.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder to write.")],
     core: Annotated[
         int | None, typer.Option("--k-core", help="Keep users and items with K or more interactions.")
     ] = None,
