@@ -36,6 +36,9 @@ def serve(
     deadline: Annotated[float, typer.Option("--deadline", help="Seconds a request may wait; after that: 504.")] = 2.0,
     body_limit: Annotated[int, typer.Option("--body-limit", help="Maximum bytes of a body; beyond that: 413.")] = 1
     << 20,
+    drain: Annotated[
+        float, typer.Option("--drain", help="Seconds between SIGTERM and closing the port; meanwhile: 503.")
+    ] = 1.0,
     rate_limit: Annotated[
         float, typer.Option("--rate-limit", help="Requests per second per caller; 0: no limit.")
     ] = 0.0,
@@ -68,6 +71,7 @@ def serve(
         queue=queue,
         deadline=deadline,
         body_limit=body_limit,
+        drain=drain,
         rate_limit=rate_limit,
         cors=tuple(cors or ()),
     )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
 import threading
 import time
 import urllib.request
 import webbrowser
+from typing import Any
 
 import uvicorn
+from uvicorn.main import STARTUP_FAILURE
 
+from capsid.serve.closing import PatientServer
 from capsid.serve.journal import Journal
 from capsid.serve.metrics import SHARED
 from capsid.serve.options import ENVIRONMENT, ServeOptions
@@ -23,6 +27,18 @@ _LOG = {
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "loggers": {name: {"handlers": ["stderr"], "level": "INFO", "propagate": False} for name in ("uvicorn", "capsid")},
 }
+_APP = "capsid.serve.app:create_app"
+_SERVER = {
+    "factory": True,
+    "loop": "uvloop",
+    "http": "httptools",
+    "ws": "none",
+    "access_log": False,
+    "log_config": _LOG,
+    "server_header": False,
+    "timeout_graceful_shutdown": 60,
+    "timeout_keep_alive": 30,
+}
 
 
 def serve(options: ServeOptions, *, show: bool = False) -> None:
@@ -33,24 +49,18 @@ def serve(options: ServeOptions, *, show: bool = False) -> None:
     journal.repair()
     journal.close()
     os.environ[ENVIRONMENT] = options.to_environment()
+    settings: dict[str, Any] = {"host": options.host, "port": options.port, **_SERVER}
     with tempfile.TemporaryDirectory(prefix="capsid-metrics-") as folder:
         if options.workers > 1:
             os.environ[SHARED] = folder
-        uvicorn.run(
-            "capsid.serve.app:create_app",
-            factory=True,
-            host=options.host,
-            port=options.port,
-            workers=options.workers,
-            loop="uvloop",
-            http="httptools",
-            ws="none",
-            access_log=False,
-            log_config=_LOG,
-            server_header=False,
-            timeout_graceful_shutdown=60,
-            timeout_keep_alive=30,
-        )
+        if options.workers > 1:
+            uvicorn.run(_APP, workers=options.workers, **settings)
+            return
+        server = PatientServer(uvicorn.Config(_APP, **settings))
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run()
+        if not server.started:
+            sys.exit(STARTUP_FAILURE)
 
 
 def _show(page: str) -> None:
