@@ -320,7 +320,7 @@ def ask_by_document(port: int, cases: int) -> dict[str, Any]:
         for operation in operations:
             try:
                 settings(hypothesis.seed(seed)(hypothesis.given(case=operation.as_strategy())(ask)))()
-            except Exception as error:
+            except (Exception, BaseExceptionGroup) as error:
                 failures.append(f"{operation.label}: {error}"[:500])
         if failures or asked.total() >= cases:
             break

@@ -53,8 +53,9 @@ def serve(options: ServeOptions, *, show: bool = False) -> None:
     with tempfile.TemporaryDirectory(prefix="capsid-metrics-") as folder:
         if options.workers > 1:
             os.environ[SHARED] = folder
-        if options.workers > 1:
-            uvicorn.run(_APP, workers=options.workers, **settings)
+            # The parent ends workers that do not answer it in this time. The usual 5 seconds are too few on a busy
+            # machine: workers that load a run would be ended and started again without end.
+            uvicorn.run(_APP, workers=options.workers, timeout_worker_healthcheck=60, **settings)
             return
         server = PatientServer(uvicorn.Config(_APP, **settings))
         with contextlib.suppress(KeyboardInterrupt):
