@@ -150,6 +150,9 @@ def test_wrong_places(served: Served) -> None:
     refused(served.client.get("/v1/tree?prefix=7777"), 404, "unknown_prefix", "7777")
     refused(served.client.get("/v1/tree?prefix=a"), 422, "invalid_request")
     refused(served.client.delete("/v1/items/nobody"), 404, "unknown_item")
+    # A newline at the end is part of the name.
+    refused(served.client.delete("/v1/items/i1%0A"), 404, "not_found")
+    refused(served.client.get("/v1/items/%0A"), 404, "not_found")
     refused(served.client.get("/v1/items?limit=101"), 422, "invalid_request", "limit")
     plain = served.client.post("/v1/recommend", content=b'{"history": []}', headers={"content-type": "text/plain"})
     refused(plain, 422, "invalid_request")
