@@ -71,7 +71,7 @@ def calibrate(layer: CapsuleLayer, r_ND: Tensor, mass: float) -> None:
     low, high = KAPPAS
     for _ in range(HALVINGS):
         kappa = (low * high) ** 0.5
-        routed = route(votes, layer.capsules, len(sample_BD), layer.rounds, kappa)
+        routed = route(votes, layer.capsules, len(sample_BD), layer.rounds, kappa, agreed=False)
         if float(routed.weights_BK.max(1).values.mean()) < mass:
             low = kappa
         else:
@@ -139,7 +139,7 @@ def _regressors(layer: CapsuleLayer, r_ND: Tensor) -> tuple[Tensor, Tensor]:
     for start in range(0, len(r_ND), CHUNK):
         r_BD = r_ND[start : start + CHUNK]
         votes = layer.votes(r_BD)
-        weights_BK = route(votes, layer.capsules, len(r_BD), layer.rounds, layer.kappa).weights_BK
+        weights_BK = route(votes, layer.capsules, len(r_BD), layer.rounds, layer.kappa, agreed=False).weights_BK
         # A hard winner subtracts only its own output, so fit each output to its own items.
         weights.append(
             nn.functional.one_hot(weights_BK.argmax(1), layer.capsules).float() if layer.hard_winner else weights_BK
