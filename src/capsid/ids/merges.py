@@ -143,10 +143,6 @@ class MergeTable:
         table = cls.of(int(state["first"]), *(state[name] for name in _ARRAYS))
         return replace(table, least=float(state["least"]))
 
-    def with_strength(self, strength: np.ndarray, least: float) -> Self:
-        """The same merges with other strengths in the same order."""
-        return replace(self, strength=tuple(float(s) for s in strength), least=least)
-
     def _one_pass(self, tokens: Ragged, number: int) -> Ragged:
         which, rank = self._pairs(tokens, number)
         place = np.flatnonzero(which >= 0)
