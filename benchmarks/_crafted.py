@@ -108,7 +108,7 @@ def json_text(folder: Path, rng: random.Random) -> str:
 def array(folder: Path, rng: random.Random) -> str:
     """An array of an npz or npy has other numbers, another type or another shape."""
     path = _pick(folder, rng, ".npz", ".npy")
-    arrays = _load(path)
+    arrays = _load(path) or {"surprise": np.zeros(3)}
     name = rng.choice(sorted(arrays))
     how, new = _spoiled(arrays[name], rng)
     if how == "drop" and path.suffix == ".npz":
@@ -122,7 +122,7 @@ def array(folder: Path, rng: random.Random) -> str:
 def array_file(folder: Path, rng: random.Random) -> str:
     """An npz or npy that claims, packs or hides more than it holds."""
     path = _pick(folder, rng, ".npz", ".npy")
-    arrays = _load(path)
+    arrays = _load(path) or {"surprise": np.zeros(3)}
     name = rng.choice(sorted(arrays))
     header = {"descr": rng.choice(("<f4", "<i8", "|u1", "|O", "<U1000000", "<M8[s]")), "fortran_order": False}
     header["shape"] = rng.choice(((10**12,), (2**40, 2**40), (-1,), (0,), (), (10**9, 0), (3, 10**7)))  # type: ignore[assignment]
@@ -184,7 +184,7 @@ def weights(folder: Path, rng: random.Random) -> str:
 
 
 def table(folder: Path, rng: random.Random) -> str:
-    """Items that are too many, too few, twice, unnamed, or no table at all."""
+    """Rows that are too many, too few, twice, unnamed, or no table at all."""
     path = _pick(folder, rng, ".parquet")
     frame = pl.read_parquet(path)
     how = rng.choice(("rows", "fewer", "twice", "no id", "null", "numbers", "many", "noise", "cut", "other", "lists"))
@@ -194,19 +194,18 @@ def table(folder: Path, rng: random.Random) -> str:
             data[rng.randrange(len(data))] = rng.randrange(256)
         path.write_bytes(bytes(data) if how == "noise" else bytes(data[: rng.randrange(len(data))]))
         return f"{path.name}: {how}"
-    ids = frame["item_id"]
+    first = frame.columns[0]
+    ids = frame[first]
     made = {
-        "rows": lambda: pl.concat([frame, frame.with_columns(item_id=ids + "x")]),
+        "rows": lambda: pl.concat([frame, frame.with_columns((ids + "x").alias(first))]),
         "fewer": lambda: frame.head(len(frame) // 2),
-        "twice": lambda: frame.with_columns(item_id=pl.lit("same")),
-        "no id": lambda: frame.drop("item_id"),
-        "null": lambda: frame.with_columns(item_id=pl.lit(None, dtype=pl.String)),
-        "numbers": lambda: frame.with_columns(item_id=pl.int_range(len(frame))),
-        "many": lambda: pl.DataFrame({"item_id": pl.repeat("a", 20_000_000, eager=True)}),
-        "other": lambda: frame.with_columns(item_id=ids.reverse()),
-        "lists": lambda: frame.with_columns(
-            pl.Series(c, [[{"a": 1}]] * len(frame)) for c in frame.columns if c != "item_id"
-        ),
+        "twice": lambda: frame.with_columns(pl.lit("same").alias(first)),
+        "no id": lambda: frame.drop(first),
+        "null": lambda: frame.with_columns(pl.lit(None, dtype=pl.String).alias(first)),
+        "numbers": lambda: frame.with_columns(pl.int_range(len(frame)).alias(first)),
+        "many": lambda: pl.DataFrame({first: pl.repeat("a", 20_000_000, eager=True)}),
+        "other": lambda: frame.with_columns(ids.reverse()),
+        "lists": lambda: frame.with_columns(pl.Series(c, [[{"a": 1}]] * len(frame)) for c in frame.columns[1:]),
     }[how]()
     made.write_parquet(path)
     return f"{path.name}: {how}"

@@ -240,9 +240,9 @@ class Recommender:
     ) -> Iterator[tuple[str, list[str], list[float]]]:
         """User, ranked items and scores for every case of a split."""
         check_k(k)
-        catalogue, cases = self.catalogue_, self.held_out(split)
+        retriever, catalogue, cases = self.retriever, self.catalogue_, self.held_out(split)
         every = range(len(cases))
-        found = self.retriever.rank_batches(cases.histories, every, k, filter_history=filter_history, batch=BATCH)
+        found = retriever.rank_batches(cases.histories, every, k, filter_history=filter_history, batch=BATCH)
         for rows_B, ranked in found:
             for row, items, scores in zip(rows_B, ranked.items_UK, ranked.scores_UK):
                 kept = items >= 0

@@ -182,7 +182,10 @@ def test_tables_that_need_no_runs(tmp_path: Path) -> None:
         assert table.empty == (name not in ("design-space", "hyperparameters"))
         assert markdown(table)
     assert [r.label for r in TABLES["design-space"](nothing).rows] == list(RECIPES)
-    assert entries(TABLES["design-space"](nothing), "capsid-bpe")["subwords"].text == "frequency and meaning"
+    design = TABLES["design-space"](nothing)
+    assert entries(design, "capsid-bpe")["subwords"].text == "frequency and meaning"
+    assert [r.label for r in design.rows if r.entries[4].text == "no"] == ["tiger-dense", "cobra", "capsid-dense"]
+    assert entries(design, "sa2crq")["length"].text == "more for popular prefixes"
 
 
 def test_the_papers_numbers() -> None:

@@ -313,6 +313,10 @@ def _design(recipe: Recipe) -> tuple[str, ...]:
     soft = "routing" if routes and tokenizer["winner"] == "soft" else "no"
     if routes and tokenizer["max_sharing"]:
         length = "ends where it is unique"
+    elif tokenizer.get("crowd"):
+        length = "more for popular prefixes"
+    elif tokenizer["kind"] == "mixture":
+        length = "more for much behaviour"
     else:
         length = "confidence" if routes else "fixed"
     merges = recipe.merges
@@ -320,4 +324,5 @@ def _design(recipe: Recipe) -> tuple[str, ...]:
     subwords = "no" if merges is None else ("frequency" if by_count else "frequency and meaning")
     if isinstance(merges, Pieces):
         subwords = "frequency, across items"
-    return soft, str(tokenizer["rounds"]) if routes else "none", length, subwords, "yes"
+    alone = "no" if recipe.to_dict()["decoder"].get("kind") == "fusion" else "yes"
+    return soft, str(tokenizer["rounds"]) if routes else "none", length, subwords, alone

@@ -211,7 +211,7 @@ def _stored(blocks: Iterable[Tensor], shape: tuple[int, int]) -> Tensor:
             for block_BD in blocks:
                 file.write(block_BD.numpy().data)
             file.flush()
-            return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="r+", shape=shape))
+            return torch.as_tensor(np.memmap(file, dtype=np.float32, mode="r+", shape=shape))
     except OSError as error:
         raise ArtifactError(
             f"could not keep {4e-9 * shape[0] * shape[1]:.1f} GB of residuals in {tempfile.gettempdir()}: "
