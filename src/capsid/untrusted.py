@@ -67,7 +67,7 @@ def text(value: Any, what: str) -> str:
 def whole(value: Any, what: str, *, least: int, most: int) -> int:
     """A whole number within these bounds."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise refuse(f"{what} is {str(value)[:40]}, not a whole number from {least:,} to {most:,}")
+        raise refuse(f"{what} is {value!r:.40}, not a whole number from {least:,} to {most:,}")
     return value
 
 
