@@ -138,3 +138,23 @@ def test_control_c_at_any_moment_of_the_start(after: float, fitted: Path) -> Non
     assert process.returncode in (0, 130, 1, -signal.SIGINT)
     if process.returncode == 130:
         assert "stopped" in err
+
+
+def test_control_c_inside_a_destructor_is_not_lost() -> None:
+    code = """
+import signal, time
+from capsid.cli.main import _Interrupts
+
+class Dropped:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+with _Interrupts():
+    try:
+        Dropped()
+        time.sleep(30)
+    except KeyboardInterrupt:
+        print("stopped")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("stopped\n", "")

@@ -6,6 +6,7 @@ help is quick. Help is plain text: rich boxes would double the time it takes.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import importlib
 import os
@@ -188,15 +189,26 @@ class _Interrupts:
         # We may run in a thread of another program, and a shell may have set SIGINT to be ignored.
         if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
             self.before = signal.signal(signal.SIGINT, self._note)
+            self.hook, sys.unraisablehook = sys.unraisablehook, self._again
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.before is not None:
             signal.signal(signal.SIGINT, self.before)
+            sys.unraisablehook = self.hook
 
     def _note(self, number: int, frame: Any) -> None:
         self.came = True
         raise KeyboardInterrupt
+
+    def _again(self, unraisable: Any) -> None:
+        """Python drops what destructors and callbacks raise, so the interrupt comes again a moment later."""
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            self.hook(unraisable)
+            return
+        again = threading.Timer(0.01, _thread.interrupt_main)
+        again.daemon = True
+        again.start()
 
 
 def _tell_stopped() -> int:
