@@ -149,6 +149,8 @@ class Dropped:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
 
+# A shell may have started the tests deaf to Control-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with _Interrupts():
     try:
         Dropped()
