@@ -135,7 +135,8 @@ def test_control_c_at_any_moment_of_the_start(after: float, fitted: Path) -> Non
     # While the package itself is imported, Python has not reached a line of ours that could answer.
     if "Traceback" in err and re.search(r"capsid/(?!__init__\.py)", err.replace(str(Path.cwd()), "")):
         pytest.fail(err)
-    assert process.returncode in (0, 130, 1, -signal.SIGINT)
+    # Seen once in some dozens of starts: libraries that load C++ code may abort when they are interrupted.
+    assert process.returncode in (0, 130, 1, -signal.SIGINT, -signal.SIGABRT)
     if process.returncode == 130:
         assert "stopped" in err
 
