@@ -70,7 +70,7 @@ if what in ("sleep", "stubborn"):
     time.sleep(100)
 result = json.load(open(template + "result.json"))
 same = {name: cell[name] for name in ("plan", "method", "label", "dataset", "seed", "settings")}
-result.update(same, fingerprint=job["fingerprint"], key=job["key"])
+result.update(same, fingerprint=job["fingerprint"], key=job["key"], recipe=job["recipe"])
 values = os.path.join(folder, "..", "..", "values", job["key"] + ".npz")
 os.makedirs(os.path.dirname(values), exist_ok=True)
 shutil.copy(template + "values.npz", values)
@@ -145,10 +145,10 @@ class Killed(BaseException):
     """Not even `except Exception` holds it."""
 
 
-def work_here(job: Job, place: Place, messages: Messages | None = None) -> tuple[int, Messages]:
+def work_here(job: Job, place: Place, messages: Messages | None = None, *, share: bool = False) -> tuple[int, Messages]:
     """What a cell's process does, in this one."""
     messages = messages or Messages()
-    write_json(place.work(job.key) / JOB, {**job.to_dict(), "run": {"checkpoint_every": 0.0}})
+    write_json(place.work(job.key) / JOB, {**job.to_dict(), "run": {"checkpoint_every": 0.0}, "share": share})
     return work(place.work(job.key), messages), messages
 
 

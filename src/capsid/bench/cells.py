@@ -7,6 +7,7 @@ of two plans with the same fingerprint are the same work. The code has its own f
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import re
@@ -18,6 +19,7 @@ from typing import Any
 from capsid.bench.plans import Cell
 from capsid.config import fingerprint
 from capsid.data.dataset import Dataset
+from capsid.decode.ranked import validating
 from capsid.errors import ArtifactError, CapsidError
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
@@ -59,6 +61,16 @@ class Job:
     def fingerprint(self) -> str:
         """Covers everything that the numbers depend on, except the code."""
         return cell_fingerprint(self.recipe, self.data.fingerprint, self.cell.seed, self.cell.evaluations, self.cell.ks)
+
+    @functools.cached_property
+    def work(self) -> tuple[object, ...]:
+        """What a finished cell must have done to count as this one, apart from its evaluations."""
+        return recipe_key(self.recipe), self.data.fingerprint, self.cell.seed, self.cell.ks
+
+    @functools.cached_property
+    def training(self) -> str:
+        """Covers everything that the trained weights depend on: jobs with the same value can share a trained run."""
+        return training_fingerprint(self.recipe, self.data.fingerprint, self.cell.seed)
 
     @property
     def key(self) -> str:
@@ -117,25 +129,37 @@ def make_job(cell: Cell, data: DataFacts) -> Job:
 
 def cell_fingerprint(recipe: Recipe, data: str, seed: int, evaluations: tuple[str, ...], ks: tuple[int, ...]) -> str:
     """Changes with anything that changes the numbers."""
-    parts = {k: v for k, v in recipe.to_dict().items() if k not in TEXTS}
-    return fingerprint(parts, data, seed, sorted(evaluations), list(ks))
+    return fingerprint(_parts(recipe.to_dict()), data, seed, sorted(evaluations), list(ks))
 
 
-def read_again(recipe: Mapping[str, Any], data: str, seed: int, evaluations: Any, ks: Any) -> str | None:
-    """The fingerprint of a stored recipe under the current code: fields added since then take their defaults.
+def recipe_key(recipe: Recipe) -> str:
+    """Changes with every part of a recipe, but not with its description."""
+    return fingerprint(_parts(recipe.to_dict()))
 
-    None if the current code can no longer read the stored recipe.
-    """
+
+def stored_recipe_key(recipe: Mapping[str, Any]) -> str:
+    """`recipe_key` of a stored recipe: fields added since then take their defaults. A recipe that the current code
+    cannot read is compared as it was written."""
     try:
-        return cell_fingerprint(Recipe.from_dict(dict(recipe)), data, seed, tuple(evaluations), tuple(ks))
+        return recipe_key(Recipe.from_dict(dict(recipe)))
     except (CapsidError, TypeError, ValueError):
-        return None
+        return fingerprint(_parts(recipe))
 
 
 def tokenizer_fingerprint(recipe: Recipe, data: str, seed: int) -> str:
     """Covers everything that fitted ids depend on: cells with the same fingerprint can share ids."""
     second = () if recipe.second is None else (recipe.second,)
     return fingerprint(recipe.encoder, recipe.tokenizer, recipe.collisions, recipe.merges, *second, data, seed)
+
+
+def training_fingerprint(recipe: Recipe, data: str, seed: int) -> str:
+    """Covers everything that a trained run depends on. Of the decoder that is only what validation ranks with."""
+    trained = dataclasses.replace(recipe, decoder=validating(recipe.decoder))
+    return fingerprint(recipe_key(trained), data, seed)
+
+
+def _parts(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: part for name, part in recipe.items() if name not in TEXTS}
 
 
 @functools.cache

@@ -36,7 +36,7 @@ def run_checks(source: Source) -> tuple[Check, ...]:
 
 
 def _every_cell(cells: Results, evaluation: str) -> Iterator[Check]:
-    done = [c for c in cells if evaluation in c.evaluations]
+    done = [c for c in (*cells, *cells.superseded) if evaluation in c.evaluations]
     bad = [c.name for c in done if not _possible(c, evaluation)]
     detail = f"{len(done)} cells" + (f"; broken by {', '.join(bad)}" if bad else "")
     yield Check(f"{cells.plan}: NDCG is consistent with recall in every cell", not bad if done else None, detail, True)

@@ -33,7 +33,7 @@ class Estimate:
 
 def estimate(job: Job, finished: Sequence[Result], spent: float = 0.0) -> Estimate:
     """Estimate a job that has already run for `spent` seconds."""
-    same = [r for r in finished if r.method == job.cell.method and r.taken_from is None]
+    same = [r for r in finished if r.method == job.cell.method and r.taken_from is None and r.trained_by is None]
     # The closest match available: same row and data, same data, any.
     for kept in (
         [r for r in same if (r.label, r.dataset) == (job.cell.label, job.cell.dataset)],

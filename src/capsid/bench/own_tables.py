@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsid.bench.results import Results, load, plans_in
+from capsid.bench.current import load_rows, remarks
+from capsid.bench.results import Results, plans_in
 from capsid.bench.stored_rows import by_seed, compared, id_values, metric_values, short_name
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.errors import ConfigError, nearest
@@ -27,7 +28,7 @@ class PlanCells:
     @classmethod
     def read(cls, store: Path, plan: str, *, dataset: str | None = None, evaluation: str = "test") -> PlanCells:
         """The cells that have this evaluation; an error if there are none."""
-        every = load(store, plan)
+        every = load_rows(store, plan)
         if not len(every):
             known = plans_in(store)
             hint = f"plans with results: {', '.join(known)}" if known else "run it first: capsid bench run PLAN"
@@ -75,7 +76,7 @@ def main_table(own: PlanCells) -> Table:
         for label in own.labels()
     ]
     note = f"Evaluation: {own.evaluation}; whole catalogue ranked; mean and standard deviation over several seeds."
-    return Table("main", _title(own, "Results"), columns, tuple(rows), notes=(note,))
+    return Table("main", _title(own, "Results"), columns, tuple(rows), notes=(note, *remarks(own.cells, own.datasets)))
 
 
 def significance_table(own: PlanCells) -> Table:
@@ -90,7 +91,8 @@ def significance_table(own: PlanCells) -> Table:
             entries = compared(own.cells, ours, other, own.evaluation, metric)[:3]
             rows.append(Row(f"{dataset}: {best} minus {label}", entries))
     columns = (Column("difference", None, 4), Column("95 % interval", None), Column("bootstrap p", None, 4))
-    notes = (f"{metric}; users and the seeds of each row are drawn with replacement.",)
+    note = f"{metric}; users and the seeds of each row are drawn with replacement."
+    notes = (note, *remarks(own.cells, own.datasets))
     return Table("significance", _title(own, "Is the best row better?"), columns, tuple(rows), "rows", notes)
 
 
@@ -109,7 +111,8 @@ def quality_table(own: PlanCells) -> Table:
         Column("codes per item", None, 2),
         Column("tokens per item", None, 2),
     )
-    return Table("tokenizer-quality", _title(own, "Ids"), columns, tuple(rows), "rows")
+    notes = remarks(own.cells, own.datasets)
+    return Table("tokenizer-quality", _title(own, "Ids"), columns, tuple(rows), "rows", notes)
 
 
 def tiers_table(own: PlanCells) -> Table:
@@ -122,7 +125,8 @@ def tiers_table(own: PlanCells) -> Table:
             entries = tuple(Entry(tuple(float(e[key][t]) for e in found if key in e)) for t in TIERS)
             rows.append(Row(f"{dataset}: {label}", entries))
     columns = tuple(Column(t) for t in TIERS)
-    return Table("tiers", _title(own, f"{own.metrics[0]} by popularity"), columns, tuple(rows), "rows")
+    title, notes = _title(own, f"{own.metrics[0]} by popularity"), remarks(own.cells, own.datasets)
+    return Table("tiers", title, columns, tuple(rows), "rows", notes)
 
 
 def datasets_table(own: PlanCells) -> Table:

@@ -103,5 +103,4 @@ def _prospect(cell: Cell, facts: DataFacts | CapsidError, place: Place, finished
     if twin is not None:
         return Prospect(cell, TWIN, job, twin, Estimate(0.0, f"reuses the result of {twin.plan}:{twin.name}"))
     spent = float(read_journal(place.work(job.key)).get("wall", 0.0))
-    every = [result for result, _ in finished.cells]
-    return Prospect(cell, READY, job, None, estimate(job, every, spent), spent)
+    return Prospect(cell, READY, job, None, estimate(job, finished.cells, spent), spent)

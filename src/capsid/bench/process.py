@@ -51,6 +51,7 @@ class CellProcess:
         run: RunOptions,
         command: Sequence[str] = COMMAND,
         keep: Path | None = None,
+        share: bool = False,
     ) -> None:
         self.job, self.folder = job, folder
         self.began = time.monotonic()
@@ -62,7 +63,7 @@ class CellProcess:
         kept = None if keep is None else str((keep / job.run_name).resolve())
         # A cell is fitted by one process, whatever team this one is in.
         told = {name: value for name, value in to_dict(run).items() if name != "team"}
-        write_json(folder / JOB, {**job.to_dict(), "run": told, "keep": kept})
+        write_json(folder / JOB, {**job.to_dict(), "run": told, "keep": kept, "share": share})
         with open(folder / LOG, "ab") as log:
             self.process = subprocess.Popen(
                 [*command, str(folder)],

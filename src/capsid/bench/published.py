@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from capsid.bench.current import remarks
 from capsid.bench.results import Results
 from capsid.bench.rows import BASELINE
 from capsid.bench.stored_rows import Source, by_seed
@@ -69,6 +70,7 @@ def published_table(source: Source) -> Table:
     notes.append(f"The last column: over {TEXT_BASELINE}, because published TIGERs read text alone.")
     notes += [f"{gain.label}: [{100 * gain.gain:+.1f}%] is from {gain.source}." for gain in gains]
     notes += [f"{row}: {text}" for row, text in why.items()]
+    notes += remarks(cells)
     columns = (
         Column("Recall@10, relative", None, 1, 100, "%"),
         Column("95 % interval", None),

@@ -28,6 +28,7 @@ class Result:
 
     `seconds` by stage: vectors, tokenizer, training (validation not counted), evaluation, wall (all of it). `code` is
     the fingerprint of the code that finished it, `codes` those of all code that ran it. `log` has one entry per phase.
+    `taken_from` names a cell that did the same work; `trained_by` one whose trained run was evaluated here.
     """
 
     plan: str
@@ -60,6 +61,7 @@ class Result:
     tokenizer_shared: bool
     values_hash: str
     taken_from: str | None = None
+    trained_by: str | None = None
 
     @property
     def name(self) -> str:
@@ -94,12 +96,16 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """Finished cells of a plan, the latest of each name, in the order in which they ended."""
+    """Finished cells of a plan, the latest of each name, in the order in which they ended.
+
+    `superseded` are cells that a table must leave out (`capsid.bench.current`).
+    """
 
     plan: str
     folder: Path
     cells: tuple[Result, ...]
     notes: tuple[str, ...] = field(default=())
+    superseded: tuple[Result, ...] = field(default=())
 
     def __len__(self) -> int:
         return len(self.cells)

@@ -24,6 +24,7 @@ from capsid.bench.plans import Plan
 from capsid.bench.prepare import FINISHED, TWIN, UNAVAILABLE, Prospect, look
 from capsid.bench.process import COMMAND, DONE, FAILED, KILLED, CellProcess, left_result
 from capsid.bench.results import Result
+from capsid.bench.shared_runs import SharedRun, forget_other_code
 from capsid.bench.store import Finished, Place, adopt, append, forget_work, opened
 from capsid.errors import ArtifactError
 from capsid.progress import duration
@@ -109,7 +110,8 @@ def run_plan(
             run.stop_all()
         summary = Summary(plan.name, run.summary(prospects), time.monotonic() - began)
         if whole and summary.count(FINISHED, DONE, TAKEN) == len(prospects):
-            shutil.rmtree(place.tokenizers, ignore_errors=True)
+            for shared in (place.tokenizers, place.trained):
+                shutil.rmtree(shared, ignore_errors=True)
     return summary
 
 
@@ -122,13 +124,15 @@ class _Run:
     pending: list[Prospect] = field(default_factory=list)
     running: list[CellProcess] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    results: list[Result] = field(default_factory=list)
+    finished: Finished = field(default_factory=lambda: Finished(()))
     messages: queue.Queue[tuple[CellProcess, Any]] = field(default_factory=queue.Queue)
 
     def take_in(self, prospects: Sequence[Prospect]) -> None:
         """Record the outcome of cells that need no work."""
         self.code = code_fingerprint()
-        self.results = [result for result, _ in Finished.read(self.place).cells]
+        self.finished = Finished.read(self.place, self.code if self.options.fresh_code else None)
+        if self.options.fresh_code:
+            forget_other_code(self.place, self.code)
         for p in prospects:
             if p.error is not None:
                 self._settle(Outcome(p.cell.name, UNAVAILABLE, 0.0, p.error.message, p.error.hint))
@@ -185,39 +189,39 @@ class _Run:
                 process.kill()
 
     def _next(self) -> Prospect | None:
-        """The first cell that fits and is not already running under another name."""
+        """The first cell that fits and whose training is not already under way in another cell."""
         left = self._left()
-        busy = {process.job.fingerprint for process in self.running}
+        busy = {process.job.training for process in self.running}
         for p in self.pending:
             assert p.job is not None
-            if p.job.fingerprint not in busy and (left is None or self._estimate(p).seconds <= left):
+            if p.job.training not in busy and (left is None or self._estimate(p).seconds <= left):
                 self.pending.remove(p)
                 return p
         return None
 
     def _estimate(self, p: Prospect) -> Estimate:
         assert p.job is not None
-        if self._twin(p.job) is not None:
+        if self.finished.twin(p.job) is not None:
             return Estimate(0.0, "the same work is done")
-        return estimate(p.job, self.results, p.spent)
+        trained = SharedRun.of(p.job, self.place).described()
+        return estimate(p.job, self.finished.cells, p.spent if trained is None else float(trained["wall"]))
 
-    def _twin(self, job: Job) -> Result | None:
-        wanted = self.code if self.options.fresh_code else None
-        same = [r for r in self.results if r.fingerprint == job.fingerprint and wanted in (None, r.code)]
-        return same[-1] if same else None
+    def _shared(self, job: Job) -> bool:
+        """Whether another cell waits for the job's training."""
+        return any(p.job is not None and p.job.training == job.training for p in self.pending)
 
     def _start(self, p: Prospect) -> None:
         job = p.job
         assert job is not None
         folder = self.place.work(job.key)
-        twin = p.result if p.state == TWIN else self._twin(job)
+        twin = p.result if p.state == TWIN else self.finished.twin(job)
         if twin is not None:
             try:
                 result = adopt(self.place, job, twin)
             except ArtifactError as error:
                 self.watch.line(f"{p.cell.name}: {error.message}, so it runs again")
             else:
-                self.results.append(result)
+                self.finished = self.finished.and_also(result)
                 self._settle(Outcome(p.cell.name, TAKEN, 0.0), f"the result of {result.taken_from} is the same work")
                 return
         others = set(read_journal(folder).get("codes", [])) - {self.code}
@@ -230,16 +234,19 @@ class _Run:
         again = ", resumes" if p.spent else ""
         self.watch.line(f"{p.cell.name}: starts{again}")
         o = self.options
-        self.running.append(CellProcess(job, folder, self.messages, o.run, o.command, o.keep))
+        share = self._shared(job)
+        self.running.append(CellProcess(job, folder, self.messages, o.run, o.command, o.keep, share))
 
     def _store(self, job: Job, result: Result) -> bool:
         if not self.place.values(result.key).exists():
             return False
         append(self.place, result)
-        self.results.append(result)
+        self.finished = self.finished.and_also(result)
         if set(result.codes) != {self.code}:
             self.watch.line(f"{job.cell.name}: another version of the code ran part of it")
         forget_work(self.place, job.key)
+        if not self._shared(job):
+            SharedRun.of(job, self.place).remove()
         return True
 
     def _hear(self, timeout: float) -> None:
@@ -277,7 +284,7 @@ class _Run:
     def _lines(self) -> list[str]:
         ahead = []
         for process in self.running:
-            whole = estimate(process.job, self.results).seconds
+            whole = estimate(process.job, self.finished.cells).seconds
             ahead.append(max(whole - (time.monotonic() - process.began), LEAST_LEFT * whole))
         ahead += [self._estimate(p).seconds for p in self.pending]
         total = len(self.outcomes) + len(self.running) + len(self.pending)

@@ -1,6 +1,6 @@
 """The store of results: one line per finished cell, per-user values beside it, working folders of unfinished cells.
 
-<store>/<plan>/cells.jsonl   values/<key>.npz   work/<key>/   work/tokenizers/
+<store>/<plan>/cells.jsonl   values/<key>.npz   work/<key>/   work/tokenizers/   work/trained/
 
 Values are written before their line, and a line is one write followed by fsync. A line that a kill cut off is found and
 repaired when the store is next opened. One runner at a time.
@@ -9,6 +9,7 @@ repaired when the store is next opened. One runner at a time.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from capsid.artifacts import write_bytes
-from capsid.bench.cells import Job, read_again, values_key
+from capsid.bench.cells import Job, stored_recipe_key, values_key
 from capsid.bench.results import LINES, VALUES, Result, load, plans_in, read_lines
 from capsid.errors import ArtifactError
 from capsid.locks import held
@@ -53,6 +54,11 @@ class Place:
     def tokenizers(self) -> Path:
         """Ids that cells share."""
         return self.works / "tokenizers"
+
+    @property
+    def trained(self) -> Path:
+        """Trained runs that cells share."""
+        return self.works / "trained"
 
     def work(self, key: str) -> Path:
         """The working folder of a cell."""
@@ -127,17 +133,19 @@ def forget_work(place: Place, key: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """Finished cells of all plans of a store. With `code`, only those that this code finished."""
+    """Finished cells of all plans of a store. With `code`, only those that this code finished count."""
 
-    place: Place
-    cells: tuple[tuple[Result, frozenset[str]], ...]
+    cells: tuple[Result, ...]
     code: str | None = None
 
     @classmethod
     def read(cls, place: Place, code: str | None = None) -> Finished:
         """Read the current store."""
-        every = [cell for plan in plans_in(place.store) for cell in load(place.store, plan, history=True)]
-        return cls(place, tuple((cell, _fingerprints(cell)) for cell in every), code)
+        return cls(tuple(c for plan in plans_in(place.store) for c in load(place.store, plan, history=True)), code)
+
+    def and_also(self, result: Result) -> Finished:
+        """With one more cell."""
+        return replace(self, cells=(*self.cells, result))
 
     def of(self, job: Job) -> Result | None:
         """The job's own result, if it has one."""
@@ -150,12 +158,26 @@ class Finished:
         return same[-1] if same else None
 
     def _same(self, job: Job) -> list[Result]:
-        known = [cell for cell, prints in self.cells if job.fingerprint in prints]
-        return [c for c in known if self.code in (None, c.code)]
+        return [c for c in self.cells if self.code in (None, c.code) and covers(c, job)]
+
+
+def covers(cell: Result, job: Job) -> bool:
+    """Whether a finished cell did the job's work: the same recipe, data, seed and ks, and at least its evaluations."""
+    if cell.fingerprint == job.fingerprint:
+        return True
+    return _work(cell) == job.work and set(job.cell.evaluations) <= set(cell.evaluations)
+
+
+@functools.cache
+def _work(cell: Result) -> tuple[object, ...]:
+    return stored_recipe_key(cell.recipe), cell.data.get("fingerprint"), cell.seed, cell.ks
 
 
 def adopt(place: Place, job: Job, twin: Result) -> Result:
-    """Copy the result of the same work, with its values; `taken_from` names its source."""
+    """Copy the result of the same work, with its values; `taken_from` names its source.
+
+    Only the job's own evaluations are listed, although the values may hold more.
+    """
     source = Place(place.store, twin.plan).values(twin.key)
     if not source.exists():
         raise ArtifactError(f"{source} is missing")
@@ -171,6 +193,7 @@ def adopt(place: Place, job: Job, twin: Result) -> Result:
         recipe=job.recipe.to_dict(),
         fingerprint=job.fingerprint,
         key=key,
+        evaluations={name: twin.evaluations[name] for name in cell.evaluations},
         taken_from=f"{twin.plan}:{twin.name}",
     )
     append(place, new)
@@ -188,11 +211,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value
-
-
-def _fingerprints(cell: Result) -> frozenset[str]:
-    again = read_again(cell.recipe, cell.data["fingerprint"], cell.seed, cell.evaluations, cell.ks)
-    return frozenset({cell.fingerprint, again or cell.fingerprint})
 
 
 def _line(value: Any) -> bytes:

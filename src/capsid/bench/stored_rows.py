@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capsid.artifacts import read_json
-from capsid.bench.results import Result, Results, load
+from capsid.bench.current import load_rows
+from capsid.bench.results import Result, Results
 from capsid.bench.table import Entry
 from capsid.evaluate.metrics import METRICS
 from capsid.evaluate.significance import paired_bootstrap
@@ -23,8 +24,8 @@ class Source:
     evaluation: str = "test"
 
     def plan(self, name: str) -> Results:
-        """Finished cells of a plan; none where it was never run."""
-        return load(self.store, name)
+        """Finished cells of a plan, one recipe per row; none where it was never run."""
+        return load_rows(self.store, name)
 
     def costs(self) -> dict[str, float]:
         """The cost of a recommendation by run, if `benchmarks/decode_cost.py` has measured it."""

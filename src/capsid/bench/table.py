@@ -1,7 +1,7 @@
 """A table as a value, and how it is written: Markdown and LaTeX from the same cells.
 
 Means and deviations over seeds, best in bold, second best underlined, the paper's numbers in brackets. A cell that was
-not run is empty. Does not know where the numbers come from.
+not run is empty, and a note names the rows without any. Does not know where the numbers come from.
 """
 
 from __future__ import annotations
@@ -53,10 +53,15 @@ class Row:
     mark: str = ""
     context: bool = False
 
+    @property
+    def measured(self) -> bool:
+        """Whether it has anything of ours."""
+        return any(entry.values or entry.text for entry in self.entries)
+
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns. `first` heads the labels."""
+    """Rows under columns. `first` heads the labels; `absent` names rows that were not run and are not shown."""
 
     name: str
     title: str
@@ -64,11 +69,17 @@ class Table:
     rows: tuple[Row, ...]
     first: str = "method"
     notes: tuple[str, ...] = field(default=())
+    absent: tuple[str, ...] = field(default=())
+
+    @property
+    def not_run(self) -> tuple[str, ...]:
+        """The rows without a number of ours, shown or not."""
+        return (*(row.label for row in self.rows if not row.measured), *self.absent)
 
     @property
     def empty(self) -> bool:
         """Whether it has none of our numbers."""
-        return not any(entry.values or entry.text for row in self.rows for entry in row.entries)
+        return not any(row.measured for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -138,8 +149,14 @@ def plain(table: Table) -> dict[str, object]:
 
 
 def _notes(table: Table) -> tuple[str, ...]:
-    shown = any(entry.paper is not None for row in table.rows for entry in row.entries)
-    return (*table.notes, *((PAPER_NOTE,) if shown else ()))
+    notes = list(table.notes)
+    if table.empty:
+        notes.append("Nothing of this table has been run.")
+    elif table.not_run:
+        notes.append(f"Not run: {'; '.join(table.not_run)}.")
+    if any(entry.paper is not None for row in table.rows for entry in row.entries):
+        notes.append(PAPER_NOTE)
+    return tuple(notes)
 
 
 def _written(table: Table, style: _Style) -> list[list[str]]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from capsid.bench.current import remarks
 from capsid.bench.paper import DATASETS, METRICS, main_value, number, paper
-from capsid.bench.plans import read_plan
+from capsid.bench.plans import POSITIONS, read_plan
 from capsid.bench.published import published_table
 from capsid.bench.rows import BASELINE, FULL, comparable, in_order, main_rows, with_own_ids
 from capsid.bench.stored_rows import Source, by_seed, compared, id_values, metric_values, short_name
@@ -21,6 +22,7 @@ from capsid.recipes import RECIPES
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.pieces.merges import Pieces
 
+BEAUTY = "amazon-beauty"
 COLD = 5
 # Numbers of a tokenizer's report that the table of ids shows.
 QUALITY = (
@@ -37,7 +39,7 @@ QUALITY = (
 def main_table(source: Source) -> Table:
     """Recall and NDCG of every method on every dataset; methods that were not run show only the paper's numbers."""
     cells = source.plan("main")
-    datasets = [d for d in DATASETS if d == "amazon-beauty" or len(cells.select(dataset=d))]
+    datasets = [d for d in DATASETS if d == BEAUTY or len(cells.select(dataset=d))]
     columns = tuple(Column(f"{DATASETS[d]} {short_name(m)}") for d in datasets for m in METRICS)
     rows = []
     for label in dict.fromkeys((*main_rows(), *(c.label for c in cells))):
@@ -53,6 +55,7 @@ def main_table(source: Source) -> Table:
         "Methods without ids, and rows with another input or budget, are never bold or underlined.",
         "atomic: one token per item, with the generator of the rows with ids.",
         "† uses dense vectors or attributes beside ids.",
+        *remarks(cells),
     ]
     return Table("main", "Main results", columns, tuple(rows), notes=tuple(notes))
 
@@ -77,24 +80,27 @@ def significance_table(source: Source) -> Table:
         f"{FULL} minus the row, Recall@10; users and the seeds of each row are drawn with replacement.",
         "For rows with one seed the intervals do not cover the variation between trainings.",
         "The t-test is the paper's: paired over seeds; it needs two seeds of both rows and says little with three.",
+        *remarks(cells),
     )
-    return Table("significance", f"Is {FULL} better?", columns, tuple(rows), "against", notes)
+    run = {c.label for c in cells}
+    absent = tuple(label for label in main_rows() if label not in run)
+    return Table("significance", f"Is {FULL} better?", columns, tuple(rows), "against", notes, absent)
 
 
 def ablation_table(source: Source) -> Table:
     """The full system with one mechanism removed at a time."""
     cells = source.plan("ablation")
-    full = Entry(metric_values(cells, "full", "amazon-beauty", "recall@10", source.evaluation)).mean
-    unchanged = by_seed(cells, "full", "amazon-beauty")
+    full = Entry(metric_values(cells, "full", BEAUTY, "recall@10", source.evaluation)).mean
+    unchanged = by_seed(cells, "full", BEAUTY)
     whole = number("ablation", "full")
     rows = []
     for label in _plan_labels("ablation"):
         theirs = number("ablation", label)
-        own = Entry(metric_values(cells, label, "amazon-beauty", "recall@10", source.evaluation), theirs)
+        own = Entry(metric_values(cells, label, BEAUTY, "recall@10", source.evaluation), theirs)
         drop = (own.mean / full - 1,) if own.mean is not None and full and label != "full" else ()
         paper_drop = theirs / whole - 1 if theirs is not None and whole and label != "full" else None
-        lengths = id_values(cells, label, "amazon-beauty", "mean_tokens")
-        changed = by_seed(cells, label, "amazon-beauty")
+        lengths = id_values(cells, label, BEAUTY, "mean_tokens")
+        changed = by_seed(cells, label, BEAUTY)
         against = compared(cells, changed, unchanged, source.evaluation)[1:3] if drop else (Entry(), Entry())
         rows.append(Row(label, (own, Entry(drop, paper_drop), *against, Entry(lengths))))
     columns = (
@@ -106,6 +112,7 @@ def ablation_table(source: Source) -> Table:
     )
     notes = (
         "Interval and p: the row minus full, bootstrapped over users; they do not cover the variation between seeds.",
+        *remarks(cells, [BEAUTY]),
     )
     return Table("ablation", "Ablation on Beauty", columns, tuple(rows), "variant", notes)
 
@@ -115,16 +122,16 @@ def sensitivity_table(source: Source) -> Table:
     cells = source.plan("sensitivity")
     rows = []
     for label in dict.fromkeys((*_plan_labels("sensitivity"), *(c.label for c in cells))):
-        recall = metric_values(cells, label, "amazon-beauty", "recall@10", source.evaluation)
-        length = id_values(cells, label, "amazon-beauty", "mean_length")
+        recall = metric_values(cells, label, BEAUTY, "recall@10", source.evaluation)
+        length = id_values(cells, label, BEAUTY, "mean_length")
         entries = (
             Entry(recall, number("sensitivity", label, 0)),
             Entry(length, number("sensitivity", label, 1)),
-            Entry(id_values(cells, label, "amazon-beauty", "collision_rate")),
+            Entry(id_values(cells, label, BEAUTY, "collision_rate")),
         )
         rows.append(Row(label, entries))
     columns = (Column("Recall@10"), Column("codes per item", None, 2), Column("collisions", None, 1, 100, "%"))
-    return Table("sensitivity", "Sensitivity on Beauty", columns, tuple(rows), "setting")
+    return Table("sensitivity", "Sensitivity on Beauty", columns, tuple(rows), "setting", remarks(cells, [BEAUTY]))
 
 
 def quality_table(source: Source) -> Table:
@@ -132,8 +139,8 @@ def quality_table(source: Source) -> Table:
     cells = source.plan("main")
     rows = []
     for label in in_order((*paper()["tokenizer-quality"], *with_own_ids())):
-        ids = {name: id_values(cells, label, "amazon-beauty", name) for name in QUALITY}
-        found = [(c, c.evaluations.get(source.evaluation, {})) for c in by_seed(cells, label, "amazon-beauty")]
+        ids = {name: id_values(cells, label, BEAUTY, name) for name in QUALITY}
+        found = [(c, c.evaluations.get(source.evaluation, {})) for c in by_seed(cells, label, BEAUTY)]
         recall, chance = (
             tuple(float(e[name]) for _, e in found if e.get(name) is not None)
             for name in ("code_recall@50", "code_chance@50")
@@ -161,6 +168,7 @@ def quality_table(source: Source) -> Table:
         "Similarity is that of the vectors that ids are made from; rows with other vectors are not marked best.",
         "Code recall@50: how often the first code is among the 50 most probable; compare only rows with equal chance.",
         "Fit: wall-clock time on the machine that ran the cell, without item vectors and without joint training.",
+        *remarks(cells, [BEAUTY], [row.label for row in rows]),
     )
     return Table("tokenizer-quality", "Quality of ids on Beauty", columns, tuple(rows), "tokenizer", notes)
 
@@ -186,23 +194,29 @@ def tiers_table(source: Source) -> Table:
     """Recall@10 by the popularity of the target, Beauty."""
     cells = source.plan("main")
     rows = []
-    for label in dict.fromkeys(c.label for c in cells.select(dataset="amazon-beauty")):
-        found = [c.evaluations.get(source.evaluation, {}) for c in by_seed(cells, label, "amazon-beauty")]
+    run = [c.label for c in cells.select(dataset=BEAUTY)]
+    for label in in_order(run):
+        found = [c.evaluations.get(source.evaluation, {}) for c in by_seed(cells, label, BEAUTY)]
         tiers = [tuple(float(e["recall@10_by_tier"][t]) for e in found if "recall@10_by_tier" in e) for t in TIERS]
         theirs = (None, None, paper()["tail"].get(label))
         rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(tiers, theirs)), context=not comparable(label)))
     columns = tuple(Column(t) for t in TIERS)
-    notes = ("Head: the most popular 20 % of the items; torso: the next 40 %; tail: the rest (docs/protocol.md).",)
-    return Table("tiers", "Recall@10 by popularity on Beauty", columns, tuple(rows), notes=notes)
+    notes = (
+        "Head: the most popular 20 % of the items; torso: the next 40 %; tail: the rest (docs/protocol.md).",
+        *remarks(cells, [BEAUTY]),
+    )
+    absent = tuple(label for label in main_rows() if label not in run)
+    return Table("tiers", "Recall@10 by popularity on Beauty", columns, tuple(rows), notes=notes, absent=absent)
 
 
 def cold_start_table(source: Source) -> Table:
     """Users whose next item had fewer than five training interactions, Beauty."""
     cells = source.plan("main")
     rows = []
-    for label in dict.fromkeys((*paper()["cold-start"], *(c.label for c in cells))):
+    shown = in_order((*paper()["cold-start"], *(c.label for c in cells.select(dataset=BEAUTY))))
+    for label in shown:
         whole, cold = [], []
-        for cell in by_seed(cells, label, "amazon-beauty"):
+        for cell in by_seed(cells, label, BEAUTY):
             values = cells.values(cell, source.evaluation, "recall@10")
             rare = cells.values(cell, source.evaluation, "target_count") < COLD
             whole.append(float(values.mean()))
@@ -212,7 +226,12 @@ def cold_start_table(source: Source) -> Table:
         theirs = [number("cold-start", label, place) for place in range(3)]
         rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(entries, theirs)), context=not comparable(label)))
     columns = (Column("Recall@10"), Column("cold Recall@10"), Column("kept", "high", 1, 100, "%"))
-    return Table("cold-start", "Cold items on Beauty", columns, tuple(rows))
+    notes = (
+        f"Cold: the next item has fewer than {COLD} training interactions. Kept: cold Recall@10 over Recall@10.",
+        *remarks(cells, [BEAUTY]),
+    )
+    absent = tuple(label for label in main_rows() if label not in shown)
+    return Table("cold-start", "Cold items on Beauty", columns, tuple(rows), notes=notes, absent=absent)
 
 
 def positions_table(source: Source) -> Table:
@@ -220,9 +239,9 @@ def positions_table(source: Source) -> Table:
     cells = source.plan("main")
     rows = []
     most = 6
-    seen = [c.label for c in cells if "positions" in c.evaluations]
-    for label in dict.fromkeys((*paper()["per-position"], *seen)):
-        found = [c.evaluations.get("positions") for c in by_seed(cells, label, "amazon-beauty")]
+    seen = [c.label for c in cells.select(dataset=BEAUTY) if POSITIONS in c.evaluations]
+    for label in in_order((*paper()["per-position"], *seen)):
+        found = [c.evaluations.get("positions") for c in by_seed(cells, label, BEAUTY)]
         theirs = paper()["per-position"].get(label, [])
         entries = []
         for place in range(most):
@@ -234,6 +253,8 @@ def positions_table(source: Source) -> Table:
     notes = (
         "Percent of the targets that reach the position, measured on codes even if tokens are merged.",
         "A code's probability is that of all items that continue the correct prefix with it; exact, on some users.",
+        f"Only cells that the plan evaluates by position ({POSITIONS!r}) can be here.",
+        *remarks(cells, [BEAUTY], [row.label for row in rows]),
     )
     return Table("per-position", "Accuracy by position on Beauty", columns, tuple(rows), notes=notes)
 
@@ -278,12 +299,20 @@ def patching_table(source: Source) -> Table:
     costs = source.costs()
     rows = []
     for label in paper()["patching"]:
-        found = [metric_values(cells, label, "amazon-beauty", m, source.evaluation) for m in ("recall@10", "ndcg@10")]
+        found = [metric_values(cells, label, BEAUTY, m, source.evaluation) for m in ("recall@10", "ndcg@10")]
         cost = (costs[label] / costs[BASELINE],) if label in costs and BASELINE in costs else ()
         theirs = [number("patching", label, place) for place in range(3)]
         rows.append(Row(label, tuple(Entry(v, p) for v, p in zip((*found, cost), theirs))))
     columns = (Column("Recall@10"), Column("NDCG@10"), Column("cost", "low", 2, 1, "x"))
-    return Table("patching", "Patching against better ids, Beauty", columns, tuple(rows), "configuration")
+    notes = [
+        f"Cost: time of a recommendation, {BASELINE} = 1, all rows measured in one run (benchmarks/decode_cost.py)."
+    ]
+    unmeasured = [row.label for row in rows if row.measured and not row.entries[2].values]
+    if unmeasured:
+        notes.append(f"Cost not measured: {'; '.join(unmeasured)}.")
+    notes += remarks(cells, [BEAUTY], [row.label for row in rows])
+    title = "Patching against better ids, Beauty"
+    return Table("patching", title, columns, tuple(rows), "configuration", tuple(notes))
 
 
 TABLES: dict[str, Callable[[Source], Table]] = {

@@ -28,6 +28,7 @@ from capsid.bench.journal import Journal, now
 from capsid.bench.plans import POSITIONS
 from capsid.bench.process import JOB, RESULT
 from capsid.bench.results import Result, arrays_hash
+from capsid.bench.shared_runs import SharedRun
 from capsid.bench.store import Place, plain, write_values
 from capsid.config import from_dict
 from capsid.data.dataset import Dataset
@@ -81,17 +82,27 @@ class Told:
 
 
 def run_cell(
-    job: Job, place: Place, journal: Journal, progress: Progress, run: RunOptions, keep: Path | None = None
+    job: Job,
+    place: Place,
+    journal: Journal,
+    progress: Progress,
+    run: RunOptions,
+    keep: Path | None = None,
+    share: bool = False,
 ) -> Result:
-    """Run a whole cell; called again after a kill, it resumes. The fitted run is saved at `keep`."""
+    """Run a whole cell; called again after a kill, it resumes. The fitted run is saved at `keep`.
+
+    `share`: the trained run is left to cells that differ only in how they rank items.
+    """
     if keep is not None:
         check_place(keep, kind=RUN, replace=True)
     dataset = _checked(load_dataset(job.data.source, progress=progress), job.data)
-    recommender = Recommender(job.recipe, seed=job.cell.seed)
-    shared = SharedTokenizers(job, place, journal, run)
-    if job.recipe.encoder is not None and "vectors" not in journal.kept["seconds"]:
-        _make_vectors(job.recipe.encoder, dataset, job.cell.seed, place, journal, progress)
-    recommender.fit(dataset, work=place.work(job.key) / "fit", progress=progress, run=run, tokenizer_from=shared)
+    shared = SharedRun.of(job, place)
+    recommender = shared.load(journal, progress)
+    if recommender is None:
+        recommender = _fitted(job, dataset, place, journal, progress, run)
+        if share:
+            shared.save(recommender, journal)
     if keep is not None:
         recommender.save_pretrained(keep)
     evaluations: dict[str, Any] = {}
@@ -118,6 +129,18 @@ def run_cell(
     write_values(place.values(values_key(job, code_fingerprint())), values)
     journal.stage("evaluation", spent)
     return _result(job, recommender, evaluations, arrays_hash(values), journal)
+
+
+def _fitted(
+    job: Job, dataset: Dataset, place: Place, journal: Journal, progress: Progress, run: RunOptions
+) -> Recommender:
+    if job.recipe.encoder is not None and "vectors" not in journal.kept["seconds"]:
+        _make_vectors(job.recipe.encoder, dataset, job.cell.seed, place, journal, progress)
+    ids = SharedTokenizers(job, place, journal, run)
+    work = place.work(job.key) / "fit"
+    return Recommender(job.recipe, seed=job.cell.seed).fit(
+        dataset, work=work, progress=progress, run=run, tokenizer_from=ids
+    )
 
 
 class SharedTokenizers:
@@ -225,6 +248,7 @@ def _result(
         attempts=kept["attempts"],
         tokenizer_shared=bool(kept.get("tokenizer_shared", False)),
         values_hash=values_hash,
+        trained_by=kept.get("trained_by"),
     )
 
 
@@ -252,7 +276,7 @@ def work(folder: Path, told: Told) -> int:
         place = Place(folder.parents[2], folder.parents[1].name)
         journal = told.journal = Journal(folder, code_fingerprint())
         try:
-            result = run_cell(job, place, journal, told, run, keep)
+            result = run_cell(job, place, journal, told, run, keep, bool(content.get("share")))
             write_json(folder / RESULT, plain(result.to_dict()))
         except Interrupted:
             return INTERRUPTED

@@ -70,6 +70,11 @@ class HasQuick(Protocol):
         """The cheaper ranker."""
 
 
+def validating(ranker: Ranker) -> Ranker:
+    """The ranker for validations during training: its quick form, if it has one."""
+    return ranker.quick if isinstance(ranker, HasQuick) else ranker
+
+
 @runtime_checkable
 class KeepsRoots(Protocol):
     """A ranker that can tell the log-probabilities of the root's children, which it has computed anyway."""

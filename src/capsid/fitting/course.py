@@ -15,7 +15,7 @@ import torch
 
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split
-from capsid.decode.ranked import HasQuick
+from capsid.decode.ranked import validating
 from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.errors import ConfigError
@@ -97,8 +97,7 @@ class Course:
         validate = None
         if not stretch.freezes:
             reader = Reader(generator, ids, self.trie, generator.history, over, second=self.second)
-            decoder = self.recipe.decoder
-            now = _Now(Retriever(reader, decoder.quick if isinstance(decoder, HasQuick) else decoder), objective)
+            now = _Now(Retriever(reader, validating(self.recipe.decoder)), objective)
             validate = _validation(now, self.split.valid, phase.training, self.seed, team)
         job = Job(stretch, generator, ids, self.table, objective, validate, seed, team, before)
         done = self.stages.train(number, job, self.progress)

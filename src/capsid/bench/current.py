@@ -1,0 +1,83 @@
+"""Which stored cells one row of a table may hold: those of one recipe on the same data.
+
+Recipes change, and not every cell is run again. A row shows the recipe of its newest cell; cells of its other seeds
+that have another recipe are superseded: they stay in the store, and the notes of a table name them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from capsid.bench.cells import DataFacts, make_job, recipe_key, stored_recipe_key
+from capsid.bench.plans import is_built_in, read_plan
+from capsid.bench.results import Result, Results, load
+from capsid.errors import CapsidError
+
+
+def load_rows(store: str | Path, plan: str) -> Results:
+    """The finished cells of a plan that may be averaged over seeds; the others are in `superseded`."""
+    return of_one_recipe(load(store, plan))
+
+
+def of_one_recipe(cells: Results) -> Results:
+    """Of each row on each dataset, the cells with the recipe and the data of the newest."""
+    newest = {(c.label, c.dataset): _identity(c) for c in cells}
+    kept = tuple(c for c in cells if _identity(c) == newest[c.label, c.dataset])
+    return dataclasses.replace(cells, cells=kept, superseded=tuple(c for c in cells if c not in kept))
+
+
+def remarks(
+    cells: Results, datasets: Collection[str] | None = None, labels: Collection[str] | None = None
+) -> tuple[str, ...]:
+    """Notes on recipes for a table of these datasets and rows (None: all)."""
+
+    def shown(cell: Result) -> bool:
+        return (datasets is None or cell.dataset in datasets) and (labels is None or cell.label in labels)
+
+    left_out, old = list(filter(shown, cells.superseded)), list(filter(shown, outdated(cells)))
+    notes = []
+    if left_out:
+        notes.append(f"Left out, because the newest cell of their row has another recipe: {_named(left_out)}.")
+    if old:
+        notes.append(f"Run with an earlier recipe and not again since it changed: {_named(old)}.")
+    return tuple(notes)
+
+
+def outdated(cells: Results) -> list[Result]:
+    """The cells of a built-in plan whose recipe is no longer that of the plan."""
+    if not is_built_in(cells.plan):
+        return []
+    planned = {c.name: c for c in read_plan(cells.plan).cells}
+    old = []
+    for cell in cells:
+        wanted = planned.get(cell.name)
+        if wanted is None or not cell.recipe:
+            continue
+        facts = DataFacts(source="", **{name: cell.data[name] for name in _FACTS})
+        try:
+            now = recipe_key(make_job(wanted, facts).recipe)
+        except CapsidError:
+            continue
+        if stored_recipe_key(cell.recipe) != now:
+            old.append(cell)
+    return old
+
+
+_FACTS = ("name", "fingerprint", "users", "items", "interactions")
+
+
+def _identity(cell: Result) -> tuple[str, str | None]:
+    return stored_recipe_key(cell.recipe), cell.data.get("fingerprint")
+
+
+def _named(cells: Iterable[Result]) -> str:
+    """Rows with their seeds: `capsid on amazon-beauty (seeds 1, 2)`."""
+    seeds: dict[tuple[str, str], list[int]] = {}
+    for cell in cells:
+        seeds.setdefault((cell.label, cell.dataset), []).append(cell.seed)
+    return "; ".join(
+        f"{label} on {dataset} ({'seed' if len(own) == 1 else 'seeds'} {', '.join(map(str, sorted(own)))})"
+        for (label, dataset), own in seeds.items()
+    )
