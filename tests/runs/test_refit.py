@@ -14,6 +14,7 @@ from small_recipes import small, tiny_world
 from capsid.data.dataset import Dataset
 from capsid.data.split import Holdout
 from capsid.errors import ConfigError, DataError
+from capsid.generate.dense_items import DenseItems
 from capsid.ragged import Ragged
 from capsid.recipes import RECIPES
 from capsid.recommender import Recommender
@@ -81,6 +82,18 @@ def test_training_starts_from_the_old_weights(name: str, tmp_path: Path) -> None
     assert not torch.allclose(
         other.fitted.generator.network.token.weight, old.generator.network.token.weight, atol=1e-3
     ), "or the comparison says nothing"
+
+
+def test_dense_vectors_follow_the_weights(tmp_path: Path) -> None:
+    """The stored vectors are those of the refitted network, for old items and new ones."""
+    world = tiny_world()
+    fit_or_reuse(Recommender(small("tiger-dense", 20)), earlier(world), tmp_path / "before")
+    refit(tmp_path / "before", world, tmp_path / "now", settings=["schedule.0.training.steps=8"])
+    old, new = (Recommender.from_pretrained(tmp_path / part).fitted for part in ("before", "now"))
+    assert len(new.dense.vectors_NC) == len(world.items) == len(old.dense.vectors_NC) + len(NEW)
+    made = DenseItems.of(new.dense.network, new.tokenizer.blocks_["item"]).vectors_NC
+    torch.testing.assert_close(new.dense.vectors_NC, made)
+    assert (new.dense.vectors_NC[: len(old.dense.vectors_NC)] - old.dense.vectors_NC).abs().max() > 1e-2
 
 
 def test_items_that_are_gone_are_retired(tmp_path: Path) -> None:

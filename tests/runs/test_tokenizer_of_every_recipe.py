@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from small_recipes import small, tiny_world, world
 from worlds import EVERY_STEP, Killed, Killer
 
+from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 from capsid.runs.tokenizers import add_items, fit_tokenizer, open_tokenizer
 from capsid.tokenize.atomic import Atomic
@@ -64,17 +66,21 @@ def test_every_id_is_reported_inspected_and_exported(folder: Path) -> None:
         assert about.prefixes[-1].items >= 1
 
 
-def test_a_new_item_gets_an_id_and_old_ids_stay(folder: Path, tmp_path: Path) -> None:
-    before = open_tokenizer(folder)
+def late() -> pl.DataFrame:
+    """An item like an old one, and one of a category that nobody knows."""
     path = world().attributes["categories"][5].to_list()
-    late = pl.DataFrame(
+    return pl.DataFrame(
         {
             "item_id": ["late", "strange"],
             "title": [world().title(5), "something else entirely"],
             "categories": [path, [path[0], "not known"]],
         }
     )
-    add_items(folder, late, tmp_path / "grown")
+
+
+def test_a_new_item_gets_an_id_and_old_ids_stay(folder: Path, tmp_path: Path) -> None:
+    before = open_tokenizer(folder)
+    add_items(folder, late(), tmp_path / "grown")
     after = open_tokenizer(tmp_path / "grown")
     assert list(after.items) == [*before.items, "late", "strange"]
     assert after.tokenizer.ids.tokens.take(np.arange(72)) == before.tokenizer.ids.tokens
@@ -82,8 +88,21 @@ def test_a_new_item_gets_an_id_and_old_ids_stay(folder: Path, tmp_path: Path) ->
         assert name in after.tokenizer.decode(after.tokenizer.ids[name])
 
 
+def as_written(name: str) -> Recipe:
+    """The small recipe with the codebooks of the real one."""
+    written, recipe = RECIPES[name].tokenizer, small(name)
+    sizes = {f: getattr(written, f) for f in ("codebooks", "codebook", "branching") if hasattr(written, f)}
+    if hasattr(written, "inner"):
+        sizes["inner"] = dataclasses.replace(recipe.tokenizer.inner, codebooks=written.inner.codebooks)
+    return dataclasses.replace(recipe, tokenizer=dataclasses.replace(recipe.tokenizer, **sizes))
+
+
 @pytest.mark.parametrize("name", WITH_IDS)
 def test_a_catalogue_smaller_than_the_codebooks(name: str, tmp_path: Path) -> None:
-    ids = fit_tokenizer(small(name), tiny_world(), tmp_path / "ids").ids
+    """Twelve items and codebooks of 24 to 4,096: every item has an id, and so has one that comes later."""
+    ids = fit_tokenizer(as_written(name), tiny_world(), tmp_path / "ids").ids
     assert len(ids) == 12
     assert ids.codes.lengths.min() >= 1
+    grown = open_tokenizer(tmp_path / "ids").tokenizer.with_items(late())
+    assert grown.ids.tokens.take(np.arange(12)) == ids.tokens
+    assert "late" in grown.decode(grown.ids["late"])
