@@ -10,8 +10,10 @@ from capsid.blocks.cross_entropy import Added, linear_cross_entropy
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk", [1, 60, 10_000])
-def test_value_and_slopes_are_torchs(monkeypatch: pytest.MonkeyPatch, smoothing: float, chunk: int) -> None:
+@pytest.mark.parametrize("tile", [1, 4, 512])
+def test_value_and_slopes_are_torchs(monkeypatch: pytest.MonkeyPatch, smoothing: float, chunk: int, tile: int) -> None:
     monkeypatch.setattr(cross_entropy, "CHUNK_NUMBERS", chunk)
+    monkeypatch.setattr(cross_entropy, "TILE_TOKENS", tile)
     source = torch.Generator().manual_seed(0)
     hidden, weight = (torch.randn(n, 8, generator=source).requires_grad_() for n in (23, 11))
     targets = torch.randint(0, 11, (23,), generator=source)
@@ -26,10 +28,12 @@ def test_value_and_slopes_are_torchs(monkeypatch: pytest.MonkeyPatch, smoothing:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk", [1, 60, 10_000])
+@pytest.mark.parametrize("tile", [1, 4, 512])
 def test_numbers_added_to_some_scores_have_torchs_values_and_slopes(
-    monkeypatch: pytest.MonkeyPatch, smoothing: float, chunk: int
+    monkeypatch: pytest.MonkeyPatch, smoothing: float, chunk: int, tile: int
 ) -> None:
     monkeypatch.setattr(cross_entropy, "CHUNK_NUMBERS", chunk)
+    monkeypatch.setattr(cross_entropy, "TILE_TOKENS", tile)
     source = torch.Generator().manual_seed(1)
     hidden, weight = (torch.randn(n, 8, generator=source).requires_grad_() for n in (23, 11))
     targets = torch.randint(0, 11, (23,), generator=source)

@@ -1,7 +1,8 @@
 """Cross-entropy of a linear layer in chunks of rows, with gradients computed in forward.
 
 A chunk's scores are overwritten in place and never stored. This needs less memory traffic than a softmax over all rows
-(as in fused linear cross-entropy kernels). The tests compare with torch's cross-entropy.
+(as in fused linear cross-entropy kernels). They lie tile after tile, because products of small tiles are the fastest.
+The tests compare with torch's cross-entropy.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# A chunk's scores should fit in the caches and stay below malloc's mmap threshold (32 MB).
-CHUNK_NUMBERS = 1 << 20
+# A tile's scores fit in the cache of a core, with its rows and its vectors.
+TILE_ROWS = TILE_TOKENS = 512
+# All scores of a chunk should stay below malloc's mmap threshold (32 MB).
+CHUNK_NUMBERS = 7 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +37,21 @@ class Added:
         return Added(key_C // stride, key_C % stride, torch.zeros(len(key_C)).index_add(0, entry_E, values_E))
 
 
+class _Chunk:
+    """Scores of some rows for all tokens: one block of numbers, in which each tile is a matrix of its own."""
+
+    def __init__(self, numbers: Tensor, rows: int, vocabulary: int) -> None:
+        self.numbers, self.rows, self.vocabulary = numbers[: rows * vocabulary], rows, vocabulary
+        sizes = [min(TILE_TOKENS, vocabulary - start) for start in range(0, vocabulary, TILE_TOKENS)]
+        self.tiles = [part.view(rows, -1) for part in self.numbers.split([rows * size for size in sizes])]
+
+    def places(self, rows: Tensor, tokens: Tensor) -> Tensor:
+        """Where the scores of these pairs of rows and tokens are among the numbers."""
+        starts = tokens - tokens % TILE_TOKENS
+        widths = (self.vocabulary - starts).clamp_max(TILE_TOKENS)
+        return starts * self.rows + rows * widths + tokens - starts
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -47,26 +65,38 @@ class _LinearCrossEntropy(torch.autograd.Function):
         values_E: Tensor,
     ) -> Tensor:
         rows, vocabulary = len(hidden_ND), len(weight_VD)
-        chunk = max(1, min(rows, CHUNK_NUMBERS // vocabulary))
-        grad_hidden, grad_weight = torch.empty_like(hidden_ND), torch.zeros_like(weight_VD)
+        chunk = max(1, min(rows, TILE_ROWS, CHUNK_NUMBERS // vocabulary))
+        grad_hidden, grad_weight = torch.zeros_like(hidden_ND), torch.zeros_like(weight_VD)
         total, grad_values = torch.zeros((), dtype=torch.float64), torch.empty_like(values_E)
-        weight_DV, scores = weight_VD.T.contiguous(), hidden_ND.new_empty(chunk, vocabulary)
+        weights, weight_grads = weight_VD.split(TILE_TOKENS), grad_weight.split(TILE_TOKENS)
+        across = [tile_TD.T.contiguous() for tile_TD in weights]
+        numbers = hidden_ND.new_empty(chunk * vocabulary)
         for start in range(0, rows, chunk):
-            h_CD, t_C1 = hidden_ND[start : start + chunk], targets_N[start : start + chunk, None]
-            scores_CV = torch.mm(h_CD, weight_DV, out=scores[: len(h_CD)])
+            h_CD, t_C = hidden_ND[start : start + chunk], targets_N[start : start + chunk]
+            scores = _Chunk(numbers, len(h_CD), vocabulary)
+            for tile_CT, tile_DT in zip(scores.tiles, across):
+                torch.mm(h_CD, tile_DT, out=tile_CT)
             low, high = torch.searchsorted(rows_E, torch.tensor([start, start + len(h_CD)])).tolist()
-            added = rows_E[low:high] - start, tokens_E[low:high]
-            scores_CV[added] += values_E[low:high]
-            own_C1, most_C1 = scores_CV.gather(1, t_C1), scores_CV.amax(1, keepdim=True)
-            mean_C1 = scores_CV.mean(1, keepdim=True) if smoothing else own_C1
+            number_E = rows_E[low:high] - start
+            added = scores.places(number_E, tokens_E[low:high])
+            scores.numbers[added] += values_E[low:high]
+            own_C1 = scores.numbers[scores.places(torch.arange(len(h_CD)), t_C)][:, None]
+            most_C1 = torch.cat([tile_CT.amax(1, keepdim=True) for tile_CT in scores.tiles], 1).amax(1, keepdim=True)
+            mean_C1 = own_C1
+            if smoothing:
+                mean_C1 = sum(tile_CT.sum(1, keepdim=True) for tile_CT in scores.tiles) / vocabulary
             # exp(score - largest) is the probability times the sum; the sum divides the narrow sides of both products.
-            odds_CV = scores_CV.sub_(most_C1).exp_()
-            sum_C1 = odds_CV.sum(1, keepdim=True)
+            sum_C1, grad_CD = torch.zeros_like(own_C1), grad_hidden[start : start + chunk]
+            for tile_CT, tile_TD in zip(scores.tiles, weights):
+                sum_C1 += tile_CT.sub_(most_C1).exp_().sum(1, keepdim=True)
+                grad_CD.addmm_(tile_CT, tile_TD)
+            grad_CD.div_(sum_C1)
+            scaled_CD = h_CD / sum_C1
+            for tile_CT, grad_TD in zip(scores.tiles, weight_grads):
+                grad_TD.addmm_(tile_CT.T, scaled_CD)
             log_sum_C1 = sum_C1.log() + most_C1
             total += (log_sum_C1 - (1 - smoothing) * own_C1 - smoothing * mean_C1).sum(dtype=torch.float64)
-            torch.mm(odds_CV, weight_VD, out=grad_hidden[start : start + chunk]).div_(sum_C1)
-            grad_weight.addmm_(odds_CV.T, h_CD / sum_C1)
-            grad_values[low:high] = odds_CV[added] / sum_C1[added[0], 0]
+            grad_values[low:high] = scores.numbers[added] / sum_C1[number_E, 0]
         # The gradient of a score is its probability minus its share of the target.
         grad_hidden -= (1 - smoothing) * weight_VD[targets_N]
         grad_weight.index_add_(0, targets_N, hidden_ND, alpha=smoothing - 1)
