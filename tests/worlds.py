@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
 
 from capsid.data.item_table import ItemTable
 from capsid.decode.beam import BeamSearch
@@ -23,6 +24,7 @@ from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.generate.encoder_decoder import EncoderDecoderGenerator
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
+from capsid.generate.network import CausalTransformer
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, Term, TermContext
 from capsid.ids.collisions import CollisionPolicy, Hashed, Suffix
@@ -102,6 +104,15 @@ GENERATORS: dict[str, MakeGenerator] = {
     "encoder-decoder": partial(EncoderDecoderGenerator, head_width=6, depth_layers=2),
     "encoder-decoder of one target": partial(EncoderDecoderGenerator, head_width=6, depth_layers=2, targets="last"),
 }
+
+
+def whole_rows(network: CausalTransformer, tokens_BL: Tensor, positions_BL: Tensor, depths_BL: Tensor) -> Tensor:
+    """Last hidden rows of padded sequences, before the last norm: the slow twin of reading them without padding."""
+    enter_VD = network.token.vectors().enter_VD
+    x_BLD = F.embedding(tokens_BL, enter_VD) + network.place(positions_BL) + network.depth(depths_BL)
+    for block in network.blocks:
+        x_BLD, _ = block(x_BLD)
+    return x_BLD
 
 
 def random_generator(

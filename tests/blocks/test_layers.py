@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsid.blocks.layers import Block, BlockShape, Layer, SasRecBlock, Spread, reset
+from capsid.blocks.layers import Block, BlockShape, Layer, SasRecBlock, reset
+from capsid.blocks.packed import Spread
 from capsid.blocks.reading import MixingBlock, NearBlock
 
 # Rates are rounded to 1/256, so this one takes the slow way through the attention and drops nothing.

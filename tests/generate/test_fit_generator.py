@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
-from worlds import loss_of, make_ids, objective_of, random_codes, random_generator
+from worlds import loss_of, make_ids, objective_of, random_codes, random_generator, whole_rows
 
 from capsid.errors import ConfigError, DataError
 from capsid.generate.fit import fit_generator
@@ -38,7 +38,7 @@ def test_predictions_are_the_tokens_from_the_second_item_on(sequences: list[list
     for row in sequences:
         tokens = [(int(t), place, depth) for place, i in enumerate(row) for depth, t in enumerate(IDS.prefix_free[i])]
         columns = [torch.tensor([c])[:, :-1] for c in zip(*tokens)]
-        states = network.hidden(network.token.vectors(), *columns)[0]
+        states = whole_rows(network, *columns)[0]
         for at in range(1, len(tokens)):
             if tokens[at][1] >= 1:
                 targets.append(tokens[at][0])

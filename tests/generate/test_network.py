@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from worlds import first_scores, make_ids, next_scores, random_codes, random_generator, random_histories
+from worlds import first_scores, make_ids, next_scores, random_codes, random_generator, random_histories, whole_rows
 
 from capsid.generate.generator import SasRecGenerator, TimelineGenerator, TransformerGenerator
 from capsid.generate.network import CausalTransformer
@@ -30,7 +30,7 @@ def full_logits(generator: TransformerGenerator, batch: TokenBatch) -> Tensor:
     network = generator.network
     with torch.no_grad():
         vectors = network.token.vectors()
-        return network.logits(network.hidden(vectors, *(torch.from_numpy(a) for a in arrays)), vectors)
+        return network.logits(whole_rows(network, *(torch.from_numpy(a) for a in arrays)), vectors)
 
 
 def joined(history: np.ndarray, own: list[int], ids: SemanticIds, last: int) -> TokenBatch:
@@ -164,7 +164,7 @@ def test_gradients_have_parity_too() -> None:
     network = generator.network
     batch = IDS.read(random_histories(5, len(IDS), LENGTHS), last=6)
     tokens, places, depths = (torch.from_numpy(a) for a in (batch.tokens_BL, batch.positions_BL, batch.depths_BL))
-    network.hidden(network.token.vectors(), tokens, places, depths).square().mean().backward()
+    whole_rows(network, tokens, places, depths).square().mean().backward()
     own = network.token.weight.grad.clone()
     network.zero_grad()
     encoder = reference(network)

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsid.blocks.attention import Empty, attend, attend_packed
 from capsid.blocks.dropout import dropout
+from capsid.blocks.packed import Packed, Spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,24 +54,6 @@ class Cache:
         return replace(self, own_keys_UWTHK=keys, own_values_UWTHK=values)
 
 
-@dataclass(frozen=True, eq=False)
-class Spread:
-    """Where rows without padding are placed in `sequences` padded to `width`: row r at `slots_R[r]` of all slots."""
-
-    slots_R: Tensor
-    sequences: int
-    width: int
-
-    def padded(self, rows_R: Tensor) -> Tensor:
-        """Rows at their slots, zeros elsewhere. Shape: (sequences, width, ...)."""
-        out = rows_R.new_zeros(self.sequences * self.width, *rows_R.shape[1:]).index_copy(0, self.slots_R, rows_R)
-        return out.view(self.sequences, self.width, *rows_R.shape[1:])
-
-    def rows(self, padded: Tensor) -> Tensor:
-        """The inverse: only what is at a slot."""
-        return padded.flatten(0, 1)[self.slots_R]
-
-
 class Layer(nn.Module):
     """Common part of all blocks: norms, output projection and feed-forward net, with residual connections."""
 
@@ -85,10 +69,10 @@ class Layer(nn.Module):
         self.up = nn.Linear(shape.width, shape.feedforward)
         self.down = nn.Linear(shape.feedforward, shape.width)
 
-    def _finish(self, x: Tensor, mixed: Tensor) -> Tensor:
-        x = x + dropout(self.out(mixed), self.dropout, self.training)
-        hidden = dropout(F.gelu(self.up(self.norm_feedforward(x))), self.hidden_dropout, self.training)
-        return x + dropout(self.down(hidden), self.dropout, self.training)
+    def _finish(self, x: Tensor, mixed: Tensor, among: Spread | None = None) -> Tensor:
+        x = x + dropout(self.out(mixed), self.dropout, self.training, among)
+        hidden = dropout(F.gelu(self.up(self.norm_feedforward(x))), self.hidden_dropout, self.training, among)
+        return x + dropout(self.down(hidden), self.dropout, self.training, among)
 
 
 class Block(Layer):
@@ -113,6 +97,17 @@ class Block(Layer):
             seen = after_empty(torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril(), empty_B)[:, None]
         mixed = self._attend(q, k, v, seen)
         return self._finish(x_BLD, mixed.transpose(1, 2).flatten(2)), Cache(k, v)
+
+    def packed(self, x_RD: Tensor, packed: Packed, empty_B: Tensor | None = None) -> Tensor:
+        """As `forward` on padded sequences, for their real rows alone; the same elements are dropped."""
+        q, k, v = self._project(x_RD)
+        empty = None
+        if empty_B is not None:
+            _, key_1HK, value_1HK = self._project(x_RD.new_zeros(1, x_RD.shape[1]))
+            empty = Empty(key_1HK, value_1HK, empty_B)
+        root, rate = math.sqrt(q.shape[-1]), self.attention_dropout
+        mixed_RD = attend_packed(q, k, v, packed, empty, root=root, rate=rate, training=self.training)
+        return self._finish(x_RD, mixed_RD, packed.among)
 
     def ragged(self, x_RD: Tensor, own: Spread) -> Tensor:
         """Run short sequences whose rows are concatenated without padding: linear layers see no padding."""
@@ -172,30 +167,10 @@ class SasRecBlock(Block):
         k, v = kv.view(*x.shape[:-1], 2, self.heads, -1).unbind(-3)
         return q.view(k.shape), k, v
 
-    def _finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+    def _finish(self, x: Tensor, mixed: Tensor, among: Spread | None = None) -> Tensor:
         x = self.norm_feedforward(x + self.out(mixed))
-        hidden = dropout(F.relu(self.up(x)), self.hidden_dropout, self.training)
-        return x + dropout(self.down(hidden), self.dropout, self.training)
-
-
-def attend(
-    q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, mask: Tensor | None, *, root: float, rate: float, training: bool
-) -> Tensor:
-    """Attention with scores divided by `root` and a share `rate` of the weights dropped in training.
-
-    `mask` is True at visible positions, or holds numbers that are added to the scores; without it attention is causal.
-    """
-    if not (training and rate):
-        return F.scaled_dot_product_attention(
-            q_BHLK, k_BHMK, v_BHMK, attn_mask=mask, is_causal=mask is None, scale=1 / root
-        )
-    # torch's attention would draw one random number per element for its dropout.
-    scores_BHLM = (q_BHLK / root) @ k_BHMK.transpose(2, 3)
-    if mask is None:
-        mask = torch.ones(scores_BHLM.shape[-2:], dtype=torch.bool, device=scores_BHLM.device).tril()
-    if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, -torch.inf)
-    return dropout((scores_BHLM + mask).softmax(-1), rate, training) @ v_BHMK
+        hidden = dropout(F.relu(self.up(x)), self.hidden_dropout, self.training, among)
+        return x + dropout(self.down(hidden), self.dropout, self.training, among)
 
 
 def after_empty(seen_BLM: Tensor, empty_B: Tensor) -> Tensor:

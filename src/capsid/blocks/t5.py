@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsid.blocks.attention import attend
 from capsid.blocks.dropout import dropout
-from capsid.blocks.layers import Cache, Spread, attend
+from capsid.blocks.layers import Cache
+from capsid.blocks.packed import Spread
 
 EPS = 1e-6
 

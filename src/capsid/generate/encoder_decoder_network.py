@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid.blocks.dropout import dropout
-from capsid.blocks.layers import Cache, Spread, reset
+from capsid.blocks.layers import Cache, reset
+from capsid.blocks.packed import Spread
 from capsid.blocks.t5 import EPS, DecoderBlock, EncoderBlock, RelativePositions, T5Shape, reset_t5
 from capsid.generate.item_rows import ItemRows
 from capsid.generate.memory import Memory

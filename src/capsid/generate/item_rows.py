@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from capsid.blocks.cross_entropy import Added
-from capsid.blocks.layers import Spread
+from capsid.blocks.packed import Spread
 from capsid.generate.network import Predictions
 from capsid.generate.token_table import TokenVectors
 from capsid.ids.reading import Lesson

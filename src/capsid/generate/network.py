@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from capsid.blocks.cross_entropy import Added
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, BlockShape, Cache, Layer, SasRecBlock, after_empty, reset
+from capsid.blocks.packed import Packed, Spread
 from capsid.blocks.pairs import pair_products
 from capsid.errors import ConfigError
 from capsid.generate.memory import Memory, bonuses, open_followers
@@ -246,34 +247,33 @@ class CausalTransformer(TokenNetwork):
         """Hidden rows of the tokens before those that are predicted."""
         refuse_closing(closing)
         batch = lesson.batch
-        arrays = (batch.tokens_BL, batch.positions_BL, batch.depths_BL)
-        tokens, positions, depths = (torch.as_tensor(a) for a in arrays)
-        extra_BLD = None if inputs_RD is None else padded(batch, inputs_RD)[:, :-1]
+        # The last token of a sequence predicts nothing, so the last column of a padded batch would never be read.
+        width = batch.tokens_BL.shape[1] - 1
+        packed = Packed.of(batch.lengths_B - 1, width)
         vectors = self.token.vectors()
-        positions = counted(positions, batch.positions_B - 1, self.shape)
-        empty_B = self._empty(batch.positions_B - 1)
-        hidden_BLD = self.hidden(vectors, tokens[:, :-1], positions[:, :-1], depths[:, :-1], extra_BLD, empty_B)
-        # The first token of item m is predicted from the column before it; the last column is never read.
-        first_M = lesson.row_M * hidden_BLD.shape[1] + lesson.column_M - 1
-        index_N = torch.as_tensor(np.repeat(first_M, lesson.tokens.lengths) + lesson.tokens.positions)
-        hidden_ND, starts_MD = (hidden_BLD.flatten(0, 1)[index] for index in (index_N, torch.as_tensor(first_M)))
+        x_RD = self._read_packed(vectors, batch, packed, inputs_RD)
+        # The first token of item m is predicted from the column before it.
+        first_M = lesson.row_M * width + lesson.column_M - 1
+        index_N = np.repeat(first_M, lesson.tokens.lengths) + lesson.tokens.positions
+        hidden_ND, starts_MD = (x_RD[packed.rows_at(torch.as_tensor(index))] for index in (index_N, first_M))
         return Predictions(hidden_ND, lesson.tokens, vectors, self._added(lesson), starts_MD=starts_MD)
 
-    def hidden(
-        self,
-        vectors: TokenVectors,
-        tokens_BL: Tensor,
-        positions_BL: Tensor,
-        depths_BL: Tensor,
-        extra_BLD: Tensor | None = None,
-        empty_B: Tensor | None = None,
+    def _read_packed(
+        self, vectors: TokenVectors, batch: TokenBatch, packed: Packed, inputs_RD: Tensor | None
     ) -> Tensor:
-        """Last hidden rows of whole sequences, before the last norm. Padding is at the end of a row."""
-        x = self._embed(vectors, tokens_BL, positions_BL, depths_BL)
-        x = x if extra_BLD is None else x + extra_BLD
+        """Last hidden rows of all tokens but the last of each sequence, before the last norm."""
+        width = packed.among.width
+        positions_BL = counted(torch.as_tensor(batch.positions_BL), batch.positions_B - 1, self.shape)
+        columns = (torch.as_tensor(batch.tokens_BL), positions_BL, torch.as_tensor(batch.depths_BL))
+        tokens_R, positions_R, depths_R = (packed.among.rows(column_BL[:, :width]) for column_BL in columns)
+        x_RD = self._embed(vectors, tokens_R, positions_R, depths_R, packed.among)
+        if inputs_RD is not None:
+            x_RD = x_RD + packed.among.rows(padded(batch, inputs_RD)[:, :width])
+        empty_B = self._empty(batch.positions_B - 1)
         for block in self.blocks:
-            x, _ = block(x, empty_B=empty_B)
-        return x
+            assert isinstance(block, Block)
+            x_RD = block.packed(x_RD, packed, empty_B)
+        return x_RD
 
     def _empty(self, read_B: np.ndarray) -> Tensor | None:
         """How many positions of a history are not filled, where attention is to see them."""
@@ -305,9 +305,16 @@ class CausalTransformer(TokenNetwork):
         x = self._embed(state.vectors, tokens_UW, positions, torch.full_like(tokens_UW, state.depth))
         return self._stepped(self.blocks, x, state, parents_UW, tokens_UW)
 
-    def _embed(self, vectors: TokenVectors, tokens: Tensor, positions: Tensor, depths: Tensor) -> Tensor:
+    def _embed(
+        self,
+        vectors: TokenVectors,
+        tokens: Tensor,
+        positions: Tensor,
+        depths: Tensor,
+        among: Spread | None = None,
+    ) -> Tensor:
         x = self._entering(F.embedding(tokens, vectors.enter_VD)) + self.place(positions) + self.depth(depths)
-        return dropout(x, self.shape.embedding_dropout, self.training)
+        return dropout(x, self.shape.embedding_dropout, self.training, among)
 
 
 def refuse_closing(closing: bool) -> None:
