@@ -33,6 +33,7 @@ from capsid.generate.generator import (
     TimelineGenerator,
 )
 from capsid.generate.kinds import GENERATORS, JOINT_TERMS, TERMS
+from capsid.generate.next_token import NextToken
 from capsid.generate.terms import JointTerm, Part, Term
 from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
 from capsid.ids.kinds import READINGS
@@ -161,8 +162,12 @@ class Recipe:
     @property
     def dense(self) -> DenseMatch | None:
         """The term that learns dense item vectors in addition to ids, if there is one."""
-        found = [t for terms in (self.objective, *(p.terms for p in self.schedule)) for t in terms]
-        return next((t for t in found if isinstance(t, DenseMatch)), None)
+        return next((t for t in self._terms if isinstance(t, DenseMatch)), None)
+
+    @property
+    def _terms(self) -> tuple[Term, ...]:
+        """The loss terms of all phases."""
+        return tuple(t for terms in (self.objective, *(p.terms for p in self.schedule)) for t in terms)
 
     def check_together(self) -> None:
         """Check that parts fit together: see `capsid.settings.check_together`."""
@@ -179,6 +184,8 @@ class Recipe:
             )
         if not isinstance(self.reading, ItemByItem):
             self._check_reading()
+        if any(isinstance(term, NextToken) and term.soft_target for term in self._terms):
+            self._check_soft_target()
 
     def _check_reading(self) -> None:
         """Parts that add something to every item that is read need one position per item."""
@@ -196,6 +203,18 @@ class Recipe:
                     f"{name} does not work with reading={self.reading.kind}: it needs items that are read one by one",
                     hint="set reading=item-by-item",
                 )
+
+    def _check_soft_target(self) -> None:
+        """The mixture of an item's codes is a target among the codes that can begin an id."""
+        if self.over != "children":
+            raise ConfigError(
+                f"objective.soft_target needs over=children, got over={self.over}", hint="set over=children"
+            )
+        if not (isinstance(self.generator, ReadsSoftly) and self.generator.soft_input):
+            raise ConfigError(
+                "objective.soft_target needs generator.soft_input: both use the same weights of codes",
+                hint="set generator=timeline and generator.soft_input=8",
+            )
 
     def item_tokenizer(self) -> ItemTokenizer:
         """The unfitted parts that make ids."""

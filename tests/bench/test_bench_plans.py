@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,16 @@ from hypothesis import strategies as st
 from capsid.bench.plans import make_plan, plan_names, read_plan
 from capsid.bench.prepare import data_sources
 from capsid.errors import ConfigError
+from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
+
+ROOT = Path(__file__).parents[2]
 
 SEEDED = {"rq-kmeans", "tiger", "capsid", "capsid-bpe"}
 
 
 def test_the_plans_that_come_with_capsid() -> None:
-    assert plan_names() == ["ablation", "main", "sensitivity", "smoke", "stage-two"]
+    assert plan_names() == ["ablation", "main", "sensitivity", "smoke", "stage-two", "strong", "strong-ablation"]
     for name in plan_names():
         plan = read_plan(name)
         assert plan.name == name
@@ -55,6 +59,56 @@ def test_ablation_takes_one_thing_away_at_a_time() -> None:
     assert len({str(recipe) for recipe in changed.values()}) == 8
 
 
+def test_the_strong_row_is_the_stored_trial() -> None:
+    stored = json.loads((ROOT / "results/beauty/capsid-bpe-memory-after/recipe.json").read_text(encoding="utf-8"))
+    cells = [c for c in read_plan("strong").cells if c.method == "capsid-bpe"]
+    assert {(c.dataset, c.seed) for c in cells} == {
+        *(("amazon-beauty", seed) for seed in (0, 1, 2)),
+        ("amazon-toys", 0),
+        ("amazon-sports", 0),
+    }
+    for cell in cells:
+        assert RECIPES["capsid-bpe"].with_settings(cell.settings) == Recipe.from_dict(stored)
+
+
+def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
+    cells = [c for c in read_plan("strong").cells if c.method != "sasrec" and not c.label.startswith("trial")]
+    recipes = [RECIPES[c.method].with_settings(c.settings) for c in cells]
+    assert {c.method for c in cells} == {"capsid-bpe", "capsid-two", "capsid", "rq-kmeans", "kmeans-flat", "tiger"}
+    assert len({str((recipe.generator, recipe.schedule, recipe.over)) for recipe in recipes}) == 1
+    for label in ("sasrec", "capsid-bpe", "capsid-two, atomic"):
+        beauty = [c for c in read_plan("strong").cells if c.label == label and c.dataset == "amazon-beauty"]
+        assert {c.seed for c in beauty} == {0, 1, 2}
+    assert all("test" not in c.evaluations for c in read_plan("strong").cells if c.label.startswith("trial"))
+
+
+def test_the_strong_ablation_changes_one_thing_at_a_time() -> None:
+    cells = {c.label: c for c in read_plan("strong-ablation").cells}
+    strong = read_plan("strong").cells[0].settings
+    changed = {label: RECIPES[c.method].with_settings(c.settings) for label, c in cells.items()}
+    assert all(c.settings[: len(strong)] == strong for c in cells.values())
+    assert cells["full"].settings == strong
+    assert changed["no merges"].merges is None
+    assert not changed["fixed L=4"].tokenizer.stops
+    assert changed["soft target"].objective[0].soft_target > 0
+    assert changed["hard input"].generator.soft_input == 0
+    assert len({str(recipe) for recipe in changed.values()}) == len(changed) == 13
+
+
+def test_settings_that_rows_share() -> None:
+    plan = make_plan(
+        {
+            "datasets": ["a"],
+            "shared": {"small": ["generator.width=8", "over=children"], "long": ["generator.history=9"]},
+            "cells": [{"method": "capsid", "with": ["long", "small"], "settings": ["generator.width=16"]}],
+        },
+        "mine",
+    )
+    assert plan.cells[0].settings == ("generator.history=9", "generator.width=8", "over=children", "generator.width=16")
+    recipe = RECIPES["capsid"].with_settings(plan.cells[0].settings)
+    assert (recipe.generator.width, recipe.generator.history, recipe.over) == (16, 9, "children")
+
+
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2)), min_size=1, max_size=8))
 def test_priority_first_then_the_order_of_the_file(groups: list[tuple[int, int]]) -> None:
     plan = plan_of(
@@ -87,6 +141,13 @@ def test_priority_first_then_the_order_of_the_file(groups: list[tuple[int, int]]
             "priority 1",
         ),
         ('datasets = ["x"]\n[[cells]]\nmethod = "a"\n[[cells]]\nmethod = "a"', "two cells called a/x/0", "label"),
+        (
+            'datasets = ["x"]\n[shared]\nsmall = ["a=1"]\n[[cells]]\nmethod = "a"\nwith = ["smal"]',
+            "shares no settings called 'smal'",
+            "did you mean 'small'",
+        ),
+        ('datasets = ["x"]\nshared = 3\n[[cells]]\nmethod = "a"', "shared must be a table", "[shared]"),
+        ('datasets = ["x"]\n[shared]\nsmall = "a=1"\n[[cells]]\nmethod = "a"', "shared.small must be a list", "["),
         ('name = "../up"\ndatasets = ["x"]\n[[cells]]\nmethod = "a"', "cannot be called", "folder"),
     ],
 )

@@ -18,8 +18,8 @@ from capsid.errors import ConfigError, nearest
 POSITIONS = "positions"
 BUILT_IN = Path(__file__).parent / "plans"
 EVALUATIONS = ("test", "test-filtered", "valid", "valid-filtered", POSITIONS)
-PLAN_KEYS = ("name", "about", "datasets", "seeds", "evaluations", "ks", "cells")
-GROUP_KEYS = ("method", "label", "settings", "datasets", "seeds", "priority", "evaluations")
+PLAN_KEYS = ("name", "about", "datasets", "seeds", "evaluations", "ks", "cells", "shared")
+GROUP_KEYS = ("method", "label", "with", "settings", "datasets", "seeds", "priority", "evaluations")
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _cells(group: Any, plan: Mapping[str, Any], name: str) -> list[Cell]:
         raise ConfigError(
             f"{method} of the plan {name!r} evaluates nothing", hint='evaluations = ["test"], ks = [5, 10]'
         )
-    settings = tuple(_list(group.get("settings", []), str, "settings"))
+    settings = (*_shared(group, plan), *_list(group.get("settings", []), str, "settings"))
     label, priority = _text(group.get("label", method), "label"), group.get("priority", 1)
     if not isinstance(priority, int) or isinstance(priority, bool):
         raise ConfigError(f"priority must be a whole number, got {priority!r}", hint="cells of priority 1 come first")
@@ -149,6 +149,21 @@ def _cells(group: Any, plan: Mapping[str, Any], name: str) -> list[Cell]:
         for data in datasets
         for seed in seeds
     ]
+
+
+def _shared(group: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """The settings that a group takes over from the plan; its own come after them and win."""
+    known = plan.get("shared", {})
+    if not isinstance(known, Mapping):
+        raise ConfigError(
+            f"shared must be a table of lists of settings, got {known!r}", hint='[shared] small = ["..."]'
+        )
+    lists = {name: _list(settings, str, f"shared.{name}") for name, settings in known.items()}
+    names = _list(group.get("with", []), str, "with")
+    for name in names:
+        if name not in lists:
+            raise ConfigError(f"the plan shares no settings called {name!r}", hint=nearest(name, sorted(lists)))
+    return tuple(setting for name in names for setting in lists[name])
 
 
 def _matches(cell: Cell, pattern: str) -> bool:

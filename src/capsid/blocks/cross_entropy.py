@@ -37,6 +37,12 @@ class Added:
         return Added(key_C // stride, key_C % stride, torch.zeros(len(key_C)).index_add(0, entry_E, values_E))
 
 
+def nothing_added() -> Added:
+    """No entries."""
+    nowhere = torch.zeros(0, dtype=torch.int64)
+    return Added(nowhere, nowhere, torch.zeros(0))
+
+
 class _Chunk:
     """Scores of some rows for all tokens: one block of numbers, in which each tile is a matrix of its own."""
 
@@ -123,8 +129,7 @@ def linear_cross_entropy(
     added: Added | None = None,
 ) -> Tensor:
     """Mean cross-entropy of `hidden @ weight.T`, equal to `torch.nn.functional.cross_entropy`."""
-    nowhere = torch.zeros(0, dtype=torch.int64)
-    added = added or Added(nowhere, nowhere, torch.zeros(0))
+    added = added or nothing_added()
     loss: Tensor = _LinearCrossEntropy.apply(
         hidden_ND, weight_VD, targets_N, label_smoothing, added.rows_E, added.tokens_E, added.values_E
     )

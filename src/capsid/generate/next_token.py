@@ -7,7 +7,7 @@ below the root score only the children of their own node. If items have two ids,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -15,9 +15,12 @@ from torch import Tensor
 
 from capsid.blocks.children_cross_entropy import ChildEdges, children_cross_entropy
 from capsid.blocks.cross_entropy import Added, linear_cross_entropy
+from capsid.blocks.group_cross_entropy import GroupTargets, group_cross_entropy
 from capsid.errors import ConfigError
 from capsid.generate.network import GeneratorNetwork, Predictions
 from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
+from capsid.ids.layout import TokenLayout
+from capsid.ids.mixtures import Mixtures, first_codes
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
@@ -33,6 +36,13 @@ class NextToken:
         0.0, "Share of the target's probability that is spread evenly over all candidates.", least=0, below=1
     )
     temperature: float = setting(1.0, "Logits are divided by this before the softmax.", above=0)
+    soft_target: float = setting(
+        0.0,
+        "Share of the loss of an item's first token whose target is the mixture of its strongest codes, "
+        "as generator.soft_input mixes them.",
+        least=0,
+        most=1,
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -40,7 +50,11 @@ class NextToken:
     def bind(self, context: TermContext) -> BoundTerm:
         """Normalised as the recipe says."""
         if context.over == "children":
-            return OverChildren(self, context.trie, context.second)
+            return OverChildren(
+                self, context.trie, context.second, SoftTarget.of(context) if self.soft_target else None
+            )
+        if self.soft_target:
+            raise ConfigError("objective.soft_target needs over=children", hint="set over=children")
         if context.second is not None:
             raise ConfigError("two ids per item need over=children: each has its own trie", hint="set over=children")
         return OverVocabulary(self)
@@ -68,9 +82,11 @@ class OverVocabulary(BoundTerm):
 class OverChildren(BoundTerm):
     """Every token competes with its siblings in the trie of its id."""
 
-    def __init__(self, settings: NextToken, trie: Trie, second: Trie | None = None) -> None:
+    def __init__(
+        self, settings: NextToken, trie: Trie, second: Trie | None = None, soft: SoftTarget | None = None
+    ) -> None:
         super().__init__(settings.weight)
-        self._first = _Siblings(settings, trie)
+        self._first = _Siblings(settings, trie, soft)
         self._second = None if second is None else _Siblings(settings, second)
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
@@ -80,32 +96,34 @@ class OverChildren(BoundTerm):
         in one id as in the other, whatever their lengths.
         """
         found = step.predictions
-        total = self._first.loss(found, step.network)
+        total = self._first.loss(found, step.network, step.lesson.item_M)
         if self._second is not None and found.second is not None:
-            total = total + self._second.loss(found.second, step.network)
+            total = total + self._second.loss(found.second, step.network, step.lesson.item_M)
         return total / len(found.targets.values)
 
 
 class _Siblings:
     """The loss of the ids of one trie."""
 
-    def __init__(self, settings: NextToken, trie: Trie) -> None:
-        self.settings, self.trie = settings, trie
+    def __init__(self, settings: NextToken, trie: Trie, soft: SoftTarget | None = None) -> None:
+        self.settings, self.trie, self.soft = settings, trie, soft
         self.root_C = torch.as_tensor(trie.children(np.array([ROOT])).token)
 
-    def loss(self, predictions: Predictions, network: GeneratorNetwork) -> Tensor:
+    def loss(self, predictions: Predictions, network: GeneratorNetwork, item_M: np.ndarray) -> Tensor:
         """The sum over predicted tokens."""
         rows = _cooled(predictions, network, self.settings.temperature)
         nodes_N = parent_nodes(self.trie, predictions.targets)
         at_root_N = nodes_N == ROOT
-        root = self._at_root(predictions, *rows, np.flatnonzero(at_root_N))
+        root = self._at_root(predictions, *rows, np.flatnonzero(at_root_N), item_M)
         return root + self._below(predictions, *rows, np.flatnonzero(~at_root_N & (self._fan(nodes_N) > 1)), nodes_N)
 
     def _fan(self, nodes: np.ndarray) -> np.ndarray:
         return self.trie.first_child[nodes + 1] - self.trie.first_child[nodes]
 
-    def _at_root(self, found: Predictions, rows_NS: Tensor, added: Added | None, chosen: np.ndarray) -> Tensor:
-        """The sum over first tokens: one dense product with the tokens that begin an id."""
+    def _at_root(
+        self, found: Predictions, rows_NS: Tensor, added: Added | None, chosen: np.ndarray, item_M: np.ndarray
+    ) -> Tensor:
+        """The sum over first tokens, one of every item: one dense product with the tokens that begin an id."""
         if not len(chosen):
             return torch.zeros(())
         target_R = torch.searchsorted(self.root_C, found.targets_N[torch.as_tensor(chosen)])
@@ -113,14 +131,13 @@ class _Siblings:
             number_E, inside_E = _renumbered(added, chosen)
             tokens_E = torch.searchsorted(self.root_C, added.tokens_E[inside_E])
             added = Added(number_E[inside_E], tokens_E, added.values_E[inside_E])
-        mean = linear_cross_entropy(
-            rows_NS[torch.as_tensor(chosen)],
-            found.vectors.score_VS[self.root_C],
-            target_R,
-            label_smoothing=self.settings.label_smoothing,
-            added=added,
-        )
-        return mean * len(chosen)
+        rows_RS, vectors_CS = rows_NS[torch.as_tensor(chosen)], found.vectors.score_VS[self.root_C]
+        smoothing, share = self.settings.label_smoothing, self.settings.soft_target
+        hard = linear_cross_entropy(rows_RS, vectors_CS, target_R, label_smoothing=smoothing, added=added) * len(chosen)
+        if self.soft is None:
+            return hard
+        targets = self.soft.targets(self.root_C.numpy(), item_M, found.targets.values[chosen])
+        return (1 - share) * hard + share * group_cross_entropy(rows_RS, vectors_CS, targets, added=added)
 
     def _below(
         self, found: Predictions, rows_NS: Tensor, added: Added | None, chosen: np.ndarray, nodes_N: np.ndarray
@@ -147,6 +164,39 @@ class _Siblings:
             values_A,
             label_smoothing=self.settings.label_smoothing,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class SoftTarget:
+    """The mixture of an item's strongest codes as the target of its first token.
+
+    The probability of a code is that of all tokens that begin with it, merged ones included. A code that begins no id
+    gets no share of the target.
+    """
+
+    layout: TokenLayout
+    mixtures: Mixtures
+
+    @classmethod
+    def of(cls, context: TermContext) -> Self:
+        """From the mixtures that the items of a history are read as."""
+        if context.ids.mixtures is None:
+            raise ConfigError(
+                "objective.soft_target needs the weights of items' codes, which are read with generator.soft_input",
+                hint="set generator.soft_input=8",
+            )
+        return cls(context.ids.layout, context.ids.mixtures)
+
+    def targets(self, root_C: np.ndarray, item_M: np.ndarray, first_M: np.ndarray) -> GroupTargets:
+        """Targets for items whose ids begin with the tokens `first_M`, out of those that begin any id."""
+        codes, group_C = np.unique(first_codes(self.layout, root_C), return_inverse=True)
+        tokens, shares_E = self.mixtures.first_shares(self.layout, item_M, first_M)
+        group_E = np.minimum(np.searchsorted(codes, tokens.values), len(codes) - 1)
+        there_E = codes[group_E] == tokens.values
+        row_E, group_E, shares_E = tokens.row_numbers[there_E], group_E[there_E], shares_E[there_E]
+        shares_E = shares_E / np.bincount(row_E, weights=shares_E, minlength=len(tokens))[row_E]
+        arrays = (group_C, row_E, group_E, shares_E.astype(np.float32))
+        return GroupTargets(*(torch.as_tensor(array) for array in arrays))
 
 
 def parent_nodes(trie: Trie, targets: Ragged) -> np.ndarray:

@@ -93,6 +93,21 @@ class Mixtures:
         lengths_R = np.bincount(row_E, minlength=len(own.values))
         return Corrections(Ragged.from_lengths(tokens_PJ[there], lengths_R), weights_PJ[there])
 
+    def first_shares(self, layout: TokenLayout, items_M: np.ndarray, first_M: np.ndarray) -> tuple[Ragged, np.ndarray]:
+        """The first depth's tokens of codes that items are mixtures of, one row per item, and their shares.
+
+        `first_M` are the tokens that the items' ids begin with. An item whose first code a collision policy substituted
+        has that code alone.
+        """
+        own_M = first_codes(layout, first_M)
+        tokens_MK = self.codes_NLK[items_M, 0] + int(layout.bases[0])
+        shares_MK = self.weights_NLK[items_M, 0]
+        hard_M = tokens_MK[:, 0] != own_M
+        tokens_MK = np.where(hard_M[:, None], own_M[:, None], tokens_MK)
+        shares_MK = np.where(hard_M[:, None], np.arange(shares_MK.shape[1]) == 0, shares_MK).astype(np.float32)
+        there_MK = shares_MK > 0
+        return Ragged.from_lengths(tokens_MK[there_MK], there_MK.sum(1)), shares_MK[there_MK]
+
     def state(self) -> dict[str, np.ndarray]:
         """Arrays by name."""
         return {"codes": self.codes_NLK, "weights": self.weights_NLK, "sharpness": np.array(self.sharpness)}
@@ -101,6 +116,15 @@ class Mixtures:
     def from_state(cls, state: dict[str, np.ndarray]) -> Mixtures:
         """The inverse of `state`."""
         return cls(state["codes"], state["weights"], float(state["sharpness"]))
+
+
+def first_codes(layout: TokenLayout, tokens: np.ndarray) -> np.ndarray:
+    """The unmerged token of a code that each token begins with; suffix and special tokens are their own."""
+    members = _members(layout).take(tokens)
+    out = np.array(tokens, dtype=np.int64)
+    there = members.lengths > 0
+    out[there] = members.values[members.offsets[:-1][there]]
+    return out
 
 
 def _members(layout: TokenLayout) -> Ragged:
