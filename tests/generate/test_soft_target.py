@@ -82,7 +82,7 @@ def test_the_target_is_the_probability_of_all_items_with_a_code(seed: int, form:
     for piece in PIECES:
         for at in range(1, len(piece)):
             item = piece[at]
-            probability_N = np.exp(exact_scores(reader, Ragged.from_rows([piece[:at]], np.int64))[0])
+            probability_N = np.exp(exact_scores(reader, Ragged.from_rows([piece[:at]], np.int64))[0].numpy())
             # What the first token costs is replaced: that of all items whose ids begin with the same token.
             same = [i for i in range(len(ids)) if ids.prefix_free[i][0] == ids.prefix_free[item][0]]
             total += float(np.log(probability_N[same].sum()))
