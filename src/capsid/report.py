@@ -17,6 +17,7 @@ from typing import Any
 from capsid.artifacts import write_bytes
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import Evaluation
+from capsid.evaluate.significance import Comparison, paired_bootstrap
 from capsid.evaluate.tokenizer_quality import TokenizerQuality
 from capsid.progress import duration
 from capsid.stored import generator_entries
@@ -47,6 +48,46 @@ class Person:
     next_item: str
 
 
+@dataclass(frozen=True)
+class Difference:
+    """The first method minus another one in `metric`, user by user, on the same cases."""
+
+    first: str
+    second: str
+    metric: str
+    found: Comparison
+
+    @property
+    def interval(self) -> str:
+        """The 95 % interval."""
+        return f"{self.found.low:+.4f} to {self.found.high:+.4f}"
+
+    @property
+    def verdict(self) -> str:
+        """Whether these users suffice to tell the two apart."""
+        if not self.found.significant:
+            return "no clear difference"
+        return f"{self.first} is {'above' if self.found.difference > 0 else 'below'}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"method": self.first, "against": self.second, "metric": self.metric, **self.found.to_dict()}
+
+
+def differences(methods: Sequence[MethodResult], metric: str = "recall@10") -> tuple[Difference, ...]:
+    """The first method against every other one, with the history filter."""
+    first, *others = methods
+    return tuple(
+        Difference(
+            first.name,
+            other.name,
+            metric,
+            paired_bootstrap([first.filtered.values[metric]], [other.filtered.values[metric]]),
+        )
+        for other in others
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Report:
     """The content of the page. `sharing[n]` counts items whose codes n items share, before the collision policy."""
@@ -54,6 +95,7 @@ class Report:
     title: str
     dataset: dict[str, Any]
     methods: tuple[MethodResult, ...]
+    differences: tuple[Difference, ...]
     quality: TokenizerQuality
     sharing: dict[int, int]
     people: tuple[Person, ...]
@@ -86,7 +128,7 @@ def render(report: Report) -> str:
     plots = "".join(f"<figure>{_svg(report, draw)}</figure>" for draw in PANELS.values())
     sections = [
         f"<h1>{_text(report.title)}</h1><p>{_text(head)}</p>",
-        f"<h2>Test metrics</h2>{_metrics(report)}",
+        f"<h2>Test metrics</h2>{_metrics(report)}{_differences(report.differences)}",
         f'<div class="plots">{plots}</div>',
         f"<h2>The ids</h2>{_ids(report.quality)}",
         f"<h2>People</h2>{''.join(_person(p) for p in report.people)}",
@@ -118,7 +160,20 @@ def _metrics(report: Report) -> str:
         "<th></th><th></th></tr><tr><th></th><th>Recall@10</th><th>NDCG@10</th><th>Recall@10</th><th>NDCG@10</th>"
         f"<th>coverage@10</th><th>training</th></tr>{''.join(rows)}</table>"
         f"<p class='note'>{users:,} users: the standard error of a Recall@10 of {recall:.3f} is "
-        f"{standard_error(recall, users):.3f}. Small differences are chance.</p>"
+        f"{standard_error(recall, users):.3f}.</p>"
+    )
+
+
+def _differences(differences: Sequence[Difference]) -> str:
+    rows = "".join(
+        f"<tr><th>{_text(d.first)} - {_text(d.second)}</th><td>{d.found.difference:+.4f}</td>"
+        f"<td>{_text(d.interval)}</td><td>{_text(d.verdict)}</td></tr>"
+        for d in differences
+    )
+    return (
+        "<table><tr><th></th><th>Recall@10 filtered</th><th>95 % interval</th><th></th></tr>"
+        f"{rows}</table><p class='note'>Differences of the same users, from a paired bootstrap. An interval that "
+        "includes zero: chance may explain the difference. Other seeds would differ as well.</p>"
     )
 
 

@@ -47,6 +47,25 @@ def test_the_story_shows_measured_numbers(demo: tuple[Path, str]) -> None:
     assert story.count("recommended  1. ") == 5
 
 
+def test_rows_that_do_not_differ_are_called_so(demo: tuple[Path, str]) -> None:
+    """The same numbers as `capsid compare` gives for the runs, on the terminal, on the page and in the file."""
+    out, story = demo
+    told = json.loads((out / "results.json").read_text())["differences"]
+    assert [(d["method"], d["against"]) for d in told] == [(MAIN, n) for n in ("rq-kmeans", "sasrec", "popularity")]
+    page = (out / "report.html").read_text()
+    for found in told:
+        name = found["against"]
+        compared = capsid("compare", out / MAIN, out / name, "--filter-history", "--json").json
+        assert {k: found[k] for k in ("difference", "low", "high", "p")} == {
+            k: compared[k] for k in ("difference", "low", "high", "p")
+        }
+        line = next(line for line in story.splitlines() if line.startswith(f"{MAIN} - {name}"))
+        interval = f"{found['low']:+.4f} to {found['high']:+.4f}"
+        assert interval in line
+        assert f"<td>{interval}</td>" in page
+        assert ("no clear difference" in line) == (found["low"] <= 0 <= found["high"])
+
+
 def test_the_page_stands_alone(demo: tuple[Path, str]) -> None:
     out, _ = demo
     page = (out / "report.html").read_text()
@@ -69,7 +88,7 @@ def test_a_second_demo_takes_the_finished_runs(demo: tuple[Path, str], shop: Pat
     assert second.count("fitted by an earlier demo") == 4
     assert (out / MAIN / "generator.safetensors").stat().st_ino == weights.st_ino
     table = [line for line in story.splitlines() if line.startswith(tuple(SMALL))]
-    assert len(table) == 4
+    assert len(table) == 4 + 3
     assert all(line in second for line in table)
 
 

@@ -22,7 +22,7 @@ from capsid.progress import Console, Progress, duration
 if TYPE_CHECKING:
     from capsid.data.dataset import Dataset
     from capsid.recommender import Recommender
-    from capsid.report import MethodResult, Person
+    from capsid.report import Difference, MethodResult, Person
 
 app = single_verb()
 
@@ -111,6 +111,7 @@ def demo(
 def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, force: bool, progress: Progress) -> None:
     """Run the demo on any dataset."""
     from capsid.data.sources import load_dataset
+    from capsid.report import differences
 
     began = time.monotonic()
     dataset = load_dataset(data, progress=progress)
@@ -128,11 +129,13 @@ def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, for
             runs[name] = _fit(name, settings[name], dataset, out, force, progress)
     _heading(4, "Test: the held-out last item of every user, ranked among all items")
     results = tuple(_evaluate(name, run, out / name, progress) for name, run in runs.items())
+    found = differences(results)
     _tell_results(results)
+    _tell_differences(found)
     _heading(5, f"{PEOPLE} people, drawn at random, and what {MAIN} recommends to them")
     people = _people(runs[MAIN])
     _tell_people(people)
-    _write(out, dataset, runs[MAIN], results, people, settings)
+    _write(out, dataset, runs[MAIN], results, found, people, settings)
     say(f"\nreport: {out / 'report.html'}   ({duration(time.monotonic() - began)} in all)")
     example = ",".join(dataset.items.ids(runs[MAIN].catalogue_.split.test.histories[0][-3:]))
     say(f"next:   capsid recommend {out / MAIN} --history {example}")
@@ -227,7 +230,15 @@ def _tell_results(results: tuple[MethodResult, ...]) -> None:
     print_table(["", "Recall@10", "NDCG@10", "Recall@10 filtered", "NDCG@10 filtered", "coverage"], rows)
     users, recall = results[0].plain.users, results[0].plain.metrics["recall@10"]
     say(f"   filtered: items of a user's history are not recommended again. {users:,} users:")
-    say(f"   a Recall@10 of {recall:.3f} has a standard error of {standard_error(recall, users):.3f}.", flush=True)
+    say(f"   a Recall@10 of {recall:.3f} has a standard error of {standard_error(recall, users):.3f}.\n")
+
+
+def _tell_differences(differences: tuple[Difference, ...]) -> None:
+    """Say which rows of the table differ by more than chance."""
+    rows = [[f"{d.first} - {d.second}", f"{d.found.difference:+.4f}", d.interval, d.verdict] for d in differences]
+    print_table(["", "Recall@10 filtered", "95 % interval", ""], rows)
+    say("   Differences of the same users, from a paired bootstrap. If an interval includes zero, chance may explain")
+    say("   the difference. The demo trains each method once; other seeds would differ as well.", flush=True)
 
 
 def _tell_people(people: tuple[Person, ...]) -> None:
@@ -246,6 +257,7 @@ def _write(
     dataset: Dataset,
     recommender: Recommender,
     results: tuple[MethodResult, ...],
+    differences: tuple[Difference, ...],
     people: tuple[Person, ...],
     settings: dict[str, tuple[str, ...]],
 ) -> None:
@@ -262,6 +274,7 @@ def _write(
         title=f"capsid demo: {dataset.name}",
         dataset=dataset.describe(),
         methods=results,
+        differences=differences,
         quality=quality_of(tokenizer),
         sharing={int(n): int((sizes == n).sum() * n) for n in np.unique(sizes)},
         people=people,
@@ -278,4 +291,6 @@ def _write(
         }
         for r in results
     }
-    write_json(out / "results.json", {"capsid": __version__, "dataset": report.dataset, "methods": methods})
+    told = [difference.to_dict() for difference in differences]
+    content = {"capsid": __version__, "dataset": report.dataset, "methods": methods, "differences": told}
+    write_json(out / "results.json", content)
