@@ -5,6 +5,14 @@ from __future__ import annotations
 from _mutant import Mistakes
 
 MISTAKES: Mistakes = {
+    "blocks/attention.py": (
+        (
+            "empty positions count as one",
+            "[:, None, None, None].to(k.dtype).log()",
+            "[:, None, None, None].to(k.dtype).mul(0)",
+            "blocks/test_packed.py",
+        ),
+    ),
     "blocks/children_cross_entropy.py": (
         (
             "smoothing not shared among children",
@@ -24,12 +32,28 @@ MISTAKES: Mistakes = {
     "blocks/dropout.py": (
         ("kept values are not scaled up", "keep.mul_(256 / (256 - threshold))", "keep", "blocks/test_dropout.py"),
     ),
+    "blocks/group_cross_entropy.py": (
+        (
+            "shares of the target not divided by their group",
+            "= shares_E / sums_CG[pairs]",
+            "= shares_E",
+            "generate/test_soft_target.py",
+        ),
+    ),
     "blocks/layers.py": (
         (
             "attention over own keys left out",
             ".softmax(-1)\n",
             ".sigmoid()\n",
             "blocks/test_layers.py generate/test_network.py",
+        ),
+    ),
+    "blocks/packed.py": (
+        (
+            "rows placed as if the sequences were in order",
+            "slots_R = order_B[rows.row_numbers] * width + rows.values",
+            "slots_R = rows.row_numbers * width + rows.values",
+            "blocks/test_packed.py",
         ),
     ),
     "blocks/pairs.py": (

@@ -77,6 +77,9 @@ def test_the_watch_sees_one_search() -> None:
     seen: list[int] = []
 
     class Watch:
+        def begun(self, first: object) -> None:
+            seen.append(0)
+
         def weighed(self, depth: int, edges: object, open_E: np.ndarray) -> None:
             seen.append(depth)
 

@@ -22,8 +22,11 @@ from worlds import (
 
 from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import ExactScoring, exact_scores
+from capsid.decode.likelihood import edge_log_probabilities, root_log_probabilities
 from capsid.decode.retrieve import Retriever
+from capsid.decode.watch import FirstEdges
 from capsid.generate.generator import TimelineGenerator
+from capsid.ids.trie import ROOT, Over
 from capsid.ragged import Ragged
 
 KINDS = pytest.mark.parametrize("kind", GENERATORS.values(), ids=GENERATORS)
@@ -62,6 +65,30 @@ def test_a_wide_beam_is_exact_scoring(kind: MakeGenerator, seed: int, form: str,
         kept = items[items >= 0]
         assert len(set(kept.tolist())) == len(kept)
         np.testing.assert_allclose(wide.scores_UK[user][: len(kept)], exact_UN[user, kept], rtol=1e-3, atol=1e-3)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS), over=st.sampled_from(["vocabulary", "children"]))
+def test_first_tokens_in_one_matrix_are_the_edges_of_the_root(seed: int, form: str, over: Over) -> None:
+    """Whether all tokens are scored, or only those that can begin an id."""
+    ids = ids_of_form(seed, form)
+    reader = reader_of(random_generator(ids, seed, kind=TimelineGenerator), ids, over=over)
+    histories = random_histories(seed, len(ids), [1, 3, 9])
+    with torch.no_grad():
+        state, rows = reader.start(histories)
+        edges = reader.trie.children(np.full(3, ROOT))
+        slow = edge_log_probabilities(reader.model, state, rows, edges.parent, edges.token, over).view(3, -1)
+        for all_tokens in (True, False):
+            fast = root_log_probabilities(reader.model, state, rows, reader.root.token, over, all_tokens=all_tokens)
+            torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
+        first = FirstEdges(
+            reader.root.token, reader.root.node, reader.trie.is_leaf(reader.root.node), slow, np.ones(slow.shape, bool)
+        )
+    found = first.edges
+    for name, expected in (("user", edges.parent), ("token", edges.token), ("node", edges.node)):
+        np.testing.assert_array_equal(getattr(found, name), expected)
+    np.testing.assert_array_equal(found.leaf, reader.trie.is_leaf(edges.node))
+    torch.testing.assert_close(found.score, slow.reshape(-1), rtol=0, atol=0)
 
 
 @settings(max_examples=10)

@@ -12,7 +12,7 @@ from capsid.decode.filters import Filter, slots_of
 from capsid.decode.ranked import expand
 from capsid.decode.retrieve import Retriever
 from capsid.errors import DataError
-from capsid.ids.trie import Trie
+from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
 
 
@@ -33,6 +33,9 @@ def test_a_node_is_open_while_an_allowed_item_is_below(codes: list[list[int]], d
             Filter.build(trie, 2, seen=rows, **options)
         return
     filtered = Filter.build(trie, 2, seen=rows, **options)
+    root = trie.children(np.array([ROOT])).node
+    expected = [filtered.open(np.full(len(root), user), root).tolist() for user in range(2)]
+    assert filtered.open_first(2, root).tolist() == expected
     for user in range(2):
         allowed = everywhere - set(seen[user] if seen is not None else [])
         nodes = np.arange(trie.nodes)

@@ -18,9 +18,9 @@ from capsid.decode.filters import Filter
 from capsid.decode.likelihood import edge_log_probabilities
 from capsid.decode.ranked import RankedItems, RankedLeaves, expand
 from capsid.decode.reader import Reader
-from capsid.decode.watch import Edges, Watch
+from capsid.decode.watch import Edges, FirstEdges, Watch
 from capsid.errors import ConfigError
-from capsid.ids.trie import ROOT, Trie
+from capsid.ids.trie import Trie
 from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
@@ -90,23 +90,40 @@ class _Search:
     def run(self, histories: Ragged, started: tuple[Any, Tensor] | None) -> RankedLeaves:
         users, model, finished = len(histories), self.reader.model, self.finished
         state, rows = started or self.reader.start(histories)
-        ways = self._ways(np.full((users, 1), ROOT, dtype=np.int64))
-        steps, scores = 1, torch.zeros(users, 1)
-        while True:
-            edges = self._scored(steps - 1, ways, scores, state, rows)
-            finished.add(edges.select(edges.leaf))
-            best = _best(edges.select(~edges.leaf), users, self.width, finished.bound())
-            if best is None:
-                break
+        steps, best = 1, self._first_step(state, rows)
+        while best is not None:
             steps += 1
             ways = self._ways(best.nodes)
             if ways.leaf[ways.open].all():
                 self._last_step(steps - 1, state, best, ways)
                 break
             state, rows = model.step(state, best.parents, best.tokens)
-            scores = best.scores
+            edges = self._scored(steps - 1, ways, best.scores, state, rows)
+            finished.add(edges.select(edges.leaf))
+            best = _best(edges.select(~edges.leaf), users, self.width, finished.bound())
         seen_U = finished.seen.numpy() if self.reader.over == "children" else None
         return RankedLeaves(finished.nodes.numpy(), finished.scores.numpy(), steps, seen_U)
+
+    def _first_step(self, state: Any, rows_U1D: Tensor) -> _Best | None:
+        """The first tokens: all users have the same ones, so scores are a matrix, and no edge is written out."""
+        trie, root, users = self.reader.trie, self.reader.root, len(rows_U1D)
+        leaf_C, scores_UC = trie.is_leaf(root.node), self.reader.first_scores(state, rows_U1D)
+        if self.reader.over == "children":
+            self.finished.seen += _columns(scores_UC, leaf_C).exp().sum(1)
+        open_UC = np.ones(scores_UC.shape, dtype=bool)
+        left_UC = scores_UC
+        if self.allowed is not None:
+            open_UC = self.allowed.open_first(users, root.node)
+            left_UC = scores_UC.masked_fill(~torch.as_tensor(open_UC), -torch.inf)
+        if self.watch is not None:
+            self.watch.begun(FirstEdges(root.token, root.node, leaf_C, scores_UC, open_UC))
+        self.finished.begin(_columns(left_UC, leaf_C), torch.as_tensor(root.node[leaf_C]))
+        inner_C = ~leaf_C
+        if not users or not inner_C.any():
+            return None
+        left_UC = _columns(left_UC, inner_C)
+        token, node = (torch.as_tensor(column[inner_C]).expand(users, -1) for column in (root.token, root.node))
+        return _survivors(left_UC, torch.zeros_like(token), token, node, self.width, self.finished.bound())
 
     def _ways(self, nodes_UW: np.ndarray) -> _Ways:
         """All children of all live beams (-1 marks a dead one)."""
@@ -153,6 +170,10 @@ class _Search:
             edges = self._scored(depth, asked, best.scores[:, columns], stepped, rows)
             finished.add(edges)
             done = stop
+
+
+def _columns(scores_UC: Tensor, chosen_C: np.ndarray) -> Tensor:
+    return scores_UC if chosen_C.all() else scores_UC.index_select(1, torch.as_tensor(np.flatnonzero(chosen_C)))
 
 
 def _by_user(edges: Edges, users: int, *columns: np.ndarray) -> tuple[Tensor, list[Tensor]]:
@@ -206,6 +227,14 @@ class _Finished:
         leaves = edges.select(edges.leaf)
         self.seen.index_add_(0, torch.as_tensor(leaves.user), leaves.score.exp())
 
+    def begin(self, scores_UF: Tensor, nodes_F: Tensor) -> None:
+        """The first finished ones: scores of the same leaves for all users, minus infinity where the filter blocks."""
+        if not len(nodes_F):
+            return
+        scores, order = _top(scores_UF, nodes_F.expand(len(scores_UF), -1), self.k)
+        self.scores[:, : scores.shape[1]] = scores
+        self.nodes[:, : scores.shape[1]] = nodes_F[order].masked_fill_(scores == -torch.inf, -1)
+
     def add(self, edges: Edges) -> None:
         if not len(edges.user):
             return
@@ -233,7 +262,14 @@ def _best(edges: Edges, users: int, width: int, bound_U1: Tensor) -> _Best | Non
     if not len(edges.user):
         return None
     scores, (beam, token, node) = _by_user(edges, users, edges.beam, edges.token, edges.node)
-    scores, order = _top(scores, node, min(width, scores.shape[1]))
+    return _survivors(scores, beam, token, node, width, bound_U1)
+
+
+def _survivors(
+    scores_UE: Tensor, beam_UE: Tensor, token_UE: Tensor, node_UE: Tensor, width: int, bound_U1: Tensor
+) -> _Best | None:
+    """The same for hypotheses in rows by user; a score of minus infinity marks what is none."""
+    scores, order = _top(scores_UE, node_UE, min(width, scores_UE.shape[1]))
     # A hypothesis whose score stays the same may still tie with the k-th and win by trie order.
     alive = (scores >= bound_U1) & (scores > -torch.inf)
     most = int(alive.sum(1).max())
@@ -241,7 +277,7 @@ def _best(edges: Edges, users: int, width: int, bound_U1: Tensor) -> _Best | Non
         return None
     # Survivors come first, because scores fall along a row: drop the remaining columns.
     order, alive, scores = order[:, :most], alive[:, :most], scores[:, :most]
-    nodes = node.gather(1, order).masked_fill_(~alive, -1)
-    parents = beam.gather(1, order).masked_fill_(~alive, 0)
-    tokens = token.gather(1, order).masked_fill_(~alive, 0)
+    nodes = node_UE.gather(1, order).masked_fill_(~alive, -1)
+    parents = beam_UE.gather(1, order).masked_fill_(~alive, 0)
+    tokens = token_UE.gather(1, order).masked_fill_(~alive, 0)
     return _Best(nodes.numpy(), scores, parents, tokens)

@@ -76,16 +76,34 @@ class Filter:
 
     def open(self, users: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         """Is there anything left to recommend below each node, for its user?"""
-        # Items below a node fill the slots low .. high, so a count in this range is a difference of two ranks.
-        low, high = self.trie.low[nodes].astype(np.int64), self.trie.high[nodes].astype(np.int64)
-        left = high - low
-        if self.listed is not None:
-            listed = np.searchsorted(self.listed, high) - np.searchsorted(self.listed, low)
-            left = listed if self.only_listed else left - listed
+        left = self._left(nodes)
         if len(self.seen):
             base = users * self.stride
-            left = left - (np.searchsorted(self.seen, base + high) - np.searchsorted(self.seen, base + low))
+            low, high = base + self.trie.low[nodes], base + self.trie.high[nodes]
+            left = left - (np.searchsorted(self.seen, high) - np.searchsorted(self.seen, low))
         return left > 0
+
+    def open_first(self, users: int, nodes: np.ndarray) -> np.ndarray:
+        """The same for all children of the root, in trie order, and every user. Shape: (users, nodes)."""
+        left_C = self._left(nodes)
+        open_UC = np.repeat((left_C > 0)[None], users, axis=0)
+        if len(self.seen):
+            user, slot = np.divmod(self.seen, self.stride)
+            # Every slot is below one of them, and slots rise with them.
+            child = np.searchsorted(self.trie.low[nodes], slot, side="right") - 1
+            pairs, counts = np.unique(user * len(nodes) + child, return_counts=True)
+            user, child = np.divmod(pairs, len(nodes))
+            open_UC[user, child] = left_C[child] > counts
+        return open_UC
+
+    def _left(self, nodes: np.ndarray) -> np.ndarray:
+        """How many items below each node the lists permit."""
+        # Items below a node fill the slots low .. high, so a count in this range is a difference of two ranks.
+        low, high = self.trie.low[nodes].astype(np.int64), self.trie.high[nodes].astype(np.int64)
+        if self.listed is None:
+            return high - low
+        listed = np.searchsorted(self.listed, high) - np.searchsorted(self.listed, low)
+        return listed if self.only_listed else high - low - listed
 
     def permits(self, users: np.ndarray, slots: np.ndarray) -> np.ndarray:
         """May the item in this slot be recommended to this user?"""

@@ -17,6 +17,20 @@ from capsid.decode.protocol import Decodable
 from capsid.ids.trie import Over
 
 
+def root_log_probabilities(
+    model: Decodable, state: Any, rows_U1D: Tensor, token: np.ndarray, over: Over, *, all_tokens: bool
+) -> Tensor:
+    """Log-probabilities of the root's children. With `all_tokens` all tokens are scored, which is cheaper if most of
+    them begin an id. Shape: (U, C)."""
+    users, token_C = len(rows_U1D), torch.as_tensor(token)
+    if over == "vocabulary":
+        return model.scores(state, rows_U1D)[:, 0].log_softmax(-1).index_select(1, token_C)
+    if all_tokens:
+        return model.scores(state, rows_U1D)[:, 0].index_select(1, token_C).log_softmax(-1)
+    row_E = torch.arange(users).repeat_interleave(len(token_C))
+    return model.scores_of(state, rows_U1D, row_E, token_C.repeat(users)).view(users, -1).log_softmax(-1)
+
+
 def edge_log_probabilities(
     model: Decodable, state: Any, rows_UWD: Tensor, row: np.ndarray, token: np.ndarray, over: Over
 ) -> Tensor:

@@ -9,13 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsid.decode.likelihood import edge_log_probabilities
+from capsid.decode.likelihood import root_log_probabilities
 from capsid.decode.protocol import Decodable, Dense
 from capsid.errors import ConfigError
 from capsid.ids.histories import ReadableIds
 from capsid.ids.reading import TokenBatch
-from capsid.ids.trie import ROOT, Over, Trie
+from capsid.ids.trie import ROOT, Children, Over, Trie
 from capsid.ragged import Ragged
+
+# If fewer tokens than one of this many can begin an id, only those are scored.
+FEW_OF = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +57,19 @@ class Reader:
         batch = self.read(histories, variant=variant)
         return self.model.start(batch) if self.dense is None else self.model.start(batch, self.dense.inputs(batch))
 
+    @property
+    def root(self) -> Children:
+        """The root's children, in trie order."""
+        return self.trie.children(np.array([ROOT]))
+
+    def first_scores(self, state: Any, rows_U1D: Tensor) -> Tensor:
+        """Log-probabilities of the root's children, from what `start` gave, in trie order. Shape: (U, children)."""
+        token_C = self.root.token
+        many = len(token_C) * FEW_OF >= self.ids.layout.vocabulary
+        return root_log_probabilities(self.model, state, rows_U1D, token_C, self.over, all_tokens=many)
+
     @torch.inference_mode()
     def root_scores(self, histories: Ragged) -> np.ndarray:
         """Log-probabilities of the root's children after every history, in trie order. Shape: (U, children)."""
-        state, rows_U1D = self.start(histories)
-        children = self.trie.children(np.full(len(histories), ROOT))
-        scores = edge_log_probabilities(self.model, state, rows_U1D, children.parent, children.token, self.over)
-        return scores.numpy().reshape(len(histories), -1)
+        scores: np.ndarray = self.first_scores(*self.start(histories)).numpy()
+        return scores

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capsid.decode.watch import Edges
+from capsid.decode.watch import Edges, FirstEdges
 from capsid.ids.trie import Trie
 
 # A `result` is a finished id among the k best; `kept` prefixes were extended, or are finished ids whose items were then
@@ -35,6 +35,10 @@ class Recorder:
 
     def __init__(self) -> None:
         self._seen: list[tuple[int, Edges, np.ndarray]] = []
+
+    def begun(self, first: FirstEdges) -> None:
+        """All first tokens."""
+        self.weighed(0, first.edges, first.open_UC.reshape(-1))
 
     def weighed(self, depth: int, edges: Edges, open_E: np.ndarray) -> None:
         """All edges that were scored at a depth."""

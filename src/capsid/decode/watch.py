@@ -29,6 +29,28 @@ class Edges:
         return Edges(user, beam, token, node, leaf, self.score[torch.as_tensor(mask)])
 
 
+@dataclass(frozen=True, eq=False)
+class FirstEdges:
+    """The first tokens that were scored: every user has the same ones, in trie order. Shapes: C tokens, U users.
+
+    `open_UC` marks those that the filter allows.
+    """
+
+    token: np.ndarray
+    node: np.ndarray
+    leaf: np.ndarray
+    scores_UC: Tensor
+    open_UC: np.ndarray
+
+    @property
+    def edges(self) -> Edges:
+        """One by one, user by user."""
+        users = len(self.scores_UC)
+        user = np.repeat(np.arange(users), len(self.token))
+        token, node, leaf = (np.tile(column, users) for column in (self.token, self.node, self.leaf))
+        return Edges(user, np.zeros_like(user), token, node, leaf, self.scores_UC.reshape(-1))
+
+
 @dataclass(eq=False)
 class RootScores:
     """A watch that keeps the log-probabilities of the root's children, so that they are computed only once.
@@ -38,14 +60,19 @@ class RootScores:
 
     scores_UC: np.ndarray | None = None
 
+    def begun(self, first: FirstEdges) -> None:
+        """Keep the scores."""
+        self.scores_UC = first.scores_UC.numpy()
+
     def weighed(self, depth: int, edges: Edges, open_E: np.ndarray) -> None:
-        """Keep the first depth."""
-        if depth == 0:
-            self.scores_UC = edges.score.numpy().reshape(int(edges.user[-1]) + 1, -1)
+        """Later tokens do not matter."""
 
 
 class Watch(Protocol):
     """Called at every step."""
 
+    def begun(self, first: FirstEdges) -> None:
+        """All first tokens."""
+
     def weighed(self, depth: int, edges: Edges, open_E: np.ndarray) -> None:
-        """All edges that were scored at a depth (the root's are depth 0), and which of them the filter allows."""
+        """All edges that were scored at a later depth (1: second tokens), and which of them the filter allows."""
