@@ -8,7 +8,7 @@ import pytest
 
 from capsid.bench import rows
 from capsid.bench.paper import paper
-from capsid.bench.rows import comparable, has_ids, in_order, main_rows, with_own_ids
+from capsid.bench.rows import MARKS, comparable, has_ids, in_order, main_rows, mark_of, with_own_ids
 from capsid.recipes import RECIPES
 
 
@@ -52,6 +52,26 @@ def test_methods_without_ids_come_first_and_the_paper_fills_in_what_is_no_recipe
 )
 def test_only_rows_with_ids_on_the_shared_input_and_budget_compare(label: str, expected: bool) -> None:
     assert comparable(label) is expected
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("tiger", ""),
+        ("cobra", "†"),
+        ("tiger-dense", "†"),
+        ("capsid-dense", "†"),
+        ("unirec-coa", "†"),
+        ("actionpiece", "‡§"),
+        ("actionpiece, one reading", "§"),
+        ("never heard of", ""),
+    ],
+)
+def test_rows_that_cost_or_use_more_are_marked(label: str, expected: str) -> None:
+    assert mark_of(label) == expected
+    assert set(expected) <= set(MARKS)
+    tokens = RECIPES["actionpiece"].merges.size + 4 * 256 + 256
+    assert f"{tokens:,} instead of 40,000" in MARKS["§"]
 
 
 def test_a_new_recipe_finds_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,30 @@ def test_the_path_through_labels_is_cross_entropy_with_soft_labels() -> None:
         torch.testing.assert_close(book.grad, gradient, rtol=1e-4, atol=1e-6)
 
 
+def test_soft_codes_and_the_codebooks_own_loss_depth_by_depth() -> None:
+    """The slow twin, item by item. What a depth leaves to the next one carries no gradient."""
+    term, twin = bound(noise=0.0, temperature=3.0), bound(noise=0.0)
+    items = np.array([3, 8, 21])
+    soft, own = term._soft(items)
+    latents, codes = tokenizer().tokenizer_.latents(VECTORS.astype(np.float32)), tokenizer().ids.codes
+    wanted = torch.zeros(())
+    for row, item in enumerate(items):
+        latent_C = torch.from_numpy(latents[item])
+        left_C, chosen = latent_C, []
+        for depth, book_KC in enumerate(twin.books):
+            scores_K = torch.stack([-(left_C - code_C).square().sum() for code_C in book_KC])
+            torch.testing.assert_close(soft[depth][row], (scores_K / 3.0).softmax(0), rtol=1e-4, atol=1e-6)
+            chosen.append(book_KC[int(codes[int(item)][depth])])
+            wanted = wanted + (chosen[-1] - left_C).square().mean() / len(items)
+            left_C = left_C - chosen[-1].detach()
+        wanted = wanted + (torch.stack(chosen).sum(0) - latent_C).square().mean() / len(items)
+    torch.testing.assert_close(own, wanted)
+    own.backward()
+    wanted.backward()
+    for found, expected in zip(term.books, twin.books):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-6)
+
+
 def test_suffixes_are_hard() -> None:
     term, network = bound(), generator().network
     prepared = term.prepare(lesson(), network)

@@ -11,12 +11,14 @@ from functools import cache
 from capsid.bench.paper import paper
 from capsid.bench.plans import read_plan
 from capsid.config import fingerprint
+from capsid.decode.ensemble import Ensemble
 from capsid.encode.defaults import default_encoder
 from capsid.encode.views import Views
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 from capsid.recipes.capsid_bpe import CAPSID_BPE
 from capsid.tokenize.atomic import Atomic
+from capsid.tokenize.pieces.merges import Pieces
 
 # The full system, which the tables compare with everything else; and the method that costs are relative to.
 FULL = CAPSID_BPE.name
@@ -61,6 +63,24 @@ def comparable(label: str) -> bool:
     encoder = recipe.encoder.item if isinstance(recipe.encoder, Views) else recipe.encoder
     shared_input = encoder is None or encoder == default_encoder()
     return has_ids(label) and shared_input and recipe.schedule == RECIPES[method].schedule
+
+
+# What the marks of `mark_of` say.
+MARKS = {
+    "†": "dense vectors or attributes beside ids",
+    "‡": "searches several readings of a history, so a recommendation costs several times as much",
+    "§": "fewer tokens than published (8,192 instead of 40,000), and one target per sequence and step",
+}
+
+
+def mark_of(label: str) -> str:
+    """Signs for what sets a row apart from the others; `MARKS` explains them."""
+    recipe, beside = recipe_of(label), label in paper()["beside-ids"]["methods"]
+    if recipe is None:
+        return "†" if beside else ""
+    several = isinstance(recipe.decoder, Ensemble) and recipe.decoder.times > 1
+    signs = (("†", beside or recipe.dense is not None), ("‡", several), ("§", isinstance(recipe.merges, Pieces)))
+    return "".join(sign for sign, holds in signs if holds)
 
 
 def in_order(labels: Iterable[str]) -> list[str]:

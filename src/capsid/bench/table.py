@@ -208,4 +208,6 @@ def _bar(cells: Sequence[str]) -> str:
 def _escape(text: str) -> str:
     for sign in ("&", "%", "#", "_"):
         text = text.replace(sign, f"\\{sign}")
-    return text.replace("±", r"$\pm$").replace("†", r"$^\dagger$")
+    for sign, name in (("±", r"$\pm$"), ("†", r"$^\dagger$"), ("‡", r"$^\ddagger$"), ("§", r"\S{}")):
+        text = text.replace(sign, name)
+    return text

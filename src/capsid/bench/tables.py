@@ -13,7 +13,7 @@ from capsid.bench.current import remarks
 from capsid.bench.paper import DATASETS, METRICS, main_value, number, paper
 from capsid.bench.plans import POSITIONS, read_plan
 from capsid.bench.published import published_table
-from capsid.bench.rows import BASELINE, FULL, comparable, in_order, main_rows, with_own_ids
+from capsid.bench.rows import BASELINE, FULL, MARKS, comparable, in_order, main_rows, mark_of, with_own_ids
 from capsid.bench.stored_rows import Source, by_seed, compared, id_values, metric_values, short_name
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.popularity import TIERS
@@ -48,13 +48,13 @@ def main_table(source: Source) -> Table:
             for d in datasets
             for m in METRICS
         )
-        mark = " †" if label in paper()["beside-ids"]["methods"] else ""
-        rows.append(Row(label, entries, mark, context=not comparable(label)))
+        mark = mark_of(label)
+        rows.append(Row(label, entries, f" {mark}" if mark else "", context=not comparable(label)))
     notes = [
         f"Evaluation: {source.evaluation}; whole catalogue ranked; mean and standard deviation over several seeds.",
         "Methods without ids, and rows with another input or budget, are never bold or underlined.",
         "atomic: one token per item, with the generator of the rows with ids.",
-        "† uses dense vectors or attributes beside ids.",
+        *(f"{sign} {text}." for sign, text in MARKS.items() if any(sign in row.mark for row in rows)),
         *remarks(cells),
     ]
     return Table("main", "Main results", columns, tuple(rows), notes=tuple(notes))
