@@ -93,7 +93,7 @@ def source(tmp_path: Path) -> Source:
         save_arrays(folder / VALUES / f"{line.key}.npz", values)
         with (folder / LINES).open("a") as file:
             file.write(json.dumps(line.to_dict()) + "\n")
-    costs = {"runs": [{"run": "tiger", "cost": 2.0}, {"run": "capsid-bpe", "cost": 1.0}]}
+    costs = {"runs": [{"run": r, "cost": c} for r, c in (("tiger", 2.0), ("capsid-bpe", 1.0), ("cobra", 5.0))]}
     (tmp_path / "main" / "decode_cost.json").write_text(json.dumps(costs))
     return Source(tmp_path)
 
@@ -114,6 +114,8 @@ def test_main(source: Source) -> None:
     assert entries(table, "letter")["beauty R@10"].values == ()
     text = markdown(table)
     assert "| cobra † |" in text
+    assert "| actionpiece ‡§ |" in text
+    assert "- ‡ searches several readings" in text
 
 
 @pytest.mark.parametrize("name", ["main", "tiers", "cold-start"])
@@ -172,6 +174,13 @@ def test_quality_tiers_cold_positions_patching(source: Source) -> None:
     patching = entries(TABLES["patching"](source), "capsid-bpe")
     assert patching["cost"].values == (0.5,)
     assert patching["cost"].paper == 1.08
+    assert entries(TABLES["patching"](source), "cobra")["cost"].values == (2.5,), "a dense row that the paper lacks"
+    for name in ("patching", "main"):
+        assert "cobra" in TABLES[name](source).not_run, "the cost of a search is no run"
+    costs = {row.label: row.entries[-1].values for row in TABLES["main"](source).rows}
+    assert costs["tiger"] == (1.0,)
+    assert costs["capsid-bpe"] == (0.5,)
+    assert costs["sasrec"] == ()
 
 
 def test_tables_that_need_no_runs(tmp_path: Path) -> None:

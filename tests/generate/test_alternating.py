@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 from typing import Any
 
@@ -16,7 +17,7 @@ from worlds import make_table, random_generator
 from capsid.errors import ConfigError
 from capsid.generate.alternating import Alternating, BoundSides, Side, preference_alignment, sequence_alignment
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
-from capsid.generate.terms import Objective, Part, TermContext
+from capsid.generate.terms import Objective, Part, Prepared, Step, TermContext
 from capsid.ids.collisions import Suffix
 from capsid.ids.reading import Lesson
 from capsid.ids.trie import Trie
@@ -180,6 +181,40 @@ def test_partners_find_each_other_both_ways() -> None:
     # One row is near all of the other side: its own direction tells nothing, the others' does.
     one_sided = torch.stack([torch.ones(4)] * 4)
     assert preference_alignment(one_sided, near, 0.07).item() == pytest.approx(2 * np.log(4), rel=1e-5)
+
+
+def test_preference_alignment_row_by_row_and_in_both_directions() -> None:
+    """Rows that are nearer to another's partner than that partner is to them: the two directions differ."""
+    source = torch.Generator().manual_seed(4)
+    ours, theirs = (torch.randn(5, 3, generator=source) for _ in range(2))
+    there, back = torch.zeros(()), torch.zeros(())
+    for row in range(5):
+        forth_U = torch.nn.functional.cosine_similarity(ours[row], theirs) / 0.2
+        from_U = torch.nn.functional.cosine_similarity(theirs[row], ours) / 0.2
+        there = there + (forth_U.logsumexp(0) - forth_U[row]) / 5
+        back = back + (from_U.logsumexp(0) - from_U[row]) / 5
+    assert abs(there.item() - back.item()) > 0.05, "or one direction would do for both"
+    assert preference_alignment(ours, theirs, 0.2).item() == pytest.approx((there + back).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "aligned", "other"),
+    [("sequence_weight", "starts_MD", "hidden_ND"), ("preference_weight", "hidden_ND", "starts_MD")],
+)
+def test_histories_are_aligned_by_their_last_row_and_preferences_by_the_row_of_the_first_token(
+    setting: str, aligned: str, other: str
+) -> None:
+    term = bound("generator", **{"sequence_weight": 0.0, "preference_weight": 0.0, setting: 1.0})
+    network, given = random_generator(tokenizer().ids, 3, kind=TimelineGenerator).network, lesson()
+    found = network.predict(given)
+    rows = {name: getattr(found, name).detach().requires_grad_(True) for name in (aligned, other)}
+    term.loss(Step(given, network, dataclasses.replace(found, **rows)), Prepared()).backward()
+    assert rows[aligned].grad is not None
+    reached = np.flatnonzero(rows[aligned].grad.abs().amax(1).numpy())
+    # Rows are of predicted items, or of all their tokens; each different target is read where it comes first.
+    of_items = np.arange(len(given.item_M)) if aligned == "starts_MD" else given.tokens.offsets[:-1]
+    assert reached.tolist() == of_items[np.sort(np.unique(given.item_M, return_index=True)[1])].tolist()
+    assert rows[other].grad is None
 
 
 def test_targets_that_come_twice_count_once() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from worlds import make_ids, objective_of, random_generator, reader_of
+from worlds import make_ids, objective_of, pieces_of, random_codes, random_generator, reader_of
 
 from capsid.decode.exact import exact_scores
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator
+from capsid.ids.in_context import InContext
 from capsid.ragged import Ragged
 from capsid.train.options import Training
 
@@ -54,6 +55,29 @@ def test_the_number_moves_items_of_the_history_and_leaves_the_odds_of_the_others
     # A score is a log-probability: what is taken from some goes to all, so others rise a little.
     assert all(change < 0 for change, mine in zip(change_N.tolist(), had) if mine)
     assert all(change >= -1e-6 for change, mine in zip(change_N.tolist(), had) if not mine)
+
+
+def test_items_whose_tokens_are_merged_with_their_neighbours_count_as_repeated_too() -> None:
+    """Read in context, a history holds other tokens than the ids of its items, by which it must be known."""
+    # The last code of item 4 and the first of item 5 become one token.
+    pairs = [(2, 17), (6, 11)]
+    ids = pieces_of(random_codes(3, items=12, sizes=(4, 4, 4)), pairs).with_reading(InContext(permute=False))
+    generator = random_generator(ids, 1, kind=TimelineGenerator, reads="distances")
+    history = Ragged.from_rows([[4, 5, 9, 1, 0, 2]])
+    read = ids.read(history, last=6)
+    assert sorted(read.tokens_BL[0].tolist()) != sorted(read.own.values.tolist()), "or this test says nothing"
+    scores = []
+    for weight in (0.0, -0.5):
+        with torch.no_grad():
+            generator.network.repeats.weight.fill_(weight)
+        scores.append(exact_scores(reader_of(generator, ids), history)[0])
+    fallen = np.flatnonzero(scores[1] - scores[0] < -1e-6)
+    assert fallen.tolist() == [0, 1, 2, 4, 5, 9]
+    lesson = ids.lesson(Ragged.from_rows([[4, 5, 9, 5]]), last=6)
+    added = generator.network.predict(lesson).added
+    wanted = int(ids.prefix_free[5][-1])
+    last = len(ids.prefix_free[5]) - 1
+    assert (last, wanted) in set(zip(added.rows_E.tolist(), added.tokens_E.tolist())), "training sees the same bias"
 
 
 def test_without_it_a_history_adds_nothing() -> None:

@@ -6,7 +6,7 @@ Every function takes the finished cells by plan and returns a `Table`. The measu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from capsid.bench.current import remarks
@@ -24,6 +24,7 @@ from capsid.tokenize.pieces.merges import Pieces
 
 BEAUTY = "amazon-beauty"
 COLD = 5
+COST_NOTE = f"Cost: time of a recommendation, {BASELINE} = 1, all rows measured in one run (benchmarks/decode_cost.py)."
 # Numbers of a tokenizer's report that the table of ids shows.
 QUALITY = (
     "collision_rate",
@@ -40,24 +41,42 @@ def main_table(source: Source) -> Table:
     """Recall and NDCG of every method on every dataset; methods that were not run show only the paper's numbers."""
     cells = source.plan("main")
     datasets = [d for d in DATASETS if d == BEAUTY or len(cells.select(dataset=d))]
-    columns = tuple(Column(f"{DATASETS[d]} {short_name(m)}") for d in datasets for m in METRICS)
+    columns = [Column(f"{DATASETS[d]} {short_name(m)}") for d in datasets for m in METRICS]
+    costs = relative_costs(source)
+    if costs:
+        columns.append(Column("cost", None, 2, 1, "x"))
     rows = []
     for label in dict.fromkeys((*main_rows(), *(c.label for c in cells))):
-        entries = tuple(
+        entries = [
             Entry(metric_values(cells, label, d, m, source.evaluation), main_value(label, d, m))
             for d in datasets
             for m in METRICS
-        )
+        ]
+        if costs:
+            entries.append(Entry(costs.get(label, ())))
         mark = mark_of(label)
-        rows.append(Row(label, entries, f" {mark}" if mark else "", context=not comparable(label)))
+        rows.append(Row(label, tuple(entries), f" {mark}" if mark else "", context=not comparable(label)))
     notes = [
         f"Evaluation: {source.evaluation}; whole catalogue ranked; mean and standard deviation over several seeds.",
         "Methods without ids, and rows with another input or budget, are never bold or underlined.",
         "atomic: one token per item, with the generator of the rows with ids.",
+        *((COST_NOTE,) if costs else ()),
         *(f"{sign} {text}." for sign, text in MARKS.items() if any(sign in row.mark for row in rows)),
         *remarks(cells),
     ]
-    return Table("main", "Main results", columns, tuple(rows), notes=tuple(notes))
+    absent = _only_cost(rows)
+    return Table("main", "Main results", tuple(columns), tuple(rows), notes=tuple(notes), absent=absent)
+
+
+def relative_costs(source: Source) -> dict[str, tuple[float, ...]]:
+    """The cost of a recommendation of every measured row, as a multiple of the baseline's."""
+    costs = source.costs()
+    return {label: (cost / costs[BASELINE],) for label, cost in costs.items()} if BASELINE in costs else {}
+
+
+def _only_cost(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Rows whose search was measured, in the last column, but not their accuracy: they have not been run."""
+    return tuple(row.label for row in rows if row.measured and not any(entry.values for entry in row.entries[:-1]))
 
 
 def significance_table(source: Source) -> Table:
@@ -296,23 +315,22 @@ def hyperparameters_table(source: Source) -> Table:
 def patching_table(source: Source) -> Table:
     """Dense patches against better ids, with the cost of a recommendation relative to the baseline."""
     cells = source.plan("main")
-    costs = source.costs()
+    costs = relative_costs(source)
     rows = []
-    for label in paper()["patching"]:
+    # The paper's rows, and whatever else has something beside ids.
+    for label in in_order((*paper()["patching"], *(label for label in main_rows() if "†" in mark_of(label)))):
         found = [metric_values(cells, label, BEAUTY, m, source.evaluation) for m in ("recall@10", "ndcg@10")]
-        cost = (costs[label] / costs[BASELINE],) if label in costs and BASELINE in costs else ()
+        cost = costs.get(label, ())
         theirs = [number("patching", label, place) for place in range(3)]
         rows.append(Row(label, tuple(Entry(v, p) for v, p in zip((*found, cost), theirs))))
     columns = (Column("Recall@10"), Column("NDCG@10"), Column("cost", "low", 2, 1, "x"))
-    notes = [
-        f"Cost: time of a recommendation, {BASELINE} = 1, all rows measured in one run (benchmarks/decode_cost.py)."
-    ]
+    notes = [COST_NOTE]
     unmeasured = [row.label for row in rows if row.measured and not row.entries[2].values]
     if unmeasured:
         notes.append(f"Cost not measured: {'; '.join(unmeasured)}.")
     notes += remarks(cells, [BEAUTY], [row.label for row in rows])
     title = "Patching against better ids, Beauty"
-    return Table("patching", title, columns, tuple(rows), "configuration", tuple(notes))
+    return Table("patching", title, columns, tuple(rows), "configuration", tuple(notes), _only_cost(rows))
 
 
 TABLES: dict[str, Callable[[Source], Table]] = {
