@@ -173,6 +173,9 @@ def test_noise_is_for_codes_that_are_used_much() -> None:
     first = term.train()._soft(np.array([1, 2]))[0]
     assert float(term.use_0.sum()) == pytest.approx(1)
     assert (term.use_0 - before).abs().max() > 0.1
+    steady = bound(momentum=0.0, ratio=0.0).train()
+    draws = [steady._soft(np.array([1, 2]))[0][0] for _ in range(2)]
+    assert (draws[0] - draws[1]).abs().max() > 1e-3, "the next step draws other noise"
     # A step draws its own noise, and the same when it is made again.
     again = bound(momentum=0.5).train()._soft(np.array([1, 2]))[0]
     torch.testing.assert_close(first[0], again[0], rtol=0, atol=0)

@@ -105,6 +105,11 @@ def test_a_new_item_follows_the_nearest_centres() -> None:
     found = tokenizer.encode(late).dense()
     np.testing.assert_array_equal(found[:, :2], known[[2, 17, 40], :2])
     assert (found[:, 2] < tokenizer.sizes[2]).all()
+    # The last code is the one whose items lie in the nearest direction from their clusters, on average.
+    towards = l2_normalise(late.vectors() - tokenizer.decode(Ragged.from_dense(found[:, :2])))
+    wanted = (towards @ l2_normalise(tokenizer.centres()[2]).T).argmax(1)
+    np.testing.assert_array_equal(found[:, 2], wanted)
+    assert len(set(wanted)) > 1, "or any constant would do"
     again = tokenizer.encode(make_table(-table.vectors()[[2]], names=[table.items[2]]))
     np.testing.assert_array_equal(again.dense(), known[[2]], err_msg="a known item keeps its codes")
 
