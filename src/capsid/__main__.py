@@ -8,12 +8,20 @@ import sys
 def main() -> None:
     """Entry point of the command `capsid`."""
     try:
+        from capsid.cli.interrupts import Interrupts
+
+        interrupts = Interrupts()
+        interrupts.listen()
         from capsid.cli.main import run
 
-        code = run(sys.argv[1:])
+        code = run(sys.argv[1:], interrupts)
+        interrupts.ignore()
     except KeyboardInterrupt:
         sys.stderr.write("\nstopped\n")
         code = 130
+    # Python would end `python -m capsid` by SIGINT if Ctrl-C came inside an `exec`, even though it was caught.
+    # Another `exec` resets that.
+    exec("")
     sys.exit(code)
 
 

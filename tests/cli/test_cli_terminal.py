@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -116,48 +113,3 @@ def test_a_closed_standard_error_does_not_end_a_fit(shop: Path, fitted: Path, tm
     os.close(write)
     broken.communicate()
     assert broken.returncode == 0
-
-
-@pytest.mark.parametrize("after", [0.02, 0.1, 0.2, 0.4, 0.7, 1.0])
-def test_control_c_at_any_moment_of_the_start(after: float, fitted: Path) -> None:
-    # A shell starts background jobs deaf to Control-C, and they bequeath it.
-    hear = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
-    process = start(
-        "recommend", fitted, "--history", "i1", stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=hear
-    )
-    began = time.monotonic()
-    # Before the interpreter has read the first module of ours, nothing of ours can answer.
-    while not Path(f"/proc/{process.pid}/cmdline").read_bytes() or time.monotonic() - began < after:
-        time.sleep(0.005)
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-    err = process.communicate()[1].decode()
-    # While the package itself is imported, Python has not reached a line of ours that could answer.
-    if "Traceback" in err and re.search(r"capsid/(?!__init__\.py)", err.replace(str(Path.cwd()), "")):
-        pytest.fail(err)
-    # Seen once in some dozens of starts: libraries that load C++ code may abort when they are interrupted.
-    assert process.returncode in (0, 130, 1, -signal.SIGINT, -signal.SIGABRT)
-    if process.returncode == 130:
-        assert "stopped" in err
-
-
-def test_control_c_inside_a_destructor_is_not_lost() -> None:
-    code = """
-import signal, time
-from capsid.cli.main import _Interrupts
-
-class Dropped:
-    def __del__(self):
-        signal.raise_signal(signal.SIGINT)
-
-# A shell may have started the tests deaf to Control-C.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-with _Interrupts():
-    try:
-        Dropped()
-        time.sleep(30)
-    except KeyboardInterrupt:
-        print("stopped")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("stopped\n", "")

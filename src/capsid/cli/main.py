@@ -6,14 +6,11 @@ help is quick. Help is plain text: rich boxes would double the time it takes.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import importlib
 import os
 import platform
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Annotated, Any
@@ -22,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from capsid import __version__
+from capsid.cli.interrupts import Interrupts
 from capsid.cli.streams import OutputError, safe_streams, silence_output
 from capsid.errors import CapsidError, ConfigError, nearest
 from capsid.printable import printable
@@ -130,13 +128,13 @@ def _root(
     Console.quiet = quiet
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], interrupts: Interrupts | None = None) -> int:
     """Run the command line with these arguments; returns the exit code. Exceptions that are bugs propagate."""
-    with safe_streams(), _Interrupts() as interrupts:
-        return _run(arguments, interrupts)
+    with safe_streams():
+        return _run(arguments, interrupts or Interrupts())
 
 
-def _run(arguments: Sequence[str], interrupts: _Interrupts) -> int:
+def _run(arguments: Sequence[str], interrupts: Interrupts) -> int:
     try:
         if COMPLETION in os.environ:
             from typer.completion import completion_init
@@ -146,10 +144,10 @@ def _run(arguments: Sequence[str], interrupts: _Interrupts) -> int:
         sys.stdout.flush()
         # Typer returns this code for a Ctrl-C that comes before a verb is called.
         if interrupts.came and result == Stopped.exit_code:
-            return _tell_stopped()
+            return _tell_stopped(interrupts)
         return result if isinstance(result, int) else 0
     except (Stopped, KeyboardInterrupt):
-        return _tell_stopped()
+        return _tell_stopped(interrupts)
     except (BrokenPipeError, OutputError) as error:
         # The reader (head, less) closed the pipe, or the disk is full.
         silence_output()
@@ -165,9 +163,9 @@ def _run(arguments: Sequence[str], interrupts: _Interrupts) -> int:
         _tell(f"{error.strerror or error}{named}", "check the path and its permissions")
         return 1
     except Exception as error:
-        # An import that is interrupted may fail in any way.
+        # Code that is interrupted may fail in any way.
         if interrupts.came:
-            return _tell_stopped()
+            return _tell_stopped(interrupts)
         # Wrong usage. The class is from click, which typer vendors in a module that differs by version.
         if not hasattr(error, "format_message"):
             raise
@@ -179,39 +177,9 @@ def _run(arguments: Sequence[str], interrupts: _Interrupts) -> int:
         return 2
 
 
-class _Interrupts:
-    """Records that Ctrl-C was pressed, even if the interrupted code hides the exception."""
-
-    came = False
-
-    def __enter__(self) -> _Interrupts:
-        self.before: Any = None
-        # We may run in a thread of another program, and a shell may have set SIGINT to be ignored.
-        if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
-            self.before = signal.signal(signal.SIGINT, self._note)
-            self.hook, sys.unraisablehook = sys.unraisablehook, self._again
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.before is not None:
-            signal.signal(signal.SIGINT, self.before)
-            sys.unraisablehook = self.hook
-
-    def _note(self, number: int, frame: Any) -> None:
-        self.came = True
-        raise KeyboardInterrupt
-
-    def _again(self, unraisable: Any) -> None:
-        """Python drops what destructors and callbacks raise, so the interrupt comes again a moment later."""
-        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-            self.hook(unraisable)
-            return
-        again = threading.Timer(0.01, _thread.interrupt_main)
-        again.daemon = True
-        again.start()
-
-
-def _tell_stopped() -> int:
+def _tell_stopped(interrupts: Interrupts) -> int:
+    # Whoever presses twice still sees one line.
+    interrupts.ignore()
     stopped = Stopped()
     print(f"\n{stopped.message}", file=sys.stderr)
     return stopped.exit_code
