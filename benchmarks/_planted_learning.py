@@ -121,7 +121,7 @@ MISTAKES: Mistakes = {
         ),
     ),
     "encode/matrix_files.py": (
-        ("vectors of other widths", "if w != widths[0]), None)", "if w < 0), None)", "encode/test_precomputed.py"),
+        ("vectors of other widths", "np.flatnonzero(lengths != width)", "lengths[:0]", "encode/test_precomputed.py"),
     ),
     "encode/precomputed.py": (
         (

@@ -51,6 +51,7 @@ HELPERS = frozenset(
         "running",
         "popularity",
         "settings",
+        "splitmix",
         "untrusted",
         "vocabulary",
         "arrow_lists",

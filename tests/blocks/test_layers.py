@@ -10,7 +10,7 @@ from torch import Tensor
 
 from capsid.blocks.layers import Block, BlockShape, Layer, SasRecBlock, reset
 from capsid.blocks.packed import Spread
-from capsid.blocks.reading import MixingBlock, NearBlock
+from capsid.blocks.relative import MixingBlock, NearBlock
 
 # Rates are rounded to 1/256, so this one takes the slow way through the attention and drops nothing.
 NOTHING = 0.001

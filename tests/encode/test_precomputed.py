@@ -134,6 +134,21 @@ def test_ragged_parquet(tmp_path: Path) -> None:
         fit(tmp_path / "v.parquet")
 
 
+def test_parquet_of_lists_without_ids_is_in_item_order(tmp_path: Path) -> None:
+    pl.DataFrame({"vector": VECTORS.tolist()}).write_parquet(tmp_path / "v.parquet")
+    np.testing.assert_array_equal(fit(tmp_path / "v.parquet"), VECTORS)
+
+
+def test_parquet_without_an_id_or_without_rows(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"item_id": [*IDS[:-1], None], "vector": VECTORS.tolist()})
+    frame.write_parquet(tmp_path / "v.parquet")
+    with pytest.raises(DataError, match="row 23 has no id"):
+        fit(tmp_path / "v.parquet")
+    frame[:0].write_parquet(tmp_path / "v.parquet")
+    with pytest.raises(DataError, match="v.parquet has no rows"):
+        fit(tmp_path / "v.parquet")
+
+
 @pytest.mark.parametrize("name", ["v.npy", "v.npz", "v.parquet", "v.safetensors"])
 def test_broken_files(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"\x00\x01 not what it says")

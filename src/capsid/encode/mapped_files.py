@@ -6,13 +6,12 @@ cache. A process that is given the paths maps both and holds nothing of the cata
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -21,7 +20,7 @@ from capsid.artifacts import cache_home, file_hash, new_folder, open_folder
 from capsid.config import fingerprint
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import first_ids
-from capsid.encode.matrix_files import ID_NAMES, VECTOR_NAMES, ids_file
+from capsid.encode.matrix_files import as_float32, ids_file, parquet_blocks, parquet_columns, readable
 from capsid.errors import ArtifactError, DataError
 from capsid.mapped_texts import TextsWriter, map_texts
 from capsid.progress import Progress, silent
@@ -133,7 +132,7 @@ def _write_blocks(files: list[Path], rows: int, folder: Path, progress: Progress
                 if block_BD.shape[1] != width:
                     message = f"{path} is {block_BD.shape[1]} wide, but the files before it are {width} wide"
                     raise DataError(message, hint="all vectors must have the same width")
-                _check_ids(ids, path, done)
+                _check_ids(ids, path)
                 names.add(ids)
                 here = slice(done, done + len(block_BD))
                 broken[here] = ~np.isfinite(block_BD).all(1)
@@ -162,63 +161,29 @@ def _npy_blocks(path: Path) -> Iterator[Block]:
     step = max(1, BLOCK_NUMBERS // matrix_ND.shape[1])
     start = 0
     for ids in _id_blocks(path, len(matrix_ND), step):
-        yield ids, _float32(matrix_ND[start : start + len(ids)])
+        yield ids, as_float32(matrix_ND[start : start + len(ids)])
         start += len(ids)
 
 
 def _parquet_blocks(path: Path) -> Iterator[Block]:
-    with _readable(path):
+    with readable(path):
         import pyarrow.parquet as pq
 
-        # Buffered: otherwise the whole column of a row group is held, and some writers make one row group of a file.
-        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-            id_name, vector_name = _columns(path, file.schema_arrow)
-            step, width = 1024, -1
-            for batch in file.iter_batches(batch_size=step, columns=[id_name, vector_name], use_threads=False):
-                ids = pl.Series(batch[id_name]).cast(pl.String)
-                block_BD = _rectangle(path, ids, batch[vector_name], width)
-                width = block_BD.shape[1]
-                yield ids.to_arrow().cast("large_string"), block_BD
-
-
-def _columns(path: Path, schema: pa.Schema) -> tuple[str, str]:
-    import pyarrow.types as types
-
-    lists = [
-        f.name
-        for f in schema
-        if types.is_list(f.type) or types.is_large_list(f.type) or types.is_fixed_size_list(f.type)
-    ]
-    id_name = next((n for n in ID_NAMES if n in schema.names and n not in lists), None)
-    if id_name is None:
-        raise DataError(f"{path} has no column of ids", hint=f"call it item_id; found: {', '.join(schema.names)}")
-    if not lists:
-        raise DataError(f"{path} has no column of lists", hint=f"found: {', '.join(schema.names)}")
-    return id_name, next((n for n in VECTOR_NAMES if n in lists), lists[0])
-
-
-def _rectangle(path: Path, ids: pl.Series, lists: Any, width: int) -> np.ndarray:
-    """Lists of one length as a matrix. Shape: (rows, width)."""
-    lengths = pl.Series(lists.value_lengths()).fill_null(-1).to_numpy()
-    width = int(lengths[0]) if width < 0 else width
-    odd = np.flatnonzero(lengths != width)
-    if len(odd) or width < 1:
-        row = int(odd[0]) if len(odd) else 0
-        has = f"has {lengths[row]} numbers, the first has {width}" if lengths[row] > 0 else "is missing or empty"
-        raise DataError(f"{path}: the vector of {ids[row]!r} {has}", hint="all vectors must have the same width")
-    return _float32(lists.flatten().to_numpy(zero_copy_only=False)).reshape(-1, width)
-
-
-def _float32(values: np.ndarray) -> np.ndarray:
-    # A number too large for float32 becomes infinite and is refused as such.
-    with np.errstate(over="ignore"):
-        return np.asarray(values).astype(np.float32)
+        schema = pq.read_schema(path)
+        for name, what in zip(parquet_columns(schema), ("ids", "lists")):
+            if name is None:
+                found = f"found: {', '.join(schema.names)}"
+                hint = f"call it item_id; {found}" if what == "ids" else found
+                raise DataError(f"{path} has no column of {what}", hint=hint)
+        for ids, block_BD in parquet_blocks(path):
+            assert ids is not None
+            yield ids.to_arrow().cast("large_string"), block_BD
 
 
 def _row_count(path: Path) -> int:
     if path.suffix == ".npy":
         return len(_matrix(path))
-    with _readable(path):
+    with readable(path):
         import pyarrow.parquet as pq
 
         return int(pq.read_metadata(path).num_rows)
@@ -226,7 +191,7 @@ def _row_count(path: Path) -> int:
 
 def _matrix(path: Path) -> np.ndarray:
     vector_files(path)
-    with _readable(path):
+    with readable(path):
         matrix_ND = np.load(path, mmap_mode="r", allow_pickle=False)
     if matrix_ND.ndim != 2 or not np.issubdtype(matrix_ND.dtype, np.number) or not matrix_ND.size:
         raise DataError(
@@ -240,16 +205,14 @@ def _mapped_ids(path: Path, rows: int, root: Path, progress: Progress) -> Path:
     beside = ids_file(path)
     if not beside.is_file():
         progress.line(f"{path.name}: no {beside.name} beside it, so rows are named by their number")
-    with _readable(beside):
+    with readable(beside):
         folder = root / fingerprint(IDS_KIND, VERSION, rows, file_hash(beside) if beside.is_file() else None)
     if not _kept(folder, IDS_KIND, progress):
         with new_folder(folder, kind=IDS_KIND) as new:
-            done = 0
             with TextsWriter(new / IDS_NAME) as names:
                 for ids in _id_blocks(path, rows, 1 << 16):
-                    _check_ids(ids, beside, done)
+                    _check_ids(ids, beside)
                     names.add(ids)
-                    done += len(ids)
             _refuse_repeats(Vocabulary.of_unique(map_texts(new / IDS_NAME)), beside)
     return folder / IDS_NAME
 
@@ -263,7 +226,7 @@ def _id_blocks(path: Path, rows: int, step: int) -> Iterator[pa.LargeStringArray
         for start in range(0, rows, step):
             yield pa.array(np.arange(start, min(start + step, rows))).cast(pa.large_string())
         return
-    with _readable(beside), open(beside, encoding="utf-8") as file:
+    with readable(beside), open(beside, encoding="utf-8") as file:
         found = 0
         while lines := [line.rstrip("\n") for line in itertools.islice(file, step)]:
             found += len(lines)
@@ -274,12 +237,9 @@ def _id_blocks(path: Path, rows: int, step: int) -> Iterator[pa.LargeStringArray
             raise DataError(message, hint="write one id per line, in the order of the vectors")
 
 
-def _check_ids(ids: pa.LargeStringArray, path: Path, first: int) -> None:
-    """Refuse missing, empty and broken ids; `first` is the number of the first row."""
+def _check_ids(ids: pa.LargeStringArray, path: Path) -> None:
+    """Refuse empty ids and ids with line breaks."""
     names = pl.Series(ids)
-    if names.null_count():
-        row = first + int(names.is_null().arg_max() or 0)
-        raise DataError(f"{path}: row {row} has no id", hint="every vector needs an id")
     unfit = names.str.contains(UNFIT).to_numpy()
     if unfit.any():
         named = first_ids(unfit, names)  # type: ignore[arg-type]
@@ -304,14 +264,3 @@ def _kept(folder: Path, kind: str, progress: Progress) -> bool:
         shutil.rmtree(folder, ignore_errors=True)
         return False
     return True
-
-
-@contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except DataError:
-        raise
-    except (OSError, ValueError, EOFError) as error:  # pyarrow's errors are among these
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(f"{path} could not be read: {reason}", hint="the file may be truncated") from None

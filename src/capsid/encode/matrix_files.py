@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from capsid.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ID_NAMES = ("item_id", "id", "ids", "item", "items", "asin")
 VECTOR_NAMES = ("vectors", "vector", "embeddings", "embedding")
@@ -28,16 +34,74 @@ def read_matrix(path: Path) -> tuple[np.ndarray, list[str] | None]:
         raise DataError(f"{path} is not a file of vectors", hint=f"allowed endings: {', '.join(ENDINGS)}")
     if not path.is_file():
         raise DataError(f"there is no file {path}", hint="paths are relative to the current folder")
-    try:
+    with readable(path):
         vectors_ND, ids = readers[path.suffix](path)
-    except DataError:
-        raise
-    except Exception as error:  # numpy, polars and safetensors raise various errors for broken files
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(f"{path} could not be read: {reason}", hint="the file may be truncated") from None
     if ids is None and ids_file(path).is_file():
         ids = ids_file(path).read_text(encoding="utf-8").splitlines()
     return vectors_ND, ids
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Name the file in errors of the code that reads it."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:  # numpy, polars, pyarrow and safetensors raise various errors for broken files
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DataError(f"{path} could not be read: {reason}", hint="the file may be truncated") from None
+
+
+def as_float32(values: np.ndarray) -> np.ndarray:
+    """Values as float32. A number that is too large becomes infinite, and is refused as such by whoever checks."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values).astype(np.float32)
+
+
+def parquet_columns(schema: pa.Schema) -> tuple[str | None, str | None]:
+    """Names of the columns of ids and of vectors (lists); None where there is none."""
+    import pyarrow.types as types
+
+    lists = [
+        f.name
+        for f in schema
+        if types.is_list(f.type) or types.is_large_list(f.type) or types.is_fixed_size_list(f.type)
+    ]
+    id_name = next((n for n in ID_NAMES if n in schema.names and n not in lists), None)
+    return id_name, next((n for n in VECTOR_NAMES if n in lists), lists[0] if lists else None)
+
+
+def parquet_blocks(path: Path) -> Iterator[tuple[pl.Series | None, np.ndarray]]:
+    """Ids and lists of a Parquet file, 1,024 rows at a time. Shape of a matrix: (rows, d)."""
+    import pyarrow.parquet as pq
+
+    # Buffered: otherwise the whole column of a row group is held, and some writers make one row group of a file.
+    with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+        id_name, vector_name = parquet_columns(file.schema_arrow)
+        names = [n for n in (id_name, vector_name) if n is not None]
+        width, done = -1, 0
+        for batch in file.iter_batches(batch_size=1024, columns=names, use_threads=False):
+            ids = None if id_name is None else pl.Series(batch[id_name]).cast(pl.String)
+            if ids is not None and ids.null_count():
+                row = done + int(ids.is_null().arg_max() or 0)
+                raise DataError(f"{path}: row {row} has no id", hint="every vector needs an id")
+            block_BD = _rectangle(path, ids, batch[vector_name], width, done)
+            yield ids, block_BD
+            width, done = block_BD.shape[1], done + len(block_BD)
+
+
+def _rectangle(path: Path, ids: pl.Series | None, lists: Any, width: int, first: int) -> np.ndarray:
+    """Lists of one length as a matrix; `first` is the number of the first row. Shape: (rows, width)."""
+    lengths = pl.Series(lists.value_lengths()).fill_null(-1).to_numpy()
+    width = int(lengths[0]) if width < 0 else width
+    odd = np.flatnonzero(lengths != width)
+    if len(odd) or width < 1:
+        row = int(odd[0]) if len(odd) else 0
+        who = f"row {first + row}" if ids is None else repr(ids[row])
+        has = f"has {lengths[row]} numbers, the first has {width}" if lengths[row] > 0 else "is missing or empty"
+        raise DataError(f"{path}: the vector of {who} {has}", hint="all vectors must have the same width")
+    return as_float32(lists.flatten().to_numpy(zero_copy_only=False)).reshape(-1, width)
 
 
 def _npy(path: Path) -> tuple[np.ndarray, None]:
@@ -84,23 +148,21 @@ def _ids_of(frame: pl.DataFrame) -> tuple[str | None, list[str] | None]:
 
 
 def _parquet(path: Path) -> tuple[np.ndarray, list[str] | None]:
-    frame = pl.read_parquet(path)
-    name, ids = _ids_of(frame)
-    rest = frame.drop(name) if name else frame
-    lists = [c for c in rest.columns if isinstance(rest[c].dtype, pl.List | pl.Array)]
-    if not lists:
-        numbers = rest.select(pl.selectors.numeric())
+    """A column of lists, or one column per number."""
+    import pyarrow.parquet as pq
+
+    if parquet_columns(pq.read_schema(path))[1] is None:
+        frame = pl.read_parquet(path)
+        name, ids = _ids_of(frame)
+        numbers = (frame.drop(name) if name else frame).select(pl.selectors.numeric())
         return numbers.cast(pl.Float64).fill_null(float("nan")).to_numpy(), ids
-    column = next((c for c in VECTOR_NAMES if c in lists), lists[0])
-    widths = [-1 if v is None else len(v) for v in rest[column].to_list()]
-    odd = next((i for i, w in enumerate(widths) if w != widths[0]), None)
-    if odd is not None:
-        who = repr(ids[odd]) if ids else f"row {odd}"
-        raise DataError(
-            f"{path}: the vector of {who} has {widths[odd]} numbers, the first has {widths[0]}",
-            hint="all vectors must be of the same width",
-        )
-    return np.array(rest[column].to_list(), dtype=np.float64), ids
+    named, blocks = [], []
+    for block_ids, block_BD in parquet_blocks(path):
+        named += [] if block_ids is None else block_ids.to_list()
+        blocks.append(block_BD)
+    if not blocks:
+        raise DataError(f"{path} has no rows", hint="give at least one vector")
+    return np.concatenate(blocks), named or None
 
 
 def _pick_matrix(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, Layer
-from capsid.blocks.reading import Distances, MixingBlock, NearBlock
+from capsid.blocks.relative import Distances, MixingBlock, NearBlock
 from capsid.generate.item_rows import ItemRows
 from capsid.generate.network import NetworkShape, Predictions, State, TokenNetwork, counted
 from capsid.generate.token_table import TokenVectors, corrections

@@ -19,9 +19,7 @@ from capsid.ids.pieces import PieceTable
 from capsid.ids.reading import ItemTokens, Lesson, TokenBatch
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
-
-# Constants of splitmix64 (Steele, Lea and Flood 2014), which spreads consecutive numbers over all 64 bits.
-_STEP, _MIX = np.uint64(0x9E3779B97F4A7C15), (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+from capsid.splitmix import STEP, mixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,18 +82,10 @@ def _keys(items: Ragged, codes: ItemRows, variant: int) -> np.ndarray:
     """A pseudo-random number for every code of every item, which depends on the history and the variant only."""
     with np.errstate(over="ignore"):
         place = (items.positions + 1).astype(np.uint64)
-        seed_B = items.sums(_mixed(items.values.astype(np.uint64) * _STEP + place))
-        seed_B = _mixed(seed_B + np.uint64(variant) * _STEP)
+        seed_B = items.sums(mixed(items.values.astype(np.uint64) * STEP + place))
+        seed_B = mixed(seed_B + np.uint64(variant) * STEP)
         number = Ragged.ranges(1, items.sums(codes.lengths_of(items.values)))
-        return _mixed(np.repeat(seed_B, number.lengths) + number.values.astype(np.uint64) * _STEP)
-
-
-def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """Every number mapped to another one, one to one, so that close numbers become unrelated."""
-    for shift, factor in zip((30, 27), _MIX):
-        numbers = (numbers ^ (numbers >> np.uint64(shift))) * factor
-    out: np.ndarray = numbers ^ (numbers >> np.uint64(31))
-    return out
+        return mixed(np.repeat(seed_B, number.lengths) + number.values.astype(np.uint64) * STEP)
 
 
 def _batch(read: Ragged, items: Ragged, own: Ragged, target: Ragged | None = None) -> TokenBatch:

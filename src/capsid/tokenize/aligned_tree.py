@@ -24,8 +24,8 @@ from capsid.ragged import Ragged
 from capsid.rng import child_seed, numpy_rng
 from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
-from capsid.tokenize.balanced import balanced_kmeans, squared_distances
-from capsid.tokenize.kmeans import kmeans
+from capsid.tokenize.balanced import balanced_kmeans
+from capsid.tokenize.kmeans import kmeans, squared_distances
 from capsid.vocabulary import Vocabulary
 
 # Seen from their parent, centres nearer than this share of the vectors' length have no direction.
@@ -119,7 +119,8 @@ class AlignedTree:
         for level, (path_ML, nodes_MD) in enumerate(zip(self.paths_, self.nodes_)):
             for row, vector_D in enumerate(vectors_ND):
                 below = np.flatnonzero((path_ML[:, :level] == codes_NL[row, :level]).all(1))
-                best = below[squared_distances(vector_D[None], nodes_MD[below])[0].argmin()]
+                squares_1C = np.maximum(squared_distances(vector_D[None], nodes_MD[below]), 0)
+                best = below[squares_1C[0].argmin()]
                 codes_NL[row, level], above_ND[row] = path_ML[best, level], nodes_MD[best]
         towards_NK = l2_normalise(vectors_ND - above_ND) @ l2_normalise(self.means_[-1]).T
         codes_NL[:, -1] = towards_NK.argmax(1)

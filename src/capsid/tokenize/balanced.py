@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from capsid.errors import ConfigError
-from capsid.tokenize.kmeans import distances
+from capsid.tokenize.kmeans import squared_distances
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,19 +96,13 @@ def balanced_kmeans(
     """Lloyd's iterations with bounded clusters, until no assignment changes or the iteration limit is reached."""
     labels_N, centres_KD = None, np.asarray(start_KD, dtype=np.float32)
     for _ in range(iterations):
-        found_N = assign(squared_distances(vectors_ND, centres_KD), most, least=least, weights_N=weights_N)
+        costs_NK = np.maximum(squared_distances(vectors_ND, centres_KD), 0)
+        found_N = assign(costs_NK, most, least=least, weights_N=weights_N)
         if labels_N is not None and np.array_equal(found_N, labels_N):
             break
         labels_N, centres_KD = found_N, _means(vectors_ND, found_N, centres_KD)
     assert labels_N is not None
     return Clusters(labels_N, centres_KD)
-
-
-def squared_distances(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> np.ndarray:
-    """Squared distances from every vector to every centre. Shape: (vectors, centres)."""
-    nothing = np.zeros((0, len(centres_KD)), dtype=np.float32)
-    own_N1 = (vectors_ND**2).sum(1, keepdims=True)
-    return np.maximum(own_N1 + np.concatenate([nothing, *distances(vectors_ND, centres_KD)]), 0)
 
 
 def _means(vectors_ND: np.ndarray, labels_N: np.ndarray, before_KD: np.ndarray) -> np.ndarray:

@@ -32,6 +32,13 @@ def nearest(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
 
+def squared_distances(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> np.ndarray:
+    """Squared distances to all centres; rounding may take them slightly below 0. Shape: (vectors, centres)."""
+    nothing = np.zeros((0, len(centres_KD)), dtype=np.float32)
+    own_N1 = (vectors_ND**2).sum(1, keepdims=True)
+    return own_N1 + np.concatenate([nothing, *distances(vectors_ND, centres_KD)])
+
+
 def distances(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> Iterator[np.ndarray]:
     """Squared distances to all centres minus the vector's squared norm, block by block.
 

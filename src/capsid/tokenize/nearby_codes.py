@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from capsid.tokenize.kmeans import distances
+from capsid.tokenize.kmeans import distances, squared_distances
 
 
 def nearby_codes(vectors_ND: np.ndarray, books: Sequence[np.ndarray], strongest: int) -> tuple[np.ndarray, np.ndarray]:
@@ -37,7 +37,6 @@ def _spacing(book_KD: np.ndarray) -> float:
     """Mean squared distance between a centre and its nearest neighbour; 1 where there is none."""
     if len(book_KD) < 2:
         return 1.0
-    squares_K = (book_KD**2).sum(1)
-    apart_KK = np.concatenate(list(distances(book_KD, book_KD))) + squares_K[:, None]
+    apart_KK = squared_distances(book_KD, book_KD)
     np.fill_diagonal(apart_KK, np.inf)
     return max(float(apart_KK.min(1).mean()), float(np.finfo(np.float32).tiny))

@@ -19,7 +19,7 @@ from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 from capsid.tokenize.balanced import balanced_kmeans
-from capsid.tokenize.kmeans import distances, kmeans, nearest
+from capsid.tokenize.kmeans import kmeans, nearest, squared_distances
 from capsid.tokenize.nearby_codes import nearby_codes
 from capsid.vocabulary import Vocabulary
 
@@ -119,8 +119,7 @@ class ResidualKMeans:
             residual = np.array(vectors[rows], dtype=np.float32)
             for centres in earlier:
                 residual -= centres[nearest(residual, centres)]
-            own_R1 = (residual**2).sum(1, keepdims=True)
-            return own_R1 + np.concatenate([np.zeros((0, len(last)), np.float32), *distances(residual, last)])
+            return squared_distances(residual, last)
 
         return costs
 

@@ -12,6 +12,8 @@ from typing import Literal
 
 import numpy as np
 
+from capsid.splitmix import STEP, mixed
+
 CAUSES = ("confidence", "residual", "cap", "prefix")
 CONFIDENCE, RESIDUAL, CAP, PREFIX = range(4)
 
@@ -100,15 +102,7 @@ def no_keys(rows: int) -> np.ndarray:
 
 def longer_keys(keys_N: np.ndarray, codes_N: np.ndarray) -> np.ndarray:
     """Keys of the prefixes that are one code longer. Shape: (items,)."""
-    return _mixed(keys_N + codes_N.astype(np.uint64) + np.uint64(1))
-
-
-def _mixed(keys_N: np.ndarray) -> np.ndarray:
-    """A bijection of 64-bit numbers that scatters nearby values (finaliser of SplitMix64, Steele et al. 2014)."""
-    keys_N = keys_N * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        keys_N = (keys_N ^ (keys_N >> np.uint64(shift))) * np.uint64(factor)
-    return keys_N ^ (keys_N >> np.uint64(31))
+    return mixed((keys_N + codes_N.astype(np.uint64) + np.uint64(1)) * STEP)
 
 
 @dataclass(frozen=True, eq=False)

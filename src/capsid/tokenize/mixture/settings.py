@@ -6,20 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from capsid.settings import check_settings, setting
+from capsid.tokenize.rqvae.settings import rqvae_training
 from capsid.train.options import Training
-
-
-def mixture_training() -> Training:
-    """As the RQ-VAE's. No averaging, since codes may be revived."""
-    return Training(
-        steps=4_500,
-        batch_size=256,
-        learning_rate=2e-3,
-        weight_decay=1e-4,
-        ema=0.0,
-        validate_every=500,
-        patience=9,
-    )
 
 
 @dataclass(kw_only=True)
@@ -46,7 +34,7 @@ class MixtureSettings:
         most=1,
     )
     revive: bool = setting(True, "Whether codes that no item uses are re-seeded between epochs.")
-    training: Training = setting(factory=mixture_training, about="How the whole network trains.")
+    training: Training = setting(factory=rqvae_training, about="How the whole network trains.")
     sample: int = setting(65_536, "Largest number of items used for initialisation and validation.", least=1)
     block: str = setting("item", "Name of the content vectors.", count=(1, None))
     behaviour_block: str = setting("behaviour", "Name of the behaviour vectors; zeros: no behaviour.", count=(1, None))
