@@ -156,7 +156,8 @@ def _parquet(path: Path) -> tuple[np.ndarray, list[str] | None]:
         name, ids = _ids_of(frame)
         numbers = (frame.drop(name) if name else frame).select(pl.selectors.numeric())
         return numbers.cast(pl.Float64).fill_null(float("nan")).to_numpy(), ids
-    named, blocks = [], []
+    named: list[str] = []
+    blocks: list[np.ndarray] = []
     for block_ids, block_BD in parquet_blocks(path):
         named += [] if block_ids is None else block_ids.to_list()
         blocks.append(block_BD)
