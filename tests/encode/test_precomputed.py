@@ -145,7 +145,7 @@ def test_parquet_without_an_id_or_without_rows(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="row 23 has no id"):
         fit(tmp_path / "v.parquet")
     frame[:0].write_parquet(tmp_path / "v.parquet")
-    with pytest.raises(DataError, match="v.parquet has no rows"):
+    with pytest.raises(DataError, match=r"v\.parquet has no rows"):
         fit(tmp_path / "v.parquet")
 
 
