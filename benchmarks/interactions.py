@@ -56,9 +56,14 @@ def make_parts(folder: Path, rows: int) -> int:
             (items * rng.random(count) ** 3).astype(np.int64),
         )
         stamps = 1_500_000_000 + np.arange(start, start + count) // 10 + rng.integers(0, 100_000, count)
-        frame = pl.DataFrame({"user_id": _texts("U", user), "item_id": _texts("B", item), "timestamp": stamps})
+        frame = pl.DataFrame({"user_id": _texts("U", user), "item_id": item_texts(item), "timestamp": stamps})
         frame.write_parquet(folder / f"part-{number:05d}.parquet", compression="zstd", compression_level=1)
     return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def item_texts(numbers: np.ndarray) -> pl.Series:
+    """The ids of made items."""
+    return _texts("B", numbers)
 
 
 def _texts(letter: str, numbers: np.ndarray) -> pl.Series:

@@ -43,8 +43,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def encode_job(world: Path, out: Path) -> EncodeJob:
-    return EncodeJob.prepare(world / "tok", world / "v.npy", out, PER_SHARD, silent)
+def encode_job(world: Path, out: Path, per_shard: int = PER_SHARD) -> EncodeJob:
+    return EncodeJob.prepare(world / "tok", world / "v.npy", out, per_shard, silent)
 
 
 def run(world: Path, out: Path, engine: Engine) -> ShardsDone:
@@ -62,14 +62,14 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if not p.name.startswith(".")}
 
 
-def command(world: Path, out: Path, engine: str) -> list[str]:
+def command(world: Path, out: Path, engine: str, per_shard: int = PER_SHARD) -> list[str]:
     options = [
         "--vectors",
         world / "v.npy",
         "--out",
         out,
         "--shard-rows",
-        PER_SHARD,
+        per_shard,
         "--engine",
         engine,
         "--workers",
@@ -217,6 +217,28 @@ def test_errors_come_through_ray(cluster: None, tmp_path: Path) -> None:
     missing = EncodeJob(tokenizer=str(tmp_path / "gone"), key="", vectors="v.npy", ids="v", out="o", rows_per_shard=1)
     with pytest.raises(ShardError, match=r"there is no file v.npy"):
         list(Ray(1).map(job_text(missing), [0]))
+
+
+@pytest.mark.skipif(not HAS_RAY or not Path("/proc/self/stat").exists(), reason="needs Ray and /proc")
+def test_a_killed_driver_of_ray_is_resumed(world: Path, tmp_path: Path) -> None:
+    """Small shards, so that the kill comes long before the last one."""
+    out, per_shard = tmp_path / "codes", 2
+    driver = subprocess.Popen(command(world, out, "ray", per_shard), stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: len(list(out.glob("*.parquet"))) >= 2 or driver.poll() is not None)
+    workers = children_of(driver.pid, "ray::run_shard")
+    driver.kill()
+    if "timed out during startup" in driver.communicate()[1]:
+        pytest.skip("this machine is too busy for Ray to start")
+    # Ray's workers end with the driver; nobody is left who could write.
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    before = {p.name: p.stat().st_mtime_ns for p in out.glob("*.parquet")}
+    assert 2 <= len(before) < ROWS // per_shard
+    assert not (out / "shards.json").exists()
+    done = run_job(encode_job(world, out, per_shard))[1]
+    assert (done.kept, done.complete) == (len(before), True)
+    assert {n: (out / n).stat().st_mtime_ns for n in before} == before
+    run_job(encode_job(world, tmp_path / "unbroken", per_shard))
+    assert bytes_of(out) == bytes_of(tmp_path / "unbroken")
 
 
 @pytest.mark.skipif(not HAS_RAY, reason="needs Ray")
