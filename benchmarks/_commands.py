@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -15,7 +16,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-SECONDS_BETWEEN_LOOKS = 0.2
+from common import gigabytes
+
+from capsid.artifacts import write_json
+
+SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,31 @@ class Command:
     def to_dict(self) -> dict[str, Any]:
         """Everything but what it printed."""
         return {k: v for k, v in dataclasses.asdict(self).items() if k != "printed"}
+
+
+class Steps:
+    """Commands of a long benchmark in one folder. A stopped benchmark resumes: finished commands are not repeated."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.file = folder, folder / f"{name}-steps.json"
+        known = json.loads(self.file.read_text()) if self.file.exists() else {}
+        self.done = {step: Command(**fields) for step, fields in known.items()}
+
+    def run(self, step: str, *arguments: object) -> str:
+        """Run `capsid` unless this step is finished; returns what it printed."""
+        if step not in self.done:
+            self.done[step] = capsid(arguments, self.folder)
+            write_json(self.file, {name: dataclasses.asdict(command) for name, command in self.done.items()})
+        done = self.done[step]
+        memory = f"peak {gigabytes(done.peak_bytes)}, without mapped pages {gigabytes(done.held_bytes)}"
+        print(f"{step:14s} {done.cpu_seconds:8.1f} cpu s  {done.seconds:8.1f} s  {memory}", flush=True)
+        return done.printed
+
+    def costs(self) -> dict[str, Any]:
+        """All commands, and their times together."""
+        every = self.done.values()
+        totals = {name: sum(getattr(command, name) for command in every) for name in ("seconds", "cpu_seconds")}
+        return {"commands": {step: command.to_dict() for step, command in self.done.items()}, **totals}
 
 
 def capsid(arguments: Sequence[object], folder: Path) -> Command:

@@ -7,6 +7,7 @@ take turns inside one process, and each variant's median and the ratio of median
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import platform
 import re
@@ -103,12 +104,25 @@ def memory_peak() -> int:
     return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def memory_held() -> int:
+    """Bytes of this process that the system cannot reclaim: without pages of mapped files."""
+    return _status("RssAnon") or memory_now()
+
+
 def write_result(name: str, out: Path | None, config: Mapping[str, Any], result: Mapping[str, Any]) -> Path:
     """One JSON file with what was run, where, and what came out; whole or not at all."""
     path = out or RESULTS / f"{name}.json"
     write_json(path, {"benchmark": name, "config": dict(config), **result})
     print(f"written: {os.path.relpath(path)}", file=sys.stderr)
     return path
+
+
+def folder_hash(folder: Path) -> str:
+    """A hash of the names and bytes of all shards and of their summary."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.iterdir() if not p.name.startswith(".")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:32]
 
 
 def gigabytes(size: float) -> str:

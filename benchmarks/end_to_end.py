@@ -4,9 +4,10 @@
 
 Vectors are made shard by shard from the seed (see _catalogue.py), interactions as in interactions.py: 9.25 per item and
 38.5 per user, drawn at random. So lists can be made, but nothing here says how good they are. For every form of ids
-(codes x depth, or codes x depth x width of votes): tokenizer with merges, codes by two processes, ids with their trie,
-a generator after a brief training, one list, and lists for a file of histories. Processor times and memory are those
-of each command. The data stays in --work for the next run; without --work it is temporary.
+(codes x depth, or codes x depth x width of votes): tokenizer with merges and codes, for some forms the codes again by
+two processes, ids with their trie, a generator after a brief training, one list, and lists for a file of histories.
+Processor times and memory are those of each command. With --work a stopped
+benchmark resumes and the data is kept; without it everything is temporary.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 from _catalogue import Catalogue
-from _commands import Command, capsid
-from common import gigabytes, machine, write_result
+from _commands import Steps
+from common import folder_hash, machine, write_result
 from industrial import write_vectors
 from interactions import PER_ITEM, item_texts, make_parts
 
@@ -78,28 +79,26 @@ def made_data(folder: Path, items: int) -> dict[str, Any]:
     )
     histories.write_parquet(folder / "asked.parquet")
     made = {"items": items, "copies": copies / items, "interactions": rows, "cpu_seconds": time.process_time() - began}
-    done = capsid(("data", "import", "large", "--out=mapped", "--mapped"), folder)
-    show("import", done)
-    made["import"] = done.to_dict()
+    importing = Steps(folder, "import")
+    importing.run("import", "data", "import", "large", "--out=mapped", "--mapped")
+    made["import"] = importing.done["import"].to_dict()
+    importing.file.unlink()
     (folder / MADE).write_text(json.dumps(made))
     return made
 
 
-def pipeline(folder: Path, name: str, steps: int) -> dict[str, Any]:
-    """All commands for one form of ids; what they write is deleted at the end."""
-    form, done, out = Form.parse(name), dict[str, Command](), folder / name
-    out.mkdir()
-
-    def run(stage: str, *arguments: object) -> str:
-        done[stage] = capsid(arguments, folder)
-        show(f"{name} {stage}", done[stage])
-        return done[stage].printed
-
-    training = {"steps": steps, "validate_every": steps, "validation_users": 500}
+def pipeline(folder: Path, name: str, trained: int, *, again: bool) -> dict[str, Any]:
+    """All commands for one form of ids; what they write is deleted at the end. `again`: codes are also encoded."""
+    form, steps, out = Form.parse(name), Steps(folder, name), folder / name
+    out.mkdir(exist_ok=True)
+    run = steps.run
+    training = {"steps": trained, "validate_every": trained, "validation_users": 500}
     settings = (*form.settings, *(f"--set=schedule.0.training.{key}={value}" for key, value in training.items()))
     source, tok, codes = ("--data=mapped", "--vectors=v.npy"), f"{name}/tok", f"{name}/codes"
-    run("tokenizer", "tokenizer", "fit", RECIPE, *source, f"--out={tok}", *form.settings)
-    run("encode", "vectors", "encode", tok, source[1], f"--out={codes}", "--engine=processes", "--workers=2")
+    run("tokenizer", "tokenizer", "fit", RECIPE, *source, f"--out={tok}", f"--codes={codes}", *form.settings)
+    if again:
+        two = ("--engine=processes", "--workers=2")
+        run("encode", "vectors", "encode", tok, source[1], f"--out={name}/again", *two)
     settled = json.loads(run("ids", "vectors", "ids", tok, f"--codes={codes}", f"--out={name}/catalogue", "--json"))
     quality = json.loads(run("report", "tokenizer", "report", tok, "--json"))
     run("train", "fit", RECIPE, *source, f"--tokenizer={tok}", f"--out={name}/run", *settings)
@@ -112,23 +111,16 @@ def pipeline(folder: Path, name: str, steps: int) -> dict[str, Any]:
         "codes": form.codes,
         "depth": form.depth,
         "dim": form.dim,
-        "same_codes_from_two_processes": same_codes(out),
+        "same_bytes_from_two_processes": folder_hash(out / "codes") == folder_hash(out / "again") if again else None,
         "settled": {key: value for key, value in settled.items() if key != "folder"},
         "quality": quality,
         "listed": {"one": len(one["items"]), "users": lists["user"].n_unique(), "rows": len(lists)},
         "disk_bytes": {part: size_of(out / part) for part in ("tok", "codes", "catalogue", "run")},
-        "commands": {stage: command.to_dict() for stage, command in done.items()},
-        "seconds": sum(command.seconds for command in done.values()),
-        "cpu_seconds": sum(command.cpu_seconds for command in done.values()),
+        **steps.costs(),
     }
     shutil.rmtree(out)
+    steps.file.unlink()
     return result
-
-
-def same_codes(out: Path) -> bool:
-    """Whether shards of codes hold what the fit found, item by item."""
-    fitted = pl.scan_parquet(out / "tok" / "ids.parquet").select("codes").collect()["codes"]
-    return fitted.equals(pl.scan_parquet(out / "codes" / "codes-*.parquet").select("codes").collect()["codes"])
 
 
 def size_of(folder: Path) -> int:
@@ -136,16 +128,12 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def show(stage: str, done: Command) -> None:
-    memory = f"peak {gigabytes(done.peak_bytes)}, without mapped pages {gigabytes(done.held_bytes)}"
-    print(f"{stage:22s} {done.cpu_seconds:8.1f} cpu s  {done.seconds:8.1f} s  {memory}", flush=True)
-
-
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="2,000 items, ids of 16x3; writes only to --out")
     parser.add_argument("--items", type=int, default=3_580_000)
     parser.add_argument("--ids", default="256x4,1024x6x96", help="forms of ids")
+    parser.add_argument("--again", default="256x4,16x3", help="forms whose codes are also made by two processes")
     parser.add_argument("--steps", type=int, default=300, help="training steps of the generator")
     parser.add_argument("--work", type=Path, help="where data is made, and found again")
     parser.add_argument("--out", type=Path)
@@ -159,11 +147,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         made = made_data(work.absolute(), args.items)
         rows = []
         for name in args.ids.split(","):
-            rows += [pipeline(work.absolute(), name, args.steps)]
+            rows += [pipeline(work.absolute(), name, args.steps, again=name in args.again.split(","))]
             print(f"{name}: {rows[-1]['cpu_seconds']:.0f} cpu s, {rows[-1]['seconds']:.0f} s", flush=True)
     result = {"machine": facts, "made": made, "rows": rows}
     if args.out or not args.quick:
-        config = {name: getattr(args, name) for name in ("items", "ids", "steps", "quick")}
+        config = {name: getattr(args, name) for name in ("items", "ids", "again", "steps", "quick")}
         write_result("end_to_end", args.out, {**config, "recipe": RECIPE}, result)
     return result
 

@@ -12,7 +12,6 @@ Sleeping: 16 workers whose shards only wait show what the scheduler itself costs
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.util
 import os
 import shutil
@@ -27,7 +26,7 @@ from typing import Any
 
 from _catalogue import Catalogue
 from _commands import descendants
-from common import machine, write_result
+from common import folder_hash, machine, write_result
 from industrial import write_vectors
 
 from capsid.progress import silent
@@ -55,14 +54,6 @@ def command(engine: str, out: str, rows_per_shard: int) -> list[str]:
     """`capsid vectors encode` on an engine."""
     options = ["--vectors=v.npy", f"--out={out}", f"--shard-rows={rows_per_shard}", f"--engine={engine}"]
     return [sys.executable, "-m", "capsid", "vectors", "encode", "tok", *options, *ENGINES[engine]]
-
-
-def folder_hash(folder: Path) -> str:
-    """A hash of the names and bytes of all shards and of their summary."""
-    digest = hashlib.sha256()
-    for path in sorted(p for p in folder.iterdir() if not p.name.startswith(".")):
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()[:32]
 
 
 def hashes(folder: Path, rows_per_shard: int, engines: list[str]) -> dict[str, Any]:

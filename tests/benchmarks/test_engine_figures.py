@@ -21,14 +21,14 @@ def test_engines_write_the_same_bytes_after_kills(load, monkeypatch, tmp_path: P
 
 
 def test_other_bytes_are_noticed(load, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    engines = load("engines")
+    common = load("common")
     for folder, text in (("one", "a"), ("two", "b")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "codes-00000.parquet").write_text(text)
-    one, two = (engines.folder_hash(tmp_path / folder) for folder in ("one", "two"))
+    one, two = (common.folder_hash(tmp_path / folder) for folder in ("one", "two"))
     assert one != two
     (tmp_path / "two" / "codes-00000.parquet").write_text("a")
-    assert engines.folder_hash(tmp_path / "two") == one
+    assert common.folder_hash(tmp_path / "two") == one
 
 
 def test_efficiency_of_sleeping_shards(load, monkeypatch) -> None:  # type: ignore[no-untyped-def]

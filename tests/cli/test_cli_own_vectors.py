@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from cli_world import capsid, settings
+from cli_world import capsid, contents, settings
 
+from capsid.encode import matrix_files
 from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.recommender import Recommender
 
@@ -47,6 +48,38 @@ def test_every_format_gives_the_same_ids(ending: str, shop: Path, tmp_path: Path
         assert answer.code == 0, answer.err
         exported.append(capsid("tokenizer", "export", tmp_path / str(number) / "tok", "--out", "-").out)
     assert exported[0] == exported[1] != ""
+
+
+@pytest.mark.parametrize("recipe", ["capsid", "rq-kmeans"])
+def test_a_fit_on_data_writes_the_codes_that_encode_writes(recipe: str, shop: Path, tmp_path: Path) -> None:
+    """Also where the file is in another order than the items: shards are in the order of the items."""
+    wide = np.random.default_rng(2).normal(size=(64, 12)).astype(np.float32)
+    file = write(tmp_path / "v.npy", IDS[::-1], wide[::-1])
+    options = ("--vectors", file, "--out", tmp_path / "tok", "--codes", tmp_path / "codes")
+    sizes = ("--set", "tokenizer.codebooks=4,4,4")
+    answer = capsid("tokenizer", "fit", recipe, "--data", shop, *options, *sizes)
+    assert answer.code == 0, answer.err
+    ordered = write(tmp_path / "ordered.npy", IDS, wide)
+    again = capsid("vectors", "encode", tmp_path / "tok", "--vectors", ordered, "--out", tmp_path / "again")
+    assert again.code == 0, again.err
+    assert contents(tmp_path / "codes") == contents(tmp_path / "again")
+
+
+def test_codes_of_ids_without_vectors(shop: Path, tmp_path: Path) -> None:
+    options = ("--data", shop, "--out", tmp_path / "tok", "--codes", tmp_path / "codes")
+    answer = capsid("tokenizer", "fit", "frequency", *options)
+    assert answer.code == 2
+    assert "makes ids without vectors" in answer.err
+    assert not (tmp_path / "codes").exists()
+
+
+def test_a_large_file_is_mapped_and_gives_the_same_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path / "v.npy", IDS, VECTORS.astype(np.float32))
+    held, ids = matrix_files.read_matrix(file)
+    monkeypatch.setattr(matrix_files, "HELD_BYTES", 100)
+    mapped, again = matrix_files.read_matrix(file)
+    assert (type(held), type(mapped), ids) == (np.ndarray, np.memmap, again)
+    np.testing.assert_array_equal(held, mapped)
 
 
 BROKEN = {

@@ -48,6 +48,9 @@ OwnVectors = Annotated[
         help="Your own item vectors: .npy, .npz, .parquet, .csv or .safetensors, with ids.",
     ),
 ]
+CodesFolder = Annotated[
+    Path | None, typer.Option("--codes", metavar="FOLDER", help="Also write the codes, as `vectors encode` does.")
+]
 HoldoutKind = Annotated[
     str, typer.Option("--holdout", metavar="KIND", help="What to hold out: last, time, cold or none.")
 ]

@@ -12,6 +12,7 @@ from capsid.cli.config_file import all_settings
 from capsid.cli.options import (
     CHECKPOINT_EVERY,
     CheckpointEvery,
+    CodesFolder,
     ConfigFile,
     Data,
     Device,
@@ -45,6 +46,7 @@ def fit(
     exact: Exact = False,
     device: Device = "cpu",
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
+    codes: CodesFolder = None,
     force: Force = False,
 ) -> None:
     """Fit a recipe's encoder, tokenizer and merges on the training part of a dataset; no generator is trained.
@@ -59,12 +61,15 @@ def fit(
       capsid tokenizer fit capsid --data ./my-shop --out ids --set tokenizer.codebooks=64,64,64
 
       capsid tokenizer fit capsid-bpe --data movies --out runs/film-ids --set merges.size=512
+
+      capsid tokenizer fit capsid-bpe --data ./mapped --vectors items.npy --out runs/ids --codes runs/codes
     """
     from capsid.artifacts import reserved
     from capsid.data.sources import load_dataset
     from capsid.devices import choose
     from capsid.recommender import Recommender
     from capsid.runs.tokenizers import fit_tokenizer
+    from capsid.scale.codes import encode_fitted
     from capsid.tokenize.item_tokenizer import KIND
 
     progress, run = Console(), run_options(checkpoint_every, device=str(choose(device)))
@@ -74,7 +79,9 @@ def fit(
         dataset = load_dataset(data, progress=progress)
         if (sizing := wanted.size_to(dataset)) is not None and (told := str(sizing.of_ids)):
             progress.line(told)
-        fit_tokenizer(wanted.recipe, dataset, out, seed=seed, replace=force, progress=progress, run=run)
+        fitted = fit_tokenizer(wanted.recipe, dataset, out, seed=seed, replace=force, progress=progress, run=run)
+        if codes is not None:
+            encode_fitted(fitted, codes, progress=progress)
     say(f"tokenizer: {out}\nnext:\n  capsid tokenizer report {out}")
 
 

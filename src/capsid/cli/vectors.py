@@ -14,6 +14,7 @@ from capsid.cli.options import (
     CHECKPOINT_EVERY,
     Address,
     CheckpointEvery,
+    CodesFolder,
     ConfigFile,
     EngineName,
     Force,
@@ -49,9 +50,7 @@ def fit(
     keep: Annotated[
         bool, typer.Option("--keep-vectors/--no-vectors", help="Whether TOK holds a copy of the vectors, for reports.")
     ] = True,
-    codes: Annotated[
-        Path | None, typer.Option("--codes", metavar="FOLDER", help="Also write the codes, as `vectors encode` does.")
-    ] = None,
+    codes: CodesFolder = None,
     shard_rows: ShardRows = 65_536,
     force: Force = False,
     as_json: AsJson = False,

@@ -184,10 +184,17 @@ class RemembersVectors:
         return self
 
     def remembered(self, items: Sequence[str]) -> np.ndarray:
-        """Vectors by item id; zeros for unknown items. Shape: (items, d)."""
+        """Vectors by item id; zeros for unknown items. Vectors in the order of the items are not copied.
+
+        Shape: (items, d).
+        """
         vectors_ND = fitted(self.vectors_, self)
+        if items == self.items_:
+            return vectors_ND
         numbers = fitted(self.items_, self).numbers(items, missing="negative")
-        return np.where((numbers >= 0)[:, None], vectors_ND[numbers], np.float32(0.0))
+        out_ND = vectors_ND[numbers]
+        out_ND[numbers < 0] = 0.0
+        return out_ND
 
 
 def histories_hash(table: ItemTable) -> str:

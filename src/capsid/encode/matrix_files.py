@@ -7,7 +7,7 @@ import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 ID_NAMES = ("item_id", "id", "ids", "item", "items", "asin")
 VECTOR_NAMES = ("vectors", "vector", "embeddings", "embedding")
+# A larger .npy is mapped.
+HELD_BYTES = 256_000_000
 ENDINGS = (".npy", ".npz", ".parquet", ".csv", ".safetensors")
 
 
@@ -105,7 +107,9 @@ def _rectangle(path: Path, ids: pl.Series | None, lists: Any, width: int, first:
 
 
 def _npy(path: Path) -> tuple[np.ndarray, None]:
-    return np.load(path, allow_pickle=False), None
+    # A small file is read: it may be written again while its numbers are in use.
+    mode: Literal["r"] | None = "r" if path.stat().st_size > HELD_BYTES else None
+    return np.load(path, mmap_mode=mode, allow_pickle=False), None
 
 
 def _npz(path: Path) -> tuple[np.ndarray, list[str] | None]:

@@ -56,7 +56,7 @@ class PrecomputedEncoder(RemembersVectors):
         """Read and check the file. Rows of other items are kept for items added later."""
         require_items(table)
         self.items_, self.vectors_ = _read(self.path, table.items)
-        extra = len(self.items_) - len(set(self.items_) & set(table.items))
+        extra = len(self.items_) - int((self.items_.numbers(table.items, missing="negative") >= 0).sum())
         if extra:
             progress.line(f"{self.path}: {extra:,} of {len(self.items_):,} vectors match no item of the dataset")
         self.transform(table)
@@ -127,4 +127,4 @@ def _read(file: str, in_order: Sequence[str] | None) -> tuple[Vocabulary, np.nda
         check_vectors(vectors_ND, ids, allow_zero=True)
     except DataError as error:
         raise DataError(f"{file}: {error.message}", hint=error.hint) from None
-    return items, vectors_ND.astype(np.float32)
+    return items, vectors_ND.astype(np.float32, copy=False)

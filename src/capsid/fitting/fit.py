@@ -129,7 +129,7 @@ class _Given:
                 f"the given tokenizer does not match the recipe: {told}",
                 hint="fit it with the same recipe and settings",
             )
-        if list(given.ids.items) != list(self.table.items):
+        if given.ids.items != self.table.items:
             raise ConfigError("the given tokenizer was fitted on other items", hint="fit it on the same data")
         return given
 

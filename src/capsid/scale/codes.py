@@ -16,6 +16,7 @@ import numpy as np
 
 from capsid.arrow_lists import lists
 from capsid.encode.mapped_files import MappedVectors
+from capsid.errors import ConfigError
 from capsid.progress import Progress, silent
 from capsid.scale.shards import (
     Part,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from capsid.ragged import Ragged
+    from capsid.tokenize.item_tokenizer import ItemTokenizer
 
 HASH_ROWS = 8192
 
@@ -130,6 +132,16 @@ def encode_shards(
     numbers = numbers_of(part, shards.count)
     check_folder(shards)
     return collect(shards, (write_shard(shards, n) for n in numbers), progress, "encode")
+
+
+def encode_fitted(fitted: ItemTokenizer, out_folder: Path, *, progress: Progress = silent) -> ShardsDone:
+    """Write the codes of the items that a tokenizer was just fitted on, from the fit's own pass where it made one."""
+    if fitted.vectors_ is None:
+        raise ConfigError(
+            "the tokenizer makes ids without vectors, so there are no shards of codes", hint="leave --codes out"
+        )
+    source = MappedVectors(fitted.vectors_, fitted.ids.items)
+    return encode_shards(fitted.tokenizer_, source, out_folder, known=fitted.encoded_, progress=progress)
 
 
 def rows_key(source: MappedVectors, start: int, stop: int) -> str:
