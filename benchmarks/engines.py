@@ -12,6 +12,7 @@ Sleeping: 16 workers whose shards only wait show what the scheduler itself costs
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -208,7 +209,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--skip", default="", help="hashes, ray, two or sleeping, separated by commas")
     parser.add_argument("--repeat", type=int, default=2, help="rounds of the comparison of one with two processes")
-    parser.add_argument("--work", type=Path, help="where files are written; default: the folder for temporary files")
+    parser.add_argument("--work", type=Path, help="where vectors and tokenizer are made, and found again")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(arguments)
     skip, codes, depth, rows = set(args.skip.split(",")), 256, 4, 16_384
@@ -216,10 +217,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         args.items, args.repeat, codes, depth, rows = 3_000, 1, 8, 2, 100
     has_ray = bool(importlib.util.find_spec("ray")) and not args.quick
     result: dict[str, Any] = {"machine": machine(1)}
-    with tempfile.TemporaryDirectory(dir=args.work) as name:
-        folder = Path(name).absolute()
+    with contextlib.ExitStack() as stack:
+        folder = (args.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
         os.environ["CAPSID_HOME"] = str(folder / "home")
-        if {"hashes", "ray", "two"} - skip:
+        if {"hashes", "ray", "two"} - skip and not (folder / "tok").exists():
             make_catalogue(folder, args.items, codes, depth)
         if "two" not in skip:
             result["two_workers"] = two_workers(folder, rows, args.repeat)

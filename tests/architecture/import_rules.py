@@ -57,6 +57,7 @@ HELPERS = frozenset(
         "arrow_lists",
         "mapped_texts",
         "parquet_rows",
+        "shard_files",
         "memory",
     }
 )

@@ -8,12 +8,14 @@ import numpy as np
 import polars as pl
 import pytest
 
+from capsid.artifacts import write_bytes, write_json
 from capsid.encode.fixed_batches import ROWS, embed_texts
 from capsid.encode.mapped_files import open_vectors
 from capsid.encode.text import MINILM
-from capsid.errors import ConfigError, DataError
+from capsid.errors import ArtifactError, ConfigError, DataError
 from capsid.scale.jobs import EmbedJob
 from capsid.scale.run import run_job
+from capsid.scale.shards import parquet_bytes
 from capsid.scale.texts import rows_written
 
 TITLES = ["a red lamp", "lamp", "a long blue garden hose with a brass nozzle at its end", "", "a red lamp", "desk"]
@@ -49,6 +51,38 @@ def test_place_in_the_batch_does_not_matter() -> None:
     # The text is first, in the middle and last of its batch, and in the second batch.
     for texts in (["mint tea", *others], [*others, "mint tea"], [*(f"zoo {n}" for n in range(70)), "mint tea"]):
         np.testing.assert_array_equal(embed_texts(MINILM, texts, 16)[texts.index("mint tea")], alone[0])
+
+
+def test_text_vectors_that_are_missing_cut_off_or_of_other_data(tmp_path: Path) -> None:
+    """Readers of the folder notice it, and the job makes what is missing."""
+    shards, about = tmp_path / "text", {}
+    for number in range(3):
+        rows = {"item_id": [f"{number}a", f"{number}b"], "vector": [[1.0, number], [2.0, number]]}
+        about[number] = {"rows": f"hash {number}", "first": 2 * number}
+        write_bytes(
+            shards / f"vectors-0000{number}.parquet", parquet_bytes(pl.DataFrame(rows).to_arrow(), about[number])
+        )
+    with pytest.raises(ArtifactError, match=r"the shards in .*text are not finished: there is no shards\.json"):
+        open_vectors(shards)
+    files = {f"vectors-0000{number}.parquet": f"hash {number}" for number in range(3)}
+    write_json(shards / "shards.json", {"files": files})
+    assert len(open_vectors(shards)) == 6
+    second = shards / "vectors-00001.parquet"
+    whole = second.read_bytes()
+    second.unlink()
+    with pytest.raises(ArtifactError, match=r"the shard .*vectors-00001\.parquet is missing") as caught:
+        open_vectors(shards)
+    assert "makes what is missing" in str(caught.value.hint)
+    second.write_bytes(whole[:-30])
+    with pytest.raises(ArtifactError, match=r"vectors-00001\.parquet could not be read"):
+        open_vectors(shards)
+    second.write_bytes((shards / "vectors-00000.parquet").read_bytes())
+    with pytest.raises(ArtifactError, match=r"vectors-00001\.parquet was made from other data than shards\.json says"):
+        open_vectors(shards)
+    second.write_bytes(whole)
+    (shards / "vectors-00003.parquet").write_bytes(whole)
+    with pytest.raises(ArtifactError, match=r"holds vectors-00003\.parquet, which shards\.json does not list"):
+        open_vectors(shards)
 
 
 def test_what_cannot_be_embedded(items: Path, tmp_path: Path) -> None:

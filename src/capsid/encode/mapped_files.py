@@ -24,6 +24,7 @@ from capsid.encode.matrix_files import as_float32, ids_file, parquet_blocks, par
 from capsid.errors import ArtifactError, DataError
 from capsid.mapped_texts import TextsWriter, map_texts
 from capsid.progress import Progress, silent
+from capsid.shard_files import check_whole
 from capsid.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -93,11 +94,12 @@ def open_vectors(path: Path, *, cache: Path | None = None, progress: Progress = 
 
 
 def vector_files(path: Path) -> list[Path]:
-    """The files that `path` refers to."""
+    """The files that `path` refers to. Shards of text vectors must be all there."""
     if path.is_dir():
         files = sorted(path.glob("*.parquet"))
         if not files:
             raise DataError(f"{path} holds no .parquet file", hint="give a .npy, a .parquet, or a folder of .parquet")
+        check_whole(path, files)
         return files
     if path.suffix not in (".npy", ".parquet"):
         raise DataError(f"{path} is not a file of vectors that can be read in parts", hint="allowed: .npy, .parquet")

@@ -33,7 +33,8 @@ from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.runs.tokenizers import open_parts
 from capsid.scale.codes import CodeShards
-from capsid.scale.shards import SUMMARY, Shards, read_about, shard_file
+from capsid.scale.shards import Shards, shard_file
+from capsid.shard_files import SUMMARY, read_about
 from capsid.tokenize.base import tokenizer_key
 from capsid.tokenize.item_tokenizer import KINDS, load_network
 

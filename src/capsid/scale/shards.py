@@ -19,12 +19,11 @@ from capsid.artifacts import write_bytes, write_json
 from capsid.errors import ArtifactError, ConfigError
 from capsid.locks import held, holder
 from capsid.progress import Progress
+from capsid.shard_files import METADATA, SUMMARY, read_about
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SUMMARY = "shards.json"
-METADATA = b"capsid"
 Part = tuple[int, int]
 
 
@@ -110,7 +109,7 @@ def write_shard(shards: Shards, number: int) -> ShardDone:
         return ShardDone(number, False, shards.items(number))
     # From here until the end the folder may mix old and new shards, or be incomplete.
     (shards.folder / SUMMARY).unlink(missing_ok=True)
-    write_bytes(file, _parquet(shards.table(number), about))
+    write_bytes(file, parquet_bytes(shards.table(number), about))
     return ShardDone(number, True, shards.items(number))
 
 
@@ -141,17 +140,6 @@ def shard_lock(folder: Path, part: Part) -> Iterator[None]:
                 hint="wait until it is done, or stop it: finished shards are kept",
             )
         yield
-
-
-def read_about(path: Path) -> Any:
-    """The key of a finished shard; None if the shard is missing or incomplete."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return json.loads((pq.read_metadata(path).metadata or {})[METADATA])
-    except (OSError, pa.ArrowException, KeyError, ValueError):
-        return None
 
 
 def check_folder(shards: Shards) -> None:
@@ -186,7 +174,8 @@ def _finish(shards: Shards) -> bool:
     return True
 
 
-def _parquet(table: pa.Table, about: dict[str, Any]) -> bytes:
+def parquet_bytes(table: pa.Table, about: dict[str, Any]) -> bytes:
+    """A shard's file, with its key."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
