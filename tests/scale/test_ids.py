@@ -18,6 +18,7 @@ from capsid.scale.engine import Engine, Here, Processes
 from capsid.scale.ids import build_trie
 from capsid.scale.jobs import EncodeJob, IdsJob
 from capsid.scale.run import run_job
+from capsid.scale.shards import shard_lock
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 
@@ -106,6 +107,18 @@ def test_a_policy_that_needs_vectors(vectors: Path, tmp_path: Path) -> None:
     encoded(tmp_path, vectors, Reassign())
     with pytest.raises(ConfigError, match="'reassign' needs the vectors"):
         IdsJob.prepare(tmp_path / "tok", tmp_path / "codes", tmp_path / "out", silent)
+
+
+def test_ids_that_are_made_twice_at_once(vectors: Path, tmp_path: Path) -> None:
+    """The second command must not replace the suffixes that workers of the first one read."""
+    encoded(tmp_path, vectors, Suffix())
+    job, _ = IdsJob.prepare(tmp_path / "tok", tmp_path / "codes", tmp_path / "out", silent)
+    suffixes = tmp_path / "out" / ".suffixes.npy"
+    before = suffixes.stat().st_mtime_ns
+    with shard_lock(tmp_path / "out", (1, 1)), pytest.raises(ArtifactError, match="another capsid process is writing"):
+        IdsJob.prepare(tmp_path / "tok", tmp_path / "codes", tmp_path / "out", silent)
+    assert suffixes.stat().st_mtime_ns == before
+    assert run_job(job)[1].complete
 
 
 def test_codes_that_change_under_a_job(vectors: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.runs.tokenizers import open_parts
 from capsid.scale.codes import CodeShards
-from capsid.scale.shards import Shards, shard_file
+from capsid.scale.shards import Shards, shard_file, shard_lock
 from capsid.shard_files import SUMMARY, read_about
 from capsid.tokenize.base import tokenizer_key
 from capsid.tokenize.item_tokenizer import KINDS, load_network
@@ -202,7 +202,15 @@ def id_parts(tokenizer: Path) -> IdParts:
 
 
 def settle(tokenizer: Path, codes: Path, out: Path, progress: Progress) -> Settled:
-    """Settle equal codes of the whole catalogue, and leave the suffixes where workers find them."""
+    """Settle equal codes of the whole catalogue, and leave the suffixes where workers find them.
+
+    Refused while another process writes the ids of `out`: its workers read the same file of suffixes.
+    """
+    with shard_lock(out, (1, 1)):
+        return _settled(tokenizer, codes, out, progress)
+
+
+def _settled(tokenizer: Path, codes: Path, out: Path, progress: Progress) -> Settled:
     parts, source = id_parts(tokenizer), CodeFolder.open(codes)
     policy = parts.policy
     if source.tokenizer != parts.key:
