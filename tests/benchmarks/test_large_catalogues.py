@@ -49,15 +49,15 @@ def test_from_vectors_to_lists(here: None, load, tmp_path: Path) -> None:  # typ
 
 
 def test_the_size_of_the_paper(here: None, load, monkeypatch, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    paper, commands = load("paper_size"), load("_commands")
+    size, commands = load("paper_size"), load("_commands")
 
     def searched(command: Sequence[str], folder: Path, shown: str) -> object:
         with contextlib.chdir(folder):
-            found = paper.main(command[2:])
+            found = size.main(command[2:])
         return commands.Command(shown, 1.0, 1.0, 1, 1, json.dumps(found))
 
-    monkeypatch.setattr(paper, "measured", searched)
-    result = paper.main(["--quick", "--out", str(tmp_path / "p.json")])
+    monkeypatch.setattr(size, "measured", searched)
+    result = size.main(["--quick", "--out", str(tmp_path / "p.json")])
     assert result["settled"]["items"] == 5_000
     assert result["search"]["nodes"] == result["settled"]["trie_nodes"]
     assert result["search"]["seconds_median"] > 0

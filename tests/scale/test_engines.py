@@ -158,7 +158,8 @@ def test_a_killed_driver_is_resumed(world: Path, expected: dict[str, bytes], tmp
     wait_for(lambda: len(list(out.glob("*.parquet"))) >= 2 or driver.poll() is not None)
     workers = children_of(driver.pid, "capsid.scale.worker")
     driver.kill()
-    driver.communicate()
+    # Workers write to the same standard error, so this waits for them too.
+    assert b"Traceback" not in driver.communicate()[1], "workers end without a complaint"
     # Workers end by themselves, after the shard they are at.
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
     before = {p.name: p.stat().st_mtime_ns for p in out.glob("*.parquet")}
