@@ -61,6 +61,8 @@ def hashes(folder: Path, rows_per_shard: int, engines: list[str]) -> dict[str, A
     """One hash for each engine, unbroken and after kills, and how many shards a repeated command kept."""
     found: dict[str, Any] = {}
     for engine in engines:
+        for out in folder.glob(f"{engine}*"):
+            shutil.rmtree(out)
         subprocess.run(command(engine, engine, rows_per_shard), cwd=folder, check=True)
         found[engine] = {"unbroken": folder_hash(folder / engine)}
         if engine in WORKERS:
@@ -141,6 +143,8 @@ def ray_overhead(folder: Path, rows_per_shard: int) -> dict[str, Any]:
         run_job(EncodeJob.prepare(folder / "tok", folder / "v.npy", folder / out, rows_per_shard, silent), engine)
         return processor_seconds() - before
 
+    for out in ("warm", "plain", "first", "second"):
+        shutil.rmtree(folder / out, ignore_errors=True)
     encode("warm", Here())
     plain = encode("plain", Here())
     start, before = time.monotonic(), processor_seconds()
@@ -208,6 +212,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--quick", action="store_true", help="a small catalogue and no Ray; writes only to --out")
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--skip", default="", help="hashes, ray, two or sleeping, separated by commas")
+    parser.add_argument("--engines", default=",".join(ENGINES), help="whose hashes are compared")
     parser.add_argument("--repeat", type=int, default=2, help="rounds of the comparison of one with two processes")
     parser.add_argument("--work", type=Path, help="where vectors and tokenizer are made, and found again")
     parser.add_argument("--out", type=Path)
@@ -226,7 +231,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         if "two" not in skip:
             result["two_workers"] = two_workers(folder, rows, args.repeat)
         if "hashes" not in skip:
-            result["hashes"] = hashes(folder, rows, [*ENGINES][: 3 if has_ray else 2])
+            result["hashes"] = hashes(folder, rows, [e for e in args.engines.split(",") if e != "ray" or has_ray])
         if "ray" not in skip and has_ray:
             result["ray"] = ray_overhead(folder, rows)
             print(f"Ray: {result['ray']}")
