@@ -2,8 +2,8 @@
 
     python benchmarks/rates.py [--quick] [--threads 1] [--out FILE]
 
-The values in `capsid/scale/rates.py` are those of benchmarks/results/rates.json, except `prepare`, which is that of the
-largest import of benchmarks/interactions.py; a test compares them.
+The values in `capsid/scale/rates.py` are those of benchmarks/results/rates.json, except `prepare` and `ids`, which are
+those of the largest runs of benchmarks/interactions.py and benchmarks/end_to_end.py; a test compares them.
 """
 
 from __future__ import annotations

@@ -52,6 +52,17 @@ def test_what_was_fitted_is_a_tokenizer_as_any(tokenizer: Path) -> None:
     assert about["item"] == "i5"
 
 
+def test_a_report_uses_the_vectors_of_some_items(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from capsid.cli import tokenizer as verb
+
+    every = capsid("tokenizer", "report", tokenizer, "--json").json
+    monkeypatch.setattr(verb, "REPORT_ITEMS", 50)
+    some = capsid("tokenizer", "report", tokenizer, "--json").json
+    assert (every["sampled_items"], some["sampled_items"]) == (None, 50)
+    assert some["reconstruction"] != every["reconstruction"]
+    assert some["length_histogram"] == every["length_histogram"], "counts are those of all items"
+
+
 def test_the_codes_are_those_of_the_tokenizer(tokenizer: Path, file: Path, tmp_path: Path) -> None:
     from capsid.tokenize.item_tokenizer import ItemTokenizer
 

@@ -29,6 +29,8 @@ from capsid.cli.output import check_items, json_line, parse_k, print_json, print
 from capsid.cli.output_file import OutputFile
 from capsid.progress import Console
 
+# Items whose vectors a report uses: routing all of a catalogue of millions takes more memory than its fit.
+REPORT_ITEMS = 200_000
 app = verb_group("Fit a tokenizer alone; look at the ids of a tokenizer or a run.")
 Either = Annotated[Path, typer.Argument(metavar="TOK|RUN", help="What `capsid tokenizer fit` or `capsid fit` wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -179,6 +181,8 @@ def report(
 ) -> None:
     """Show collisions, code usage, similarity inside a code, lengths, reconstruction, routing and merges.
 
+    Counts are those of all items; where vectors are needed, those of at most 200,000 items are used.
+
     Examples:
 
       capsid tokenizer report runs/film-ids
@@ -192,7 +196,7 @@ def report(
     from capsid.runs.tokenizers import open_tokenizer
 
     opened = open_tokenizer(path)
-    quality = opened.quality()
+    quality = opened.quality(most=REPORT_ITEMS)
     if plots is not None:
         for file in write_plots(plots, Pictures(quality, opened.use())):
             Console().line(f"plot: {file}")

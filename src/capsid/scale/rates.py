@@ -1,8 +1,9 @@
 """What the stages of a large job cost per unit: processor seconds and bytes, as measured.
 
-The values are those of `benchmarks/results/rates.json` (`python benchmarks/rates.py`), and of `interactions.json` for
-`prepare`: one thread of an AMD EPYC at default settings, vectors of 128 numbers. `capsid plan --measure` measures them
-again. Knows no workload.
+The values are those of `benchmarks/results/rates.json` (`python benchmarks/rates.py`), but those of the largest runs in
+`interactions.json` for `prepare` and in `end_to_end.json` for `ids`, which also read and write files. One thread of an
+AMD EPYC at default settings, vectors of 128 numbers. `capsid plan --measure` measures again, with small jobs only.
+Knows no workload.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Rates:
     Bytes are those of `benchmarks/results/trie.json` and of files that the stages write; they do not vary by machine.
     """
 
-    prepare: float = 1.73e-06
+    prepare: float = 2.35e-06
     """Seconds per interaction: read, number, 5-core, sort, write as mapped histories."""
     text: float = 0.00618
     """Seconds per text of 26 tokens with MiniLM."""
@@ -42,8 +43,8 @@ class Rates:
     """Seconds per row of the tokenizer's sample."""
     encode: Growth = Growth(each=1.28e-05, codes=3.16e-08)
     """Seconds per item."""
-    ids: Growth = Growth(each=4.05e-07)
-    """Seconds per item: collisions, tokens and trie."""
+    ids: Growth = Growth(each=5.4e-06)
+    """Seconds per item: reading codes, collisions, tokens, writing and trie."""
     train: Growth = Growth(depth=4.01e-05, scores=6.6e-09)
     """Seconds per interaction and epoch of the timeline generator."""
     train_t5: Growth = Growth(depth=0.000531)
