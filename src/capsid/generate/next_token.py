@@ -38,8 +38,7 @@ class NextToken:
     temperature: float = setting(1.0, "Logits are divided by this before the softmax.", above=0)
     soft_target: float = setting(
         0.0,
-        "Share of the loss of an item's first token whose target is the mixture of its strongest codes, "
-        "as generator.soft_input mixes them.",
+        "Share of the loss of first tokens whose target is the mixture of the item's strongest codes.",
         least=0,
         most=1,
     )
