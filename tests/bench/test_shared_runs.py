@@ -53,14 +53,18 @@ def test_training_is_the_same_if_only_the_ranking_differs(jobs: list[Job]) -> No
 def test_the_runner_trains_once(shop: Path, jobs: list[Job], alone: list[dict[str, Any]], tmp_path: Path) -> None:
     """Through real processes; with two workers the second cell waits for the first."""
     place = Place(tmp_path, "toy")
-    summary, watch = run(plan_of(FIVE, ONE), place, shop, workers=2)
-    assert [o.state for o in summary.outcomes] == [DONE, DONE]
+    # A cell that cannot run leaves the plan unfinished, and what cells share in its place.
+    summary, watch = run(plan_of(FIVE, ONE, {"method": "tigger"}), place, shop, workers=2)
+    assert [o.state for o in summary.outcomes] == [DONE, DONE, "not available"]
     first, second = (cell.to_dict() for cell in stored(place))
     assert (first["trained_by"], second["trained_by"]) == (None, "actionpiece/shop/0")
     assert [lines_of(line) for line in (first, second)] == [lines_of(line) for line in alone]
     assert first["values_hash"] != second["values_hash"], "three readings and one rank differently"
     assert second["seconds"]["tokenizer"] == first["seconds"]["tokenizer"]
     assert sum("generator: best at step" in line for line in watch.lines) == 1
+    assert not list(place.trained.iterdir()), "no cell needs the run any more"
+    summary, _ = run(plan_of(FIVE, ONE), place, shop)
+    assert [o.state for o in summary.outcomes] == ["finished", "finished"]
     assert not place.trained.exists()
 
 
