@@ -213,11 +213,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--skip", default="", help="hashes, ray, two or sleeping, separated by commas")
     parser.add_argument("--engines", default=",".join(ENGINES), help="whose hashes are compared")
+    parser.add_argument("--shard-rows", type=int, default=16_384)
     parser.add_argument("--repeat", type=int, default=2, help="rounds of the comparison of one with two processes")
     parser.add_argument("--work", type=Path, help="where vectors and tokenizer are made, and found again")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(arguments)
-    skip, codes, depth, rows = set(args.skip.split(",")), 256, 4, 16_384
+    skip, codes, depth, rows = set(args.skip.split(",")), 256, 4, args.shard_rows
     if args.quick:
         args.items, args.repeat, codes, depth, rows = 3_000, 1, 8, 2, 100
     has_ray = bool(importlib.util.find_spec("ray")) and not args.quick
