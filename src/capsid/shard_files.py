@@ -19,15 +19,16 @@ SUMMARY = "shards.json"
 METADATA = b"capsid"
 
 
-def read_about(path: Path) -> Any:
+def read_about(path: Path) -> dict[str, Any] | None:
     """The key of a finished shard; None if the file is missing, incomplete or no shard."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return json.loads((pq.read_metadata(path).metadata or {})[METADATA])
+        about = json.loads((pq.read_metadata(path).metadata or {})[METADATA])
     except (OSError, pa.ArrowException, KeyError, ValueError):
         return None
+    return about if isinstance(about, dict) else None
 
 
 def check_whole(folder: Path, files: Sequence[Path]) -> None:
@@ -45,9 +46,10 @@ def check_whole(folder: Path, files: Sequence[Path]) -> None:
     for name, rows in listed.items():
         if name not in found:
             raise ArtifactError(f"the shard {folder / name} is missing", hint=again)
-        if found[name] is None:
+        about = found[name]
+        if about is None:
             raise ArtifactError(f"the shard {folder / name} could not be read", hint=f"it may be truncated; {again}")
-        if found[name].get("rows") != rows:
+        if about.get("rows") != rows:
             raise ArtifactError(f"the shard {folder / name} was made from other data than {SUMMARY} says", hint=again)
     for name in found.keys() - listed.keys():
         raise ArtifactError(
