@@ -62,6 +62,16 @@ def test_learning_the_rotation_explains_more_than_a_random_one() -> None:
     assert np.mean(learnt) < 0.8 * np.mean(random)
 
 
+def test_centres_follow_the_rotation() -> None:
+    """They are the means of their vectors, but for the last turn of the rotation, which is small by then."""
+    table, _ = world()
+    tokenizer = ProductQuantizer(codebooks=(VALUES,) * PARTS, dims=12, rounds=40).fit(table)
+    z_ND, codes_NS = (table.vectors() - tokenizer.mean_) @ tokenizer.axes_, tokenizer.encode(table).dense()
+    for part, (z_NW, own_KW) in enumerate(zip(np.split(z_ND, PARTS, axis=1), tokenizer.centres_)):
+        means_KW = np.stack([z_NW[codes_NS[:, part] == code].mean(0) for code in range(VALUES)])
+        assert np.abs(own_KW - means_KW).max() < 0.05
+
+
 def test_as_good_as_the_rotation_of_faiss() -> None:
     """Another implementation of the same algorithm on the same whitened vectors."""
     faiss = pytest.importorskip("faiss")
