@@ -9,9 +9,11 @@ with the recipe's own beam; medians of processor time. A run with two ids per it
 first id is searched.
 
 `--plan` measures every row of a plan, the baseline first. Runs that `capsid bench run --keep` saved are in `--kept`. A
-row without one is fitted with a few training steps and kept in `--short`: the cost depends on the ids and the sizes of
-the network, hardly on the weights. Lines say for how many steps a run was trained. Rows that differ from another one
-only in training are left out. `--quick` fits tiny runs on synthetic data, only to see that the script works.
+row without one is fitted with a few training steps and kept in `--short`: the cost depends on the lengths of ids and
+the sizes of the network, hardly on the weights. Encoders and tokenizers of such runs are trained for a few hundred
+steps too, unless they learn how long ids are. Lines say for how many steps a run was trained. Rows
+that differ from another one only in training are left out. `--quick` fits tiny runs on synthetic data, only to see that
+the script works.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from capsid.decode.mixed import Mixed
 from capsid.decode.ranked import RanksLeaves
 from capsid.decode.retrieve import Retriever
 from capsid.progress import Console
+from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
 from capsid.recommender import Recommender
 
@@ -46,8 +49,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import machine, side_by_side, write_result
 
 BATCH = 64
-# Training steps of runs that are fitted for their cost alone.
+# Training steps of runs that are fitted for their cost alone: of the generator, and of encoder and tokenizer.
 FEW = 100
+FEW_OF_IDS = 500
+# Their tokenizers learn how long ids are, so they are trained in full.
+LENGTHS_ARE_LEARNT = frozenset({"sa2crq", "ada-sid"})
 # Parts of a recipe that a fitted run can do without: texts, how it was trained, how it is searched.
 NOT_FITTED = frozenset({"name", "about", "paper", "deviations", "schedule", "decoder"})
 QUICK = ("capsid", "capsid-bpe", "capsid-two")
@@ -134,10 +140,30 @@ def _run_of(group: list[Cell], data: Dataset, kept: Path | None, short: Path | N
         return Recommender.from_pretrained(there[0])
     if short is None:
         return None
-    settings = (*group[0].settings, f"schedule.0.training.steps={FEW}")
-    run = Recommender.from_recipe(group[0].method, seed=group[0].seed, settings=settings)
+    recipe = briefly(get_recipe(group[0].method).with_settings(group[0].settings))
+    run = Recommender(recipe, seed=group[0].seed)
     run.fit(data, progress=Console()).save_pretrained(short / names[0])
     return run
+
+
+def briefly(recipe: Recipe) -> Recipe:
+    """The recipe with few training steps, except where they decide the lengths of ids."""
+    parts = recipe.to_dict()
+    if recipe.name not in LENGTHS_ARE_LEARNT:
+        parts |= {part: _at_most(parts[part], FEW_OF_IDS) for part in ("encoder", "tokenizer")}
+    parts["schedule"] = _at_most(parts["schedule"], FEW)
+    return Recipe.from_dict(parts)
+
+
+def _at_most(settings: Any, steps: int) -> Any:
+    """Settings in which no training has more steps than this, however deep it lies."""
+    if isinstance(settings, dict):
+        return {
+            name: min(value, steps) if name == "steps" else _at_most(value, steps) for name, value in settings.items()
+        }
+    if isinstance(settings, list | tuple):
+        return [_at_most(value, steps) for value in settings]
+    return settings
 
 
 def measure(rows: dict[str, Searched], users: int, repeat: int) -> list[dict[str, Any]]:

@@ -92,3 +92,17 @@ def test_rows_of_a_plan_are_kept_runs_or_fitted_in_a_few_steps(  # type: ignore[
     again = cost.searched_rows(rows, data, tmp_path / "kept", None)
     assert list(again) == ["popularity", "wide"]
     assert "left out (--short fits them): tiger, frequency" in capsys.readouterr().err
+
+
+def test_brief_training_reaches_every_part_but_learnt_lengths(load) -> None:  # type: ignore[no-untyped-def]
+    cost = load("decode_cost")
+    from capsid.recipes import get_recipe
+
+    letter = cost.briefly(get_recipe("letter"))
+    assert letter.schedule[0].training.steps == cost.FEW
+    assert letter.tokenizer.training.steps == cost.FEW_OF_IDS
+    assert dict(letter.encoder.others)["behaviour"].training.steps == cost.FEW_OF_IDS
+    assert cost.briefly(get_recipe("capsid")).tokenizer == get_recipe("capsid").tokenizer
+    adaptive = cost.briefly(get_recipe("sa2crq"))
+    assert adaptive.tokenizer == get_recipe("sa2crq").tokenizer
+    assert adaptive.schedule[0].training.steps == cost.FEW
