@@ -8,8 +8,8 @@ MISTAKES: Mistakes = {
     "bench/cells.py": (
         (
             "a cell's key without seed",
-            "fingerprint(parts, data, seed, ",
-            "fingerprint(parts, data, ",
+            "fingerprint(_parts(recipe.to_dict()), data, seed, ",
+            "fingerprint(_parts(recipe.to_dict()), data, ",
             "bench/test_bench_keys.py",
         ),
     ),

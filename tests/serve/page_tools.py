@@ -19,7 +19,8 @@ expect.set_options(timeout=PATIENCE)
 DESK, PHONE = (1280, 800), (390, 844)
 VIEWS = ("catalogue", "item", "recommend", "compare", "health")
 
-# Pairs of visible texts that cover each other by more than a pixel or two; what a box hides does not count.
+# Pairs of visible texts that cover each other by more than a pixel or two; what a box hides does not count. Runs of one
+# line of one text do not count either: where its direction changes, some versions of Chromium report overlapping boxes.
 OVERLAPS = """() => {
   const shown = (element) => element.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true })
     && !element.closest(".sr, .skip, .announce, .rail, .top, [hidden], title, option");
@@ -40,14 +41,15 @@ OVERLAPS = """() => {
     range.selectNodeContents(node);
     for (const rect of range.getClientRects()) {
       const r = clipped(node.parentElement, rect);
-      if (r.right - r.left > 1 && r.bottom - r.top > 1) texts.push([node.textContent.trim(), r]);
+      if (r.right - r.left > 1 && r.bottom - r.top > 1) texts.push([node, r]);
     }
   }
   const found = [];
   texts.forEach(([one, a], i) => texts.slice(i + 1).forEach(([other, b]) => {
     const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
     const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-    if (wide > 1.5 && high > 5) found.push([one, other, wide, high]);
+    if (one === other && Math.abs(a.top - b.top) < 1) return;
+    if (wide > 1.5 && high > 5) found.push([one.textContent.trim(), other.textContent.trim(), wide, high]);
   }));
   return found;
 }"""
