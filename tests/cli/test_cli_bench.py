@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cli_world import capsid, lines
 
+from capsid.bench.plans import plan_names
 from capsid.cli.bench import BenchConsole
 
 PLAN = """
@@ -122,3 +123,9 @@ def test_a_line_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     console.workers(["too soon"])
     console.line("stays")
     assert screen.getvalue() == "first\nsecond\n\x1b[2F\x1b[Jstays\n"
+
+
+def test_help_names_every_plan() -> None:
+    told = capsid("bench", "run", "--help").out
+    named = {word.strip(",.") for word in told[told.index("Arguments:") :].split()}
+    assert named >= set(plan_names())

@@ -29,7 +29,8 @@ app = verb_group("Run the benchmark: many methods, datasets, seeds and settings 
 PlanName = Annotated[
     str,
     typer.Argument(
-        metavar="PLAN", help="main, ablation, sensitivity, stage-two, smoke, a TOML file, or its name later."
+        metavar="PLAN",
+        help="main, ablation, sensitivity, stage-two, strong, strong-ablation, smoke, a TOML file, or its name later.",
     ),
 ]
 DataPaths = Annotated[
