@@ -9,11 +9,11 @@ with the recipe's own beam; medians of processor time. A run with two ids per it
 first id is searched.
 
 `--plan` measures every row of a plan, the baseline first. Runs that `capsid bench run --keep` saved are in `--kept`. A
-row without one is fitted with a few training steps and kept in `--short`: the cost depends on the lengths of ids and
-the sizes of the network, hardly on the weights. Encoders and tokenizers of such runs are trained for a few hundred
-steps too, unless they learn how long ids are. Lines say for how many steps a run was trained. Rows
-that differ from another one only in training are left out. `--quick` fits tiny runs on synthetic data, only to see that
-the script works.
+row without one is fitted with a few training steps and kept in `--short`: the cost depends mostly on the lengths of ids
+and the sizes of the network (a sharper network leaves fewer hypotheses open). Encoders and tokenizers of such runs are
+trained for a few hundred steps too, unless they learn how long ids are. Lines say for how many steps a run was trained.
+Rows that differ from another one only in training are left out. `--quick` fits tiny runs on synthetic data, only to see
+that the script works.
 """
 
 from __future__ import annotations
