@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from _catalogue import Catalogue
 from _commands import descendants
 from common import folder_hash, machine, write_result
@@ -137,6 +138,9 @@ def processor_seconds() -> float:
 def ray_overhead(folder: Path, rows_per_shard: int) -> dict[str, Any]:
     """Processor seconds of encoding a catalogue in this process and on Ray, with the same bytes as result."""
     from capsid.scale.ray_tasks import connected
+
+    # As workers: threads of one process cost processor time, waiting for each other.
+    torch.set_num_threads(1)
 
     def encode(out: str, engine: Engine) -> float:
         before = processor_seconds()

@@ -15,6 +15,7 @@ import numpy as np
 
 from capsid.config import UnknownKindError
 from capsid.errors import ArtifactError, CapsidError
+from capsid.mapped_arrays import blocks_of
 from capsid.ragged import Ragged
 
 HINT = "the files were changed or belong to different fits: fit again, or copy the folder again from its source"
@@ -74,9 +75,15 @@ def whole(value: Any, what: str, *, least: int, most: int) -> int:
 def finite(arrays: Mapping[str, np.ndarray], what: str) -> dict[str, np.ndarray]:
     """Arrays without NaN and infinity."""
     for name, array in arrays.items():
-        if array.dtype.kind == "c" or (array.dtype.kind == "f" and not np.isfinite(array).all()):
+        if array.dtype.kind == "c" or (array.dtype.kind == "f" and not _all_finite(array)):
             raise refuse(f"{what} {name} is not made of finite numbers")
     return dict(arrays)
+
+
+def _all_finite(array: np.ndarray) -> bool:
+    # In blocks: the array may be a mapped file larger than memory.
+    flat = array.reshape(-1)
+    return all(np.isfinite(flat[part]).all() for part in blocks_of(len(flat)))
 
 
 def integers(

@@ -14,9 +14,11 @@ from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_dataset
 from capsid.data.split import leave_one_out
 from capsid.encode.hashing import HashingEncoder
+from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.errors import ArtifactError, ConfigError, DataError, NotFittedError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Reassign, Suffix
 from capsid.ids.trie import Trie
+from capsid.mapped_arrays import in_file
 from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans
@@ -174,6 +176,19 @@ def test_vectors_of_known_items_have_one_owner(fitted: ItemTokenizer, data: Data
     assert bare.vectors_ is None
     assert bare.ids == fitted.ids
     assert given.vectors_ is not None, "the tokenizer itself keeps them"
+
+
+def test_a_loaded_tokenizer_maps_what_has_a_row_for_every_item(data: Dataset, tmp_path: Path) -> None:
+    """Vectors from a file are kept by the encoder too; a process that only recommends must not hold them."""
+    np.save(tmp_path / "v.npy", np.random.default_rng(0).normal(size=(len(data.items), 8)).astype(np.float32))
+    encoder = PrecomputedEncoder(path=str(tmp_path / "v.npy"))
+    fitted = ItemTokenizer(encoder=encoder, tokenizer=make().tokenizer, collisions=Suffix()).fit(data, seed=1)
+    fitted.save_pretrained(tmp_path / "tok")
+    loaded = ItemTokenizer.from_pretrained(tmp_path / "tok")
+    assert in_file(loaded.vectors_)
+    assert in_file(loaded.encoder_.vectors_)
+    known = {"item_id": [data.items[3], data.items[1]]}
+    assert loaded.encode(known) == fitted.encode(known)
 
 
 def test_unfitted_and_wrong_input(fitted: ItemTokenizer, tmp_path: Path) -> None:

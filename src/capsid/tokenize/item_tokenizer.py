@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from capsid import untrusted
-from capsid.arrays import load_array, load_arrays, map_arrays, save_arrays
+from capsid.arrays import load_array, map_arrays, save_arrays
 from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds, from_dict, to_dict
 from capsid.data.columns import items_frame
@@ -379,15 +379,12 @@ class ItemTokenizer:
 
 
 def load_network(folder: Path, kinds: Kinds | None = None) -> Tokenizer:
-    """Only the fitted tokenizer of a folder that `ItemTokenizer.save` wrote.
-
-    Its arrays are mapped: the prefixes that capsules count at a fit grow with the catalogue.
-    """
+    """Only the fitted tokenizer of a folder that `ItemTokenizer.save` wrote."""
     with untrusted.interpreting(folder, "tokenizer"):
         about = untrusted.mapping(read_json(folder / "tokenizer.json"), "tokenizer.json")
         part = from_dict(None, about["tokenizer"], {**KINDS, **(kinds or {})})
-        file = folder / "tokenizer.npz"
-        return fresh(part).load_state(untrusted.finite(map_arrays(file, lambda _: True), file.name))
+        fitted: Tokenizer = _loaded(part, folder / "tokenizer.npz")
+        return fitted
 
 
 def _vectors_file(block: str) -> str:
@@ -395,5 +392,5 @@ def _vectors_file(block: str) -> str:
 
 
 def _loaded(part: Any, file: Path) -> Any:
-    """A copy of a part with its learnt arrays."""
-    return fresh(part).load_state(untrusted.finite(load_arrays(file), file.name))
+    """A copy of a part with its learnt arrays. They are mapped: some have a row for every item."""
+    return fresh(part).load_state(untrusted.finite(map_arrays(file, lambda _: True), file.name))
