@@ -195,6 +195,7 @@ KINDS: dict[str, tuple[type[TransformerGenerator], dict[str, Any]]] = {
     "transformer": (TransformerGenerator, {}),
     "sasrec": (SasRecGenerator, {}),
     "timeline": (TimelineGenerator, {"reads": "places", "repeats": False}),
+    "timeline, sasrec": (TimelineGenerator, {"reads": "sasrec", "repeats": False}),
 }
 
 

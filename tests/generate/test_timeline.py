@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from worlds import first_scores, make_ids, next_scores, random_codes, random_generator, random_histories, reader_of
 
-from capsid.blocks.layers import Block, Layer
+from capsid.blocks.layers import Block, Layer, SasRecBlock
 from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import exact_scores
 from capsid.errors import ArtifactError, ConfigError
@@ -30,8 +30,13 @@ def timeline(seed: int = 0, **fields: float) -> TransformerGenerator:
     return random_generator(IDS, seed, kind=TimelineGenerator, **fields)
 
 
-def slow_block(block: Layer, x_LD: Tensor) -> Tensor:
-    """Attention position by position and head by head, with what every distance adds."""
+def slow_block(block: Layer, x_LD: Tensor, empty: int) -> Tensor:
+    """Attention position by position and head by head, with what every distance adds.
+
+    SASRec's blocks also see `empty` positions of zeros, as if the history had begun with them.
+    """
+    if isinstance(block, SasRecBlock):
+        return block(torch.cat([torch.zeros(empty, x_LD.shape[1]), x_LD])[None])[0][0, empty:]
     if isinstance(block, Block):
         q, k, v = (t[0] for t in block._project(x_LD[None]))
     else:
@@ -48,8 +53,11 @@ def slow_block(block: Layer, x_LD: Tensor) -> Tensor:
     return block._finish(x_LD, mixed.flatten(1))
 
 
-def slow_hidden(generator: TransformerGenerator, history: list[int], own: list[int]) -> Tensor:
-    """One user, one next item, no packing and no cache: rows that predict the tokens after `own[:0]`, `own[:1]` ..."""
+def slow_hidden(generator: TransformerGenerator, history: list[int], own: list[int], beyond: int = 0) -> Tensor:
+    """One user, one next item, no packing and no cache: rows that predict the tokens after `own[:0]`, `own[:1]` ...
+
+    The sequence has `beyond` more positions after this history, which take places from its empty ones.
+    """
     network = generator.network
     with torch.no_grad():
         rows = [network.token(torch.from_numpy(IDS.prefix_free[i].astype(np.int64))).sum(0) for i in history]
@@ -57,7 +65,7 @@ def slow_hidden(generator: TransformerGenerator, history: list[int], own: list[i
         if network.place is not None:
             x = x + network.place(torch.arange(len(rows)))
         for block in network.blocks:
-            x = slow_block(block, x)
+            x = slow_block(block, x, network.shape.history - len(history) - beyond)
         taken = network.token(torch.tensor(own, dtype=torch.long)) + network.depth(torch.arange(len(own)))
         y = torch.cat([x[None, -1:], taken[None]], dim=1)
         for block in network.depth_blocks:
@@ -116,7 +124,7 @@ def test_predictions_are_the_slow_forward_of_every_next_item(sequences: list[lis
             for depth in range(len(tokens)):
                 added += [(len(targets) + depth, token) for token in sorted(completing(row[:place], tokens[:depth]))]
             targets += tokens
-            hidden.append(slow_hidden(generator, row[:place], tokens[:-1]))
+            hidden.append(slow_hidden(generator, row[:place], tokens[:-1], beyond=len(row) - 1 - place))
     assert found.targets_N.tolist() == targets
     assert list(zip(found.added.rows_E.tolist(), found.added.tokens_E.tolist())) == added
     torch.testing.assert_close(found.hidden_ND, torch.cat(hidden), rtol=1e-4, atol=1e-4)
@@ -165,8 +173,8 @@ def test_mixing_weighs_by_distance_and_not_by_what_items_are() -> None:
         torch.testing.assert_close(block(other[None])[0][0], block._finish(other, means.transpose(0, 1).flatten(1)))
 
 
-def test_how_a_history_is_read_is_one_of_three() -> None:
-    with pytest.raises(ConfigError, match="reads must be one of places, distances, mixing, got 'both'"):
+def test_how_a_history_is_read_is_one_of_four() -> None:
+    with pytest.raises(ConfigError, match="reads must be one of places, distances, mixing, sasrec, got 'both'"):
         TimelineGenerator(reads="both")
 
 

@@ -252,7 +252,8 @@ class TimelineGenerator(TransformerGenerator):
     """One position per item, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`.
 
     `reads`: heads weigh by distance alone (`mixing`), or attention has learnt biases of distances (`distances`) or
-    position embeddings (`places`). With `repeats` it learns how likely users are to return to an item.
+    position embeddings (`places`), or the history is read as in `SasRecGenerator` (`sasrec`). With `repeats` it learns
+    how likely users are to return to an item.
     """
 
     kind: ClassVar[str] = "timeline"
@@ -273,7 +274,7 @@ class TimelineGenerator(TransformerGenerator):
     )
     reads: str = setting(
         "mixing",
-        "How the history is read: by distance alone, or by attention with distances or with positions.",
+        "How the history is read: by distance alone, by attention with distances or positions, or by SASRec's blocks.",
         choices=READINGS,
     )
     repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
@@ -285,9 +286,8 @@ class TimelineGenerator(TransformerGenerator):
         return network.seen_as(state, histories)
 
     def _network(self, ids: ReadableIds) -> TimelineTransformer:
-        return TimelineTransformer(
-            replace(self._shape(ids), repeats=self.repeats), self.depth_layers, self.reads, self._members(ids.layout)
-        )
+        shape = replace(self._shape(ids), repeats=self.repeats, empty_positions=self.reads == "sasrec")
+        return TimelineTransformer(shape, self.depth_layers, self.reads, self._members(ids.layout))
 
 
 @dataclass(kw_only=True)

@@ -86,10 +86,11 @@ def parts(generator: object) -> tuple[Start, Step]:
     network = generator.network if isinstance(generator, Trainable) else None
     if not isinstance(network, TimelineTransformer):
         raise ConfigError(f"the generator {kind!r} cannot be exported", hint="fit with generator=timeline")
+    without_places = "mixing or distances"
     for name, wanted, found in (
         ("soft_input", 0, getattr(generator, "soft_input", 0)),
         ("memory", 0, network.shape.memory),
-        ("reads", "mixing or distances", "places" if network.place is not None else "mixing or distances"),
+        ("reads", without_places, without_places if network.place is None else getattr(generator, "reads", "places")),
     ):
         if found != wanted:
             raise ConfigError(

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid.blocks.dropout import dropout
-from capsid.blocks.layers import Block, Layer
+from capsid.blocks.layers import Block, Layer, SasRecBlock
+from capsid.blocks.packed import Packed
 from capsid.blocks.relative import Distances, MixingBlock, NearBlock
 from capsid.generate.item_rows import ItemRows
 from capsid.generate.network import NetworkShape, Predictions, State, TokenNetwork, counted
@@ -26,20 +27,28 @@ from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import Ragged
 
-READINGS: dict[str, type[Layer]] = {"places": Block, "distances": NearBlock, "mixing": MixingBlock}
+READINGS: dict[str, type[Layer]] = {
+    "places": Block,
+    "distances": NearBlock,
+    "mixing": MixingBlock,
+    "sasrec": SasRecBlock,
+}
+# These know positions only by embeddings that are added to the items.
+PLACED = ("places", "sasrec")
 
 
 class TimelineTransformer(TokenNetwork):
     """`blocks` read the history, `depth_blocks` generate the next item; embeddings and logits are shared and tied.
 
-    `reads` is one of READINGS: attention with position embeddings or with distances, or distances alone.
+    `reads` is one of READINGS: attention with position embeddings or with distances, distances alone, or the blocks of
+    SASRec with position embeddings.
     """
 
     closes: ClassVar[bool] = True
 
     def __init__(self, shape: NetworkShape, depth_layers: int, reads: str, members: Ragged | None = None) -> None:
         super().__init__(shape, members)
-        self.place = nn.Embedding(shape.history + 1, shape.width) if reads == "places" else None
+        self.place = nn.Embedding(shape.history + 1, shape.width) if reads in PLACED else None
         self.blocks = nn.ModuleList(READINGS[reads](shape) for _ in range(shape.layers))
         self.depth_blocks = nn.ModuleList(Block(shape) for _ in range(depth_layers))
 
@@ -126,9 +135,20 @@ class TimelineTransformer(TokenNetwork):
             number_BP = counted(torch.arange(positions)[None], read_B, self.shape)
             x_BPD = x_BPD + F.embedding(number_BP, self.place.weight)
         x_BPD = dropout(x_BPD, self.shape.embedding_dropout, self.training)
+        if self.shape.empty_positions:
+            return self._through_packed(x_BPD, read_B)
         for block in self.blocks:
             x_BPD, _ = block(x_BPD)
         return x_BPD
+
+    def _through_packed(self, x_BPD: Tensor, read_B: np.ndarray) -> Tensor:
+        """The blocks on the `read` positions alone; attention also sees the empty positions before them."""
+        packed = Packed.of(read_B, x_BPD.shape[1])
+        x_RD, empty_B = packed.among.rows(x_BPD), torch.as_tensor(self.shape.history - read_B)
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            x_RD = block.packed(x_RD, packed, empty_B)
+        return packed.among.padded(x_RD)
 
     def _generated(self, vectors: TokenVectors, tokens: Tensor, depths: Tensor, extra: Tensor | None = None) -> Tensor:
         """Embeddings of tokens that were generated for the next item."""
