@@ -6,6 +6,7 @@ process. Does not know what the arrays mean.
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -76,12 +77,25 @@ def int64_blocks(numbers: np.ndarray) -> Iterator[memoryview]:
 
 def in_file(array: np.ndarray) -> bool:
     """Whether the values are those of a mapped file."""
+    return _mapping(array) is not None
+
+
+def release_pages(array: np.ndarray) -> None:
+    """Let go of the pages that this process has read of a mapped file; they are read again on demand.
+
+    Otherwise they count as the process's memory until the system needs the space.
+    """
+    mapping = _mapping(array)
+    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapping(array: np.ndarray) -> mmap.mmap | None:
+    """What the values are mapped by: views of an array have it as one of their bases."""
     base: object = array
     while isinstance(base, np.ndarray):
-        if isinstance(base, np.memmap):
-            return True
         base = base.base
-    return False
+    return base if isinstance(base, mmap.mmap) else None
 
 
 def mapped_scratch(blocks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 from capsid.arrow_lists import lists
 from capsid.encode.mapped_files import MappedVectors
 from capsid.errors import ConfigError
+from capsid.mapped_arrays import release_pages
 from capsid.progress import Progress, silent
 from capsid.scale.shards import (
     Part,
@@ -84,6 +85,8 @@ class CodeShards:
 
         start, stop = self._bounds(number)
         codes, confidences = self._encoded(start, stop)
+        # A worker makes many shards: without this its memory would grow to the size of all their vectors.
+        release_pages(self.source.vectors_ND)
         columns = {
             "item_id": self.source.ids.part(start, stop).column.cast(pa.string()),
             "codes": lists(codes, np.int32),

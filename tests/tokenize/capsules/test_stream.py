@@ -245,6 +245,29 @@ def test_shards_are_the_whole(source: MappedVectors, fitted: CapsuleTokenizer, t
     assert json.loads((tmp_path / "out" / "shards.json").read_text())["items"] == ITEMS
 
 
+def resident(file: Path) -> int:
+    """Kilobytes of a mapped file that are in this process's memory."""
+    held, ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            ours = line.endswith(str(file))
+        elif ours and line.startswith("Rss:"):
+            held += int(line.split()[1])
+    return held
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_the_vectors_of_finished_shards_are_no_longer_in_memory(fitted: CapsuleTokenizer, tmp_path: Path) -> None:
+    """A worker makes any number of shards; what it has read for them must not stay."""
+    npy = write_npy(tmp_path / "own")
+    source = open_vectors(npy)
+    np.asarray(source.vectors_ND).sum()
+    assert resident(npy) > 0
+    encode_shards(fitted, source, tmp_path / "out", rows_per_shard=500)
+    assert resident(npy) == 0
+    np.testing.assert_array_equal(source.vectors_ND, np.load(npy))
+
+
 @settings(max_examples=6)
 @given(rows=st.integers(90, 1_400), parts=st.integers(1, 3), backwards=st.booleans())
 def test_size_order_and_number_of_shards_do_not_matter(
