@@ -30,7 +30,7 @@ from _commands import Steps, measured
 from common import gigabytes, machine, memory_held, memory_peak, write_result
 from end_to_end import size_of
 from industrial import write_vectors
-from scale import ONE_SHARD, in_process
+from scale import SHARDS, in_process
 
 from capsid.decode.beam import BeamSearch
 from capsid.decode.reader import Reader
@@ -49,6 +49,8 @@ from capsid.vocabulary import Vocabulary
 
 ROWS_PER_SHARD = 65_536
 HISTORY, LISTED = 20, 10
+# A worker's memory must not grow with the shards that it makes, so it is measured over several.
+WORKER_SHARDS = 16
 
 
 def fixed_length(codes: int, depth: int) -> list[str]:
@@ -74,8 +76,10 @@ def made_vectors(folder: Path, items: int, sample: int) -> dict[str, Any]:
 
 def with_prefixes(folder: Path, codes: int, depth: int) -> dict[str, Any]:
     """A tokenizer as a fit on all items would leave it: with the prefixes that several of their ids share."""
-    shards = pl.scan_parquet(folder / "codes" / "codes-*.parquet").select(pl.col("codes").list.to_array(depth))
-    codes_NL = shards.collect()["codes"].to_numpy()
+    every = pl.scan_parquet(folder / "codes" / "codes-*.parquet").select("codes")
+    # A few ids are shorter: their confidence is 1.
+    whole = every.filter(pl.col("codes").list.len() == depth).select(pl.col("codes").list.to_array(depth)).collect()
+    codes_NL = whole["codes"].to_numpy()
     shared = SharedPrefixes.count(codes_NL, (codes,) * depth, 1)
     fitted = ItemTokenizer.from_pretrained(folder / "tok")
     fitted.tokenizer = dataclasses.replace(fitted.tokenizer, max_sharing=1, confidence=0.0)
@@ -83,17 +87,20 @@ def with_prefixes(folder: Path, codes: int, depth: int) -> dict[str, Any]:
     fitted.tokenizer_ = dataclasses.replace(fitted.tokenizer).load_state(state)
     fitted.save_pretrained(folder / "tok-prefixes")
     return {
+        "shorter_ids": int(every.select(pl.len()).collect().item()) - len(whole),
         "prefixes": sum(map(len, shared.keys)),
         "file_bytes": (folder / "tok-prefixes/tokenizer.npz").stat().st_size,
     }
 
 
 def worker(folder: Path, tokenizer: str) -> dict[str, Any]:
-    """What a worker holds that encodes the last shard."""
-    job = EncodeJob.prepare(folder / tokenizer, folder / "v.npy", folder / "one", ROWS_PER_SHARD, silent)
-    found = in_process(ONE_SHARD, job_text(job), job.open().count - 1)
-    shutil.rmtree(folder / "one")
-    return found
+    """What a worker holds that encodes the last shards, one after the other."""
+    job = EncodeJob.prepare(folder / tokenizer, folder / "v.npy", folder / "last", ROWS_PER_SHARD, silent)
+    count = job.open().count
+    numbers = range(max(0, count - WORKER_SHARDS), count)
+    found = in_process(SHARDS, job_text(job), *numbers)
+    shutil.rmtree(folder / "last")
+    return {"shards": len(numbers), **found}
 
 
 def search(catalogue: Path, users: int, beam: int) -> dict[str, Any]:

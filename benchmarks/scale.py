@@ -33,9 +33,10 @@ from capsid.tokenize.residual_kmeans import ResidualKMeans
 
 WIDTH, SIZES, SAMPLE = 64, (256, 256, 256), 5_000
 
-ONE_SHARD = """
+SHARDS = """
 from capsid.scale.jobs import run_shard
-answer = run_shard(sys.argv[1], int(sys.argv[2]))
+for number in sys.argv[2:]:
+    answer = run_shard(sys.argv[1], int(number))
 """
 WHOLE = """
 from capsid.recommender import Recommender
@@ -76,7 +77,7 @@ def worker_memory(items: int, rows_per_shard: int) -> dict[str, Any]:
         os.environ["CAPSID_HOME"] = str(folder / "home")
         make_catalogue(folder, items)
         job = EncodeJob.prepare(folder / "tok", folder / "v.npy", folder / "codes", rows_per_shard, silent)
-        found = in_process(ONE_SHARD, job_text(job), items // rows_per_shard - 1)
+        found = in_process(SHARDS, job_text(job), items // rows_per_shard - 1)
         tok = sum(p.stat().st_size for p in (folder / "tok").iterdir())
         return {"items": items, "tokenizer_folder_bytes": tok, **found}
 
@@ -95,7 +96,7 @@ def rank_worker_memory(items: int) -> dict[str, Any]:
         make_run(run, items, users, SIZES)
         job = RankJob.prepare(run, Path(name) / "lists", split="test", k=10, filter_history=True)
         size = sum(p.stat().st_size for p in run.rglob("*") if p.is_file())
-        mapped, whole = in_process(ONE_SHARD, job_text(job), 0), in_process(WHOLE, run, USERS_PER_SHARD)
+        mapped, whole = in_process(SHARDS, job_text(job), 0), in_process(WHOLE, run, USERS_PER_SHARD)
         loaded = {f"whole_{name}": whole[name] for name in ("peak_bytes", "held_bytes")}
         return {"items": items, "users": users, "run_bytes": size, **mapped, **loaded}
 
