@@ -11,6 +11,7 @@ import pytest
 from bench_world import TINY, Killed, Messages, jobs_of, plan_of, run, stored, without_times, work_here
 
 from capsid.artifacts import read_json
+from capsid.bench import worker
 from capsid.bench.cells import Job, cell_fingerprint, code_fingerprint, make_job, tokenizer_fingerprint
 from capsid.bench.estimate import estimate, rough_seconds
 from capsid.bench.journal import Journal, read_journal
@@ -19,7 +20,12 @@ from capsid.bench.prepare import data_facts
 from capsid.bench.results import Result
 from capsid.bench.store import Place, append
 from capsid.bench.worker import run_cell
+from capsid.data.item_table import ItemTable
+from capsid.data.sources import load_dataset
+from capsid.data.split import leave_one_out
+from capsid.encode.cache import cached_parts
 from capsid.errors import ArtifactError, ConfigError
+from capsid.locks import held
 from capsid.recommender import Recommender
 from capsid.running import RunOptions
 
@@ -40,6 +46,24 @@ def unbroken(job: Job, tmp_path_factory: pytest.TempPathFactory) -> tuple[Place,
 
 def result_of(place: Place, job: Job) -> dict[str, Any]:
     return read_json(place.work(job.key) / "result.json")
+
+
+def test_cells_wait_for_the_same_vectors_only(
+    job: Job, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of a lock has the key of a part of the vectors, so cells with other vectors do not wait for it."""
+    locks: list[str] = []
+
+    def noted(path: Path, **options: Any) -> Any:
+        locks.append(path.stem)
+        return held(path, **options)
+
+    monkeypatch.setattr(worker, "held", noted)
+    assert work_here(job, Place(tmp_path, "toy"))[0] == 0
+    dataset = load_dataset(str(shop))
+    table = ItemTable.from_training(dataset, leave_one_out(dataset).train)
+    keys = [part.cache_key(table, seed=0)[:16] for part in cached_parts(job.recipe.encoder)]
+    assert [name for name in locks if name.startswith("vectors")] == [f"vectors-{key}" for key in keys]
 
 
 @pytest.mark.parametrize(

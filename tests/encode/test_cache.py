@@ -8,7 +8,7 @@ from worlds import Watcher
 
 from capsid.artifacts import MANIFEST
 from capsid.data.item_table import ItemTable
-from capsid.encode.cache import encode_items
+from capsid.encode.cache import cached_parts, encode_items
 from capsid.encode.collaborative import CollaborativeEncoder
 from capsid.encode.hashing import HashingEncoder
 from capsid.encode.joined import JoinedEncoder
@@ -52,6 +52,19 @@ def test_second_time_from_the_cache_with_the_same_bits(table: ItemTable, tmp_pat
     np.testing.assert_array_equal(again, vectors)
     np.testing.assert_array_equal(second.transform(new_items()), first.transform(new_items()))
     assert JOINED.parts_ is None, "the encoder given stays a value"
+
+
+def test_parts_can_be_computed_one_by_one(table: ItemTable, tmp_path: Path, transforms: list) -> None:
+    """Processes that share a cache wait for each other part by part; the whole then computes none of them."""
+    parts = cached_parts(JOINED)
+    assert [part.kind for part in parts] == ["hashing", "collaborative"]
+    for part in parts:
+        encode_items(part, table, cache=tmp_path)
+    assert transforms == ["hashing", "collaborative"]
+    _, whole = encode_items(JOINED, table, cache=tmp_path)
+    assert transforms == ["hashing", "collaborative"]
+    np.testing.assert_array_equal(whole, encode_items(JOINED, table, cache=None)[1])
+    assert cached_parts(parts[0]) == [parts[0]]
 
 
 def test_cached_equals_plain(table: ItemTable, tmp_path: Path) -> None:

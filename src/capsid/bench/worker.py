@@ -35,7 +35,7 @@ from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
 from capsid.data.split import leave_one_out
-from capsid.encode.cache import encode_items
+from capsid.encode.cache import cached_parts, encode_items
 from capsid.errors import ArtifactError, CapsidError, DataError
 from capsid.evaluate.positions import position_accuracy
 from capsid.evaluate.tokenizer_quality import quality_of
@@ -197,16 +197,15 @@ def _checked(dataset: Dataset, facts: DataFacts) -> Dataset:
 def _make_vectors(
     encoder: Any, dataset: Dataset, seed: int, place: Place, journal: Journal, progress: Progress
 ) -> None:
-    """Fill the cache of vectors, one cell at a time: the text block is slow, and all cells of a dataset share it."""
-    table = ItemTable.from_training(dataset, leave_one_out(dataset).train)
-    lock = place.works / f"vectors-{dataset.fingerprint[:16]}.lock"
-    with held(
-        lock,
-        waiting=lambda: progress.line("vectors: waiting for another cell that is computing vectors of the same data"),
-    ):
-        began = time.monotonic()
-        encode_items(encoder, table, seed=seed, progress=progress)
-        journal.stage("vectors", time.monotonic() - began)
+    """Fill the cache of vectors. Cells that need the same part of them wait for the one that is computing it."""
+    table, seconds = ItemTable.from_training(dataset, leave_one_out(dataset).train), 0.0
+    for part in cached_parts(encoder):
+        lock = place.works / f"vectors-{part.cache_key(table, seed=seed)[:16]}.lock"
+        with held(lock, waiting=lambda: progress.line("vectors: waiting for another cell that is computing the same")):
+            began = time.monotonic()
+            encode_items(part, table, seed=seed, progress=progress)
+            seconds += time.monotonic() - began
+    journal.stage("vectors", seconds)
 
 
 def _result(

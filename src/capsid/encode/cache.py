@@ -76,6 +76,15 @@ def encode_blocks(
     return copy, blocks
 
 
+def cached_parts(encoder: ItemEncoder) -> list[ItemEncoder]:
+    """The encoders inside this one that are computed and cached separately; itself if there are none."""
+    if isinstance(encoder, Views):
+        return [leaf for part in encoder.parts.values() for leaf in cached_parts(part)]
+    if isinstance(encoder, JoinedEncoder):
+        return [leaf for part in encoder.parts for leaf in cached_parts(part)]
+    return [encoder]
+
+
 def _encode(encoder: E, table: ItemTable, seed: int, progress: Progress, root: Path | None) -> tuple[E, np.ndarray]:
     folder = None if root is None else Path(root) / encoder.cache_key(table, seed=seed)
     if folder is not None:
