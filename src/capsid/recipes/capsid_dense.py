@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from capsid.decode.fusion import BeamFusion
 from capsid.generate.dense_match import DenseMatch
 from capsid.generate.next_token import NextToken
 from capsid.recipes.capsid import CAPSID
+from capsid.recipes.tiger_dense import TIGER_DENSE
 
 CAPSID_DENSE = dataclasses.replace(
     CAPSID,
@@ -20,5 +20,5 @@ CAPSID_DENSE = dataclasses.replace(
         "vectors compare items of the same id, not all items that were found (decoder.among=found: as published)",
     ),
     objective=(NextToken(), DenseMatch()),
-    decoder=BeamFusion(among="id"),
+    decoder=TIGER_DENSE.decoder,
 )
