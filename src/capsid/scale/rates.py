@@ -43,7 +43,7 @@ class Rates:
     """Seconds per row of the tokenizer's sample."""
     encode: Growth = Growth(each=1.28e-05, codes=3.16e-08)
     """Seconds per item."""
-    ids: Growth = Growth(each=5.4e-06)
+    ids: Growth = Growth(each=4.15e-06)
     """Seconds per item: reading codes, collisions, tokens, writing and trie."""
     train: Growth = Growth(depth=4.01e-05, scores=6.6e-09)
     """Seconds per interaction and epoch of the timeline generator."""
