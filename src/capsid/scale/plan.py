@@ -33,7 +33,7 @@ IMPORT, IMPORT_ID_BYTES = 430 * MB, 52
 # Bytes per interaction in stored histories (item and time), and in the sequences that training holds.
 SEQUENCE_BYTES, TRAINING_BYTES = 12, 18
 # Bytes per item: of ids and orders in a fit, of an item id, of the trie and of its making.
-FIT_BYTES, ID_BYTES, TRIE_BYTES, BUILD_BYTES = 200, 25, 25, 55
+FIT_BYTES, ID_BYTES, TRIE_BYTES, BUILD_BYTES = 200, 25, 25, 85
 # Bytes per parameter: of weights, and of weights with gradients, moments and an average.
 WEIGHT_BYTES, LEARNING_BYTES = 4, 20
 LISTED, LIST_BYTES = 10, 24
