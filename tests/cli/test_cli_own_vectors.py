@@ -70,7 +70,7 @@ def test_codes_of_ids_without_vectors(shop: Path, tmp_path: Path) -> None:
     answer = capsid("tokenizer", "fit", "frequency", *options)
     assert answer.code == 2
     assert "makes ids without vectors" in answer.err
-    assert not (tmp_path / "codes").exists()
+    assert not list(tmp_path.iterdir()), "it is refused before anything is fitted"
 
 
 def test_a_large_file_is_mapped_and_gives_the_same_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

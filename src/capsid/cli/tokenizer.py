@@ -27,6 +27,7 @@ from capsid.cli.options import (
 )
 from capsid.cli.output import check_items, json_line, parse_k, print_json, print_table, say
 from capsid.cli.output_file import OutputFile
+from capsid.errors import ConfigError
 from capsid.progress import Console
 
 # Items whose vectors a report uses: routing all of a catalogue of millions takes more memory than its fit.
@@ -77,6 +78,11 @@ def fit(
     progress, run = Console(), run_options(checkpoint_every, device=str(choose(device)))
     changes = all_settings(config, settings)
     wanted = Recommender.from_recipe(recipe, settings=changes, vectors=vectors, exact=exact)
+    if codes is not None and wanted.recipe.encoder is None:
+        raise ConfigError(
+            f"the recipe {recipe!r} makes ids without vectors, so there are no shards of codes",
+            hint="leave --codes out",
+        )
     with reserved(out, kind=KIND, replace=force):
         dataset = load_dataset(data, progress=progress)
         if (sizing := wanted.size_to(dataset)) is not None and (told := str(sizing.of_ids)):

@@ -198,7 +198,12 @@ class BonusNetwork(GeneratorNetwork):
 
 
 class TokenNetwork(BonusNetwork):
-    """Common base of networks over tokens: token and depth embeddings, a last LayerNorm and tied scores."""
+    """Common base of networks over tokens: token and depth embeddings, a last LayerNorm and tied scores.
+
+    `blocks` read the history.
+    """
+
+    blocks: nn.ModuleList
 
     def __init__(self, shape: NetworkShape, members: Ragged | None = None) -> None:
         super().__init__()
@@ -215,6 +220,18 @@ class TokenNetwork(BonusNetwork):
         reset(self, layers, generator, self.shape.initial)
         self.token.start()
         self._start_bonuses()
+
+    def _through(self, x_RD: Tensor, packed: Packed, read_B: np.ndarray) -> Tensor:
+        """Rows of histories of `read` positions, without padding, after all blocks."""
+        empty_B = self._empty(read_B)
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            x_RD = block.packed(x_RD, packed, empty_B)
+        return x_RD
+
+    def _empty(self, read_B: np.ndarray) -> Tensor | None:
+        """How many positions of a history are not filled, where attention is to see them."""
+        return torch.as_tensor(self.shape.history - read_B) if self.shape.empty_positions else None
 
     def _stepped(
         self, blocks: nn.ModuleList, x_UWD: Tensor, state: State, parents_UW: Tensor, tokens_UW: Tensor
@@ -269,15 +286,7 @@ class CausalTransformer(TokenNetwork):
         x_RD = self._embed(vectors, tokens_R, positions_R, depths_R, packed.among)
         if inputs_RD is not None:
             x_RD = x_RD + packed.among.rows(padded(batch, inputs_RD)[:, :width])
-        empty_B = self._empty(batch.positions_B - 1)
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            x_RD = block.packed(x_RD, packed, empty_B)
-        return x_RD
-
-    def _empty(self, read_B: np.ndarray) -> Tensor | None:
-        """How many positions of a history are not filled, where attention is to see them."""
-        return torch.as_tensor(self.shape.history - read_B) if self.shape.empty_positions else None
+        return self._through(x_RD, packed, batch.positions_B - 1)
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read histories once; the state for beams, and the rows that predict the next item's first token."""

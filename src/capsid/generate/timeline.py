@@ -136,19 +136,11 @@ class TimelineTransformer(TokenNetwork):
             x_BPD = x_BPD + F.embedding(number_BP, self.place.weight)
         x_BPD = dropout(x_BPD, self.shape.embedding_dropout, self.training)
         if self.shape.empty_positions:
-            return self._through_packed(x_BPD, read_B)
+            packed = Packed.of(read_B, positions)
+            return packed.among.padded(self._through(packed.among.rows(x_BPD), packed, read_B))
         for block in self.blocks:
             x_BPD, _ = block(x_BPD)
         return x_BPD
-
-    def _through_packed(self, x_BPD: Tensor, read_B: np.ndarray) -> Tensor:
-        """The blocks on the `read` positions alone; attention also sees the empty positions before them."""
-        packed = Packed.of(read_B, x_BPD.shape[1])
-        x_RD, empty_B = packed.among.rows(x_BPD), torch.as_tensor(self.shape.history - read_B)
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            x_RD = block.packed(x_RD, packed, empty_B)
-        return packed.among.padded(x_RD)
 
     def _generated(self, vectors: TokenVectors, tokens: Tensor, depths: Tensor, extra: Tensor | None = None) -> Tensor:
         """Embeddings of tokens that were generated for the next item."""

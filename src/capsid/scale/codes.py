@@ -16,7 +16,6 @@ import numpy as np
 
 from capsid.arrow_lists import lists
 from capsid.encode.mapped_files import MappedVectors
-from capsid.errors import ConfigError
 from capsid.mapped_arrays import release_pages
 from capsid.progress import Progress, silent
 from capsid.scale.shards import (
@@ -139,10 +138,7 @@ def encode_shards(
 
 def encode_fitted(fitted: ItemTokenizer, out_folder: Path, *, progress: Progress = silent) -> ShardsDone:
     """Write the codes of the items that a tokenizer was just fitted on, from the fit's own pass where it made one."""
-    if fitted.vectors_ is None:
-        raise ConfigError(
-            "the tokenizer makes ids without vectors, so there are no shards of codes", hint="leave --codes out"
-        )
+    assert fitted.vectors_ is not None, "a recipe with an encoder keeps its vectors"
     source = MappedVectors(fitted.vectors_, fitted.ids.items)
     return encode_shards(fitted.tokenizer_, source, out_folder, known=fitted.encoded_, progress=progress)
 
