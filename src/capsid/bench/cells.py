@@ -21,6 +21,7 @@ from capsid.config import fingerprint
 from capsid.data.dataset import Dataset
 from capsid.decode.ranked import validating
 from capsid.errors import ArtifactError, CapsidError
+from capsid.fitting.remembering import trained_recipe
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
 from capsid.sizing import DataSize, named_in, sized
@@ -153,8 +154,11 @@ def tokenizer_fingerprint(recipe: Recipe, data: str, seed: int) -> str:
 
 
 def training_fingerprint(recipe: Recipe, data: str, seed: int) -> str:
-    """Covers everything that a trained run depends on. Of the decoder that is only what validation ranks with."""
-    trained = dataclasses.replace(recipe, decoder=validating(recipe.decoder))
+    """Covers everything that trained weights depend on.
+
+    Of the decoder that is only what validation ranks with; a memory that is fitted after training changes none.
+    """
+    trained = dataclasses.replace(trained_recipe(recipe), decoder=validating(recipe.decoder))
     return fingerprint(recipe_key(trained), data, seed)
 
 

@@ -1,4 +1,5 @@
-"""Trained runs that cells of a plan share: recipes that differ only in how items are ranked are trained once.
+"""Trained runs that cells of a plan share: recipes that differ only in how items are ranked, or in a memory that is
+fitted after training, are trained once.
 
 work/trained/<training fingerprint>/ is a run as `capsid fit` saves it. The JSON file beside it says which cell trained
 it, with which code and for how long; it is written first, so a run that is there is always described.
@@ -15,7 +16,10 @@ from capsid.artifacts import read_json, write_json
 from capsid.bench.cells import Job
 from capsid.bench.journal import Journal
 from capsid.bench.store import Place
+from capsid.data.dataset import Dataset
+from capsid.data.item_table import ItemTable
 from capsid.errors import ArtifactError
+from capsid.fitting.remembering import with_memory
 from capsid.progress import Progress
 from capsid.recommender import Recommender
 
@@ -54,8 +58,8 @@ class SharedRun:
         write_json(self.about, {"cell": self.job.cell.name, **kept})
         recommender.save_pretrained(self.folder)
 
-    def load(self, journal: Journal, progress: Progress) -> Recommender | None:
-        """The run with the job's own way to rank items; None if there is none, or if it is damaged."""
+    def load(self, dataset: Dataset, journal: Journal, progress: Progress) -> Recommender | None:
+        """The run with the job's own memory and way to rank items; None if there is none, or if it is damaged."""
         about = self.described()
         if about is None:
             return None
@@ -66,11 +70,19 @@ class SharedRun:
             self.remove()
             return None
         if about["cell"] != self.job.cell.name:
-            progress.line(f"trained by {about['cell']}: only the ranking of items differs")
+            progress.line(f"trained by {about['cell']}: only the memory or the ranking of items differs")
             journal.kept |= {"trained_by": about["cell"], "tokenizer_shared": True}
         journal.kept["codes"] = list(dict.fromkeys([*about["codes"], *journal.kept["codes"]]))
         journal.kept["seconds"] = {**about["seconds"], **journal.kept["seconds"]}
-        run.recipe = self.job.recipe
+        return self._own(run, dataset, progress)
+
+    def _own(self, run: Recommender, dataset: Dataset, progress: Progress) -> Recommender:
+        """The run as the job's recipe has it."""
+        recipe, split = self.job.recipe, run.catalogue_.split
+        if run.recipe.generator != recipe.generator:
+            table = ItemTable.from_training(dataset, split.train)
+            run.fitted_ = with_memory(run.fitted, recipe, table, split, seed=run.seed, progress=progress)
+        run.recipe = recipe
         return run
 
     def remove(self) -> None:

@@ -92,13 +92,13 @@ def run_cell(
 ) -> Result:
     """Run a whole cell; called again after a kill, it resumes. The fitted run is saved at `keep`.
 
-    `share`: the trained run is left to cells that differ only in how they rank items.
+    `share`: the trained run is left to cells that differ only in how they rank items, or in a memory fitted afterwards.
     """
     if keep is not None:
         check_place(keep, kind=RUN, replace=True)
     dataset = _checked(load_dataset(job.data.source, progress=progress), job.data)
     shared = SharedRun.of(job, place)
-    recommender = shared.load(journal, progress)
+    recommender = shared.load(dataset, journal, progress)
     if recommender is None:
         recommender = _fitted(job, dataset, place, journal, progress, run)
         if share:

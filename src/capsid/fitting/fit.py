@@ -16,10 +16,10 @@ from capsid.data.split import Split
 from capsid.encode.base import fresh
 from capsid.errors import ConfigError
 from capsid.fitting.course import Course
+from capsid.fitting.remembering import remembering, remembers_later, trained_recipe, with_memory
 from capsid.fitting.stages import Stages
-from capsid.generate.generator import Generator, ReadsSoftly, Remembers, Trainable
-from capsid.generate.settled_memory import memory_of, settle_memory
-from capsid.generate.terms import TermContext
+from capsid.generate.generator import Generator, ReadsSoftly, Trainable
+from capsid.generate.settled_memory import WEIGHT
 from capsid.ids.layout import FIRST
 from capsid.ids.reading import Reading
 from capsid.ids.semantic_ids import SemanticIds
@@ -63,24 +63,22 @@ def fit_recipe(
         first = _Given(tokenizer_from, recipe, table, seed, progress)
     tokenizer = stages.tokenizer("tokenizer", first)
     _tell_ids(tokenizer.ids, progress)
-    generator = fresh(recipe.generator)
+    trained = trained_recipe(recipe)
+    generator = fresh(trained.generator)
     tokenizer = _as_read(tokenizer, recipe.reading, generator, table)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
-    later = generator if _remembers_later(generator) and isinstance(generator, Trainable) else None
-    if later is not None:
-        memory_of(later).awake = False
     if start is not None and isinstance(generator, Trainable):
-        generator.load_state(tokenizer.ids, start.generator.state())
-    course = Course(recipe, table, split, seed, progress, stages, tokenizer, generator)
+        state = start.generator.state()
+        if remembers_later(recipe.generator):
+            state.pop(WEIGHT, None)
+        generator.load_state(tokenizer.ids, state)
+    course = Course(trained, table, split, seed, progress, stages, tokenizer, generator)
     if start is not None:
         course.dense_before = start.dense
     for phase in recipe.schedule:
         course.take(phase)
-    if later is not None:
-        course.tokenizer = course.tokenizer.remembering(table, memory_of(later).distances)
-        context = TermContext(course.tokenizer.ids, course.trie, recipe.over, seed=seed, second=course.second)
-        progress.line(str(settle_memory(later, context, split.valid, table.sequences)))
-    return Fitted(course.tokenizer, course.trie, generator, tuple(course.log), course.dense, course.second)
+    fitted = Fitted(course.tokenizer, course.trie, generator, tuple(course.log), course.dense, course.second)
+    return with_memory(fitted, recipe, table, split, seed=seed, progress=progress)
 
 
 def _as_read(tokenizer: ItemTokenizer, reading: Reading, generator: Generator, table: ItemTable) -> ItemTokenizer:
@@ -88,14 +86,7 @@ def _as_read(tokenizer: ItemTokenizer, reading: Reading, generator: Generator, t
     tokenizer = tokenizer.with_reading(reading)
     if isinstance(generator, ReadsSoftly) and generator.soft_input:
         tokenizer = tokenizer.softened(table, generator.soft_input, generator.soft_sharpness)
-    if isinstance(generator, Remembers) and generator.memory and not _remembers_later(generator):
-        tokenizer = tokenizer.remembering(table, generator.memory)
-    return tokenizer
-
-
-def _remembers_later(generator: Generator) -> bool:
-    """Whether the memory of transitions is fitted after training."""
-    return isinstance(generator, Remembers) and generator.memory > 0 and generator.memory_after
+    return remembering(tokenizer, generator, table)
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,7 +66,7 @@ class EncoderDecoder(BonusNetwork):
         factor = 1.0 if shape.cosine_temperature else shape.width**-0.5
         self.norm = LastRMSNorm(shape.width, factor=factor, rate=shape.dropout, ones=shape.token_bias)
         self.repeats = Repeats() if shape.repeats else None
-        self.memory = Memory(shape.memory) if shape.memory else None
+        self.memory = Memory(shape.memory_weights) if shape.memory else None
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""

@@ -73,13 +73,15 @@ class ReadsSoftly(Protocol):
 
 @runtime_checkable
 class Remembers(Protocol):
-    """A generator that may add learnt bonuses to followers of the last `memory` items of a history (0: none).
+    """A generator that may add learnt bonuses to followers of the last `memory` items of a history (0: none), and to
+    the `neighbours` nearest items of each of them.
 
     With `memory_after` they are fitted when the network has been trained.
     """
 
     memory: int
     memory_after: bool
+    neighbours: int
 
 
 @runtime_checkable
@@ -136,6 +138,12 @@ class TransformerGenerator:
     memory_after: bool = setting(
         False,
         "Whether these bonuses are fitted to the validation cases after training, not trained with the network.",
+    )
+    neighbours: int = setting(
+        0,
+        "So many nearest items, by their vectors, of each of these last items get learnt bonuses too; 0: none do.",
+        least=0,
+        most=10_000,
     )
 
     def __post_init__(self) -> None:
@@ -195,6 +203,11 @@ class TransformerGenerator:
     def check_together(self) -> None:
         """Sizes that depend on each other, length and cosine: see `capsid.settings.check_together`."""
         self._check_sizes()
+        if self.neighbours and not self.memory:
+            raise ConfigError(
+                "generator.neighbours needs a generator.memory above 0",
+                hint="generator.memory=3 remembers the neighbours of the last three items",
+            )
         if self.score_length and not self.cosine_temperature:
             raise ConfigError(
                 "generator.score_length needs a generator.cosine_temperature above 0",
@@ -231,6 +244,7 @@ class TransformerGenerator:
             positions_from=self.positions_from,
             initial=self.initial,
             memory=self.memory,
+            neighbours=self.neighbours > 0,
         )
 
 
@@ -303,6 +317,7 @@ class MaskedGenerator(TransformerGenerator):
     mask: float = setting(0.2, "Share of a sequence's items that is masked.", least=0, most=1)
     only_last: float = setting(0.1, "Share of the sequences in which only the last item is masked.", least=0, most=1)
     memory: int = setting(0, "This generator has no memory of transitions.", least=0, most=0)
+    neighbours: int = setting(0, "This generator has no memory of transitions.", least=0, most=0)
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Fresh weights; ids must have one token per item, because a mask replaces one token."""

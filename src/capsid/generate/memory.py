@@ -1,9 +1,10 @@
 """The memory of transitions: items that followed the last items of a history in training get a learnt bonus.
 
 A token's score gets sum_j a_j log(1 + c_j), where c_j counts how often the items below that token came j positions
-after the j-th last item. The weights a_j are learnt with the next-token loss, where the predicted pair is left out of
+after the j-th last item. With neighbours there are as many weights again, for how much these items are like the j-th
+last item. The weights a_j are learnt with the next-token loss, where the predicted pair is left out of
 the counts. On a trie the counts of a node are the sums over its items, so that every prefix of a likely item rises.
-Knows tokens and counts only. Shapes: J distances, M predicted items, T tokens of an item, E entries, otherwise as in
+Knows tokens and counts only. Shapes: J weights, M predicted items, T tokens of an item, E entries, otherwise as in
 `capsid.generate.open_items`.
 """
 
@@ -27,17 +28,12 @@ REACH = 10.0
 
 
 class Memory(nn.Module):
-    """The learnt weights by distance; they start at 0. Nothing is added while it is not `awake`."""
+    """The learnt weights; they start at 0. Nothing is added while it is not `awake`."""
 
-    def __init__(self, distances: int) -> None:
+    def __init__(self, weights: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(distances))
+        self.weight = nn.Parameter(torch.zeros(weights))
         self.awake = True
-
-    @property
-    def distances(self) -> int:
-        """From how many last items."""
-        return len(self.weight)
 
     def start(self) -> None:
         """Back to 0."""
@@ -73,8 +69,23 @@ def open_followers(histories: TokenBatch, memory: Memory) -> OpenFollowers:
     return OpenFollowers(tokens_UPT, lengths_UP, open_UWP, counts_UPJ, memory)
 
 
+@dataclass(frozen=True, eq=False)
+class Remembered:
+    """What a lesson's predictions remember: counts of tokens that lead to followers; pairs are sorted by row."""
+
+    rows_E: Tensor
+    tokens_E: Tensor
+    counts_EJ: Tensor
+
+
 def bonuses(lesson: Lesson, memory: Memory) -> Added:
-    """For every predicted token: the bonus of each token that leads to a follower and agrees with the tokens before it.
+    """What is added to the scores of a lesson's predictions."""
+    found = remembered(lesson)
+    return Added(found.rows_E, found.tokens_E, memory.bonus(found.counts_EJ))
+
+
+def remembered(lesson: Lesson) -> Remembered:
+    """For every predicted token: each token that leads to a follower and agrees with the tokens before it.
 
     Rows are numbered as in `predict`: the tokens of the lesson's items, in order.
     """
@@ -95,7 +106,7 @@ def bonuses(lesson: Lesson, memory: Memory) -> Added:
     counts_CJ = torch.zeros(len(key_C), found.counts_EJ.shape[1])
     counts_CJ.index_add_(0, torch.as_tensor(entry_E), torch.as_tensor(np.concatenate(counts)))
     row_C, token_C = np.divmod(key_C, stride)
-    return Added(torch.as_tensor(row_C), torch.as_tensor(token_C), memory.bonus(counts_CJ))
+    return Remembered(torch.as_tensor(row_C), torch.as_tensor(token_C), counts_CJ)
 
 
 def _followers(found: Followers | None) -> Followers:

@@ -52,6 +52,12 @@ class NetworkShape(BlockShape):
     block: str = "pre-norm"
     repeats: bool = False
     memory: int = 0
+    neighbours: bool = False
+
+    @property
+    def memory_weights(self) -> int:
+        """One for each distance, and with neighbours another one."""
+        return self.memory * (2 if self.neighbours else 1)
 
 
 @dataclass(frozen=True)
@@ -212,7 +218,7 @@ class TokenNetwork(BonusNetwork):
         self.depth = nn.Embedding(shape.depths + 1, shape.width)
         self.norm = LastNorm(shape.width, ones=shape.token_bias)
         self.repeats = Repeats() if shape.repeats else None
-        self.memory = Memory(shape.memory) if shape.memory else None
+        self.memory = Memory(shape.memory_weights) if shape.memory else None
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""

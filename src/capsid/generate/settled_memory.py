@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from capsid.blocks.cross_entropy import Added
 from capsid.data.split import Cases
 from capsid.errors import ConfigError
 from capsid.generate.generator import Trainable
-from capsid.generate.memory import REACH, Memory, bonuses
+from capsid.generate.memory import REACH, Memory, Remembered, remembered
 from capsid.generate.network import Predictions
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import NOTHING, BoundTerm, Step, TermContext
@@ -28,8 +29,10 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.rng import numpy_rng
 
-# Three numbers need no more cases than this.
+# A few numbers need no more cases than this.
 CASES = 8_192
+# The name of the weights in a generator's state.
+WEIGHT = "memory.weight"
 BATCH = 256
 ITERATIONS = 25
 TEMPERATURES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
@@ -37,7 +40,8 @@ TEMPERATURES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 
 @dataclass(frozen=True)
 class SettledMemory:
-    """The weights by distance, and the mean loss of the cases' tokens without and with them at `temperature`."""
+    """The weights (of followers by distance, then of neighbours), and the mean loss of the cases' tokens without any at
+    its best temperature, and with them at `temperature`."""
 
     weights: tuple[float, ...]
     temperature: float
@@ -72,28 +76,85 @@ def settle_memory(generator: Trainable, context: TermContext, cases: Cases, sequ
         lessons = _lessons(context.ids, rows.take(chosen), generator.history, counted=not held_out)
         steps = [Step(lesson, network, network.predict(lesson)) for lesson in lessons]
     memory.awake = True
-    tokens = sum(len(step.predictions.targets.values) for step in steps)
-
-    def loss(term: BoundTerm) -> Tensor:
-        total = torch.zeros(())
-        for step in steps:
-            with_bonuses = replace(step, predictions=_remembered(step.predictions, step.lesson, memory))
-            total = total + term.loss(with_bonuses, NOTHING) * len(step.predictions.targets.values)
-        return total / max(tokens, 1)
-
-    terms = {temperature: NextToken(temperature=temperature).bind(context) for temperature in TEMPERATURES}
-    memory.start()
-    before = min(loss(term).item() for term in terms.values())
     found = []
-    for temperature, term in terms.items():
+    for temperature in TEMPERATURES:
+        without = _Bonusless.of(steps, NextToken(temperature=temperature).bind(context), temperature)
         memory.start()
         if steps:
-            _minimise(memory.weight, lambda term=term: loss(term))  # type: ignore[misc]
-        found.append((loss(term).item(), temperature, memory.weight.detach().clone()))
-    after, temperature, best = min(found, key=lambda f: f[0])
+            _minimise(memory.weight, lambda without=without: without.loss(memory))  # type: ignore[misc]
+        after = without.loss(memory).item()
+        found.append((after, temperature, without.mean, memory.weight.detach().clone()))
+    after, temperature, _, best = min(found, key=lambda f: f[0])
     with torch.no_grad():
         memory.weight.copy_(best)
+    before = min(mean for _, _, mean, _ in found)
     return SettledMemory(tuple((REACH * best).tolist()), temperature, before, after)
+
+
+@dataclass(frozen=True, eq=False)
+class _Bonusless:
+    """Predictions without bonuses, as far as bonuses can change them: the loss with any weights follows from this.
+
+    Entry e is a token of row `row_E` that leads to a follower. Its probability p grows to p exp(b) / z with a bonus b,
+    where z = 1 + sum p (exp(b) - 1) over the entries of the row, so the network is asked once for all weights.
+    """
+
+    mean: float
+    tokens: int
+    rows: int
+    row_E: Tensor
+    probability_E: Tensor
+    target_E: Tensor
+    logs_EJ: Tensor
+
+    @classmethod
+    def of(cls, steps: list[Step], term: BoundTerm, temperature: float) -> _Bonusless:
+        total, tokens, rows = 0.0, 0, 0
+        parts: list[tuple[Tensor, ...]] = []
+        for step in steps:
+            asked = _Asked(step)
+            value = term.loss(replace(step, predictions=asked.predictions), NOTHING) * len(step.lesson.tokens.values)
+            total += value.item()
+            for found, values_E, targets_N in asked.entries:
+                (slope_E,) = torch.autograd.grad(value, values_E, retain_graph=True)
+                own_E = targets_N[found.rows_E] == found.tokens_E
+                # The slope of a loss in a score is the probability of its token, minus 1 for the target.
+                probability_E = (temperature * slope_E + own_E).clamp(0, 1)
+                parts.append((found.rows_E + rows, probability_E, own_E, found.counts_EJ.log1p() / temperature))
+                rows += len(targets_N)
+            tokens += len(step.lesson.tokens.values)
+        width = parts[0][3].shape[1] if parts else 1
+        nothing = (torch.zeros(0).long(), torch.zeros(0), torch.zeros(0, dtype=torch.bool), torch.zeros(0, width))
+        columns = [torch.cat(column) for column in zip(nothing, *parts)]
+        return cls(total / max(tokens, 1), tokens, rows, *columns)
+
+    def loss(self, memory: Memory) -> Tensor:
+        """The mean loss with the memory's present weights."""
+        bonus_E = self.logs_EJ @ (REACH * memory.weight)
+        # Relative to the largest bonus of the row, so that no exponential overflows.
+        most_N = torch.zeros(self.rows).scatter_reduce(0, self.row_E, bonus_E.detach(), "amax")
+        rest_N = (1 - torch.zeros(self.rows).index_add(0, self.row_E, self.probability_E)).clamp_min(0)
+        raised_E = self.probability_E * (bonus_E - most_N[self.row_E]).exp()
+        z_N = (rest_N * (-most_N).exp()).index_add(0, self.row_E, raised_E)
+        gained = (z_N.log() + most_N).sum() - bonus_E[self.target_E].sum()
+        return self.mean + gained / max(self.tokens, 1)
+
+
+class _Asked:
+    """A step whose remembered tokens have zeros added to their scores, which the loss can be differentiated by."""
+
+    def __init__(self, step: Step) -> None:
+        self.entries: list[tuple[Remembered, Tensor, Tensor]] = []
+        self.predictions = self._with_zeros(step.predictions, step.lesson)
+
+    def _with_zeros(self, found: Predictions, lesson: Lesson) -> Predictions:
+        tokens = remembered(lesson)
+        zeros_E = torch.zeros(len(tokens.rows_E), requires_grad=True)
+        self.entries.append((tokens, zeros_E, found.targets_N))
+        own, second = Added(tokens.rows_E, tokens.tokens_E, zeros_E), None
+        if found.second is not None and lesson.second is not None:
+            second = self._with_zeros(found.second, lesson.second)
+        return replace(found, added=own if found.added is None else found.added.joined(own), second=second)
 
 
 def _complete(cases: Cases) -> Ragged:
@@ -107,15 +168,6 @@ def _lessons(ids: SemanticIds, rows: Ragged, history: int, *, counted: bool) -> 
     for start in range(0, len(rows), BATCH):
         part = rows.take(np.arange(start, min(start + BATCH, len(rows))))
         yield ids.lesson(part, last=history + 1, counted=counted).latest()
-
-
-def _remembered(found: Predictions, lesson: Lesson, memory: Memory) -> Predictions:
-    """Predictions of a sleeping memory with its bonuses."""
-    own = bonuses(lesson, memory)
-    second = None
-    if found.second is not None and lesson.second is not None:
-        second = _remembered(found.second, lesson.second, memory)
-    return replace(found, added=own if found.added is None else found.added.joined(own), second=second)
 
 
 def _minimise(weight: nn.Parameter, loss: Callable[[], Tensor]) -> None:

@@ -25,6 +25,7 @@ from capsid.ids.item_rows import Beside, ItemRows
 from capsid.ids.layout import ABSENT, END, FIRST, TokenLayout, ending_present
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Mixtures
+from capsid.ids.neighbours import Neighbours
 from capsid.ids.order import group_numbers, proper_prefixes
 from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch
 from capsid.ids.reassign import Costs
@@ -178,12 +179,13 @@ class SemanticIds:
         costs: Costs | None = None,
         mixtures: Mixtures | None = None,
         second: SemanticIds | None = None,
+        near: Neighbours | None = None,
     ) -> SemanticIds:
         """More items; the tokens of the old ones do not change, and neither does the vocabulary.
 
         The policy is applied to the new rows only (default: a suffix where the old ids have one, else a shared
         bucket). `mixtures` are those of the new items, needed if the old ones have any; `second` are the second ids of
-        old and new items, needed if the old ones have them.
+        old and new items, `near` the neighbours of old and new items, both needed if the old ones have them.
         """
         codes = _checked(codes)
         policy = collisions or (Bucket() if self.suffixes is None else Suffix())
@@ -202,7 +204,9 @@ class SemanticIds:
                 raise DataError("items with two ids need second ids for new items", hint="pass second=")
             grown = grown.with_second(second)
         if self.transitions is not None:
-            grown = grown.with_transitions(self.transitions.grown(len(names)))
+            if self.transitions.near is not None and near is None:
+                raise DataError("ids with neighbours need neighbours for new items", hint="pass near=")
+            grown = grown.with_transitions(self.transitions.grown(len(names), near))
         if self.mixtures is not None:
             if mixtures is None:
                 raise DataError("ids with soft input need mixtures for new items", hint="pass mixtures=")
@@ -235,6 +239,8 @@ class SemanticIds:
         """The same ids, with these transitions between their items (None: without)."""
         if transitions is not None and len(transitions) != len(self):
             raise DataError(f"transitions between {len(transitions)} items for {len(self)} items")
+        if transitions is not None and transitions.near is not None and len(transitions.near) != len(self):
+            raise DataError(f"neighbours of {len(transitions.near)} items for {len(self)} items")
         return replace(self, transitions=transitions)
 
     def with_second(self, second: SemanticIds) -> SemanticIds:

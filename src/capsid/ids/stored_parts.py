@@ -14,6 +14,7 @@ from capsid.ids.kinds import READINGS
 from capsid.ids.layout import FIRST, TokenLayout
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Mixtures
+from capsid.ids.neighbours import Neighbours
 from capsid.ids.pieces import PieceTable
 from capsid.ids.reading import ItemByItem, Reading
 from capsid.ids.transitions import Transitions
@@ -87,4 +88,17 @@ def transitions_of(arrays: Mapping[str, np.ndarray], items: int, *, checked: boo
                 arrays, count, "ids.npz", count=len(followers[-1].values), least=1, below=np.iinfo(np.int32).max
             )
         )
-    return Transitions(tuple(followers), tuple(counts))
+    return Transitions(tuple(followers), tuple(counts), _neighbours_of(arrays, items, checked=checked))
+
+
+def _neighbours_of(arrays: Mapping[str, np.ndarray], items: int, *, checked: bool) -> Neighbours | None:
+    values, offsets, likeness = (f"transitions/near/{name}" for name in ("items", "offsets", "likeness"))
+    if values not in arrays:
+        return None
+    if checked:
+        return Neighbours(Ragged(arrays[values], arrays[offsets]), arrays[likeness])
+    rows = untrusted.ragged(arrays, values, offsets, "ids.npz", count=items, below=items)
+    found = untrusted.finite({likeness: arrays[likeness]}, "ids.npz")[likeness]
+    if found.dtype != np.float32 or found.shape != rows.values.shape or (found < 0).any():
+        raise untrusted.refuse(f"ids.npz: {likeness} is not one number of at least 0 for each neighbour")
+    return Neighbours(rows, found)

@@ -52,6 +52,7 @@ from capsid.tokenize.base import (
     Weighing,
 )
 from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
+from capsid.tokenize.nearest import grown_neighbours
 from capsid.tokenize.second_id import SecondId
 from capsid.tokenize.token_vectors import token_vectors, with_second
 from capsid.vocabulary import Vocabulary
@@ -211,10 +212,10 @@ class ItemTokenizer:
         new.ids_ = self.ids.with_reading(reading)
         return new
 
-    def remembering(self, table: ItemTable, distances: int) -> ItemTokenizer:
-        """A copy that knows which items followed which in the table's sequences (see `capsid.ids.transitions`)."""
+    def remembering(self, transitions: Transitions) -> ItemTokenizer:
+        """A copy that knows which items followed which in training (see `capsid.ids.transitions`)."""
         new = copy.copy(self)
-        new.ids_ = self.ids.with_transitions(Transitions.count(table.sequences, len(self.ids), distances))
+        new.ids_ = self.ids.with_transitions(transitions)
         return new
 
     def _mixtures(self, table: ItemTable, strongest: int, sharpness: float) -> Mixtures:
@@ -284,8 +285,10 @@ class ItemTokenizer:
         if self.second_ is not None:
             grown.second_ = self.second_._with_table(table)
             second = grown.second_.ids
-        grown.ids_ = self.ids.extend(list(table.items), codes, self.collisions, self._costs(table), soft, second)
         grown.blocks_ = {n: np.concatenate([old_ND, table.vectors(n)]) for n, old_ND in self.blocks_.items()}
+        near = None if self.ids.transitions is None else grown_neighbours(self.ids.transitions.near, grown.vectors_)
+        costs = self._costs(table)
+        grown.ids_ = self.ids.extend(list(table.items), codes, self.collisions, costs, soft, second, near)
         return grown
 
     def without_vectors(self) -> ItemTokenizer:
