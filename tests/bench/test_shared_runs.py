@@ -1,4 +1,5 @@
-"""Cells that differ only in how they rank items are trained once: same lines as alone, also after kills and damage."""
+"""Cells that differ only in how they rank items, or in a memory that is fitted after training, are trained once: same
+lines as alone, also after kills and damage."""
 
 from __future__ import annotations
 
@@ -66,6 +67,40 @@ def test_the_runner_trains_once(shop: Path, jobs: list[Job], alone: list[dict[st
     summary, _ = run(plan_of(FIVE, ONE), place, shop)
     assert [o.state for o in summary.outcomes] == ["finished", "finished"]
     assert not place.trained.exists()
+
+
+MEMORIES = (
+    ["generator.memory=2", "generator.memory_after=true"],
+    [],
+    ["generator.memory=1", "generator.memory_after=true", "generator.neighbours=3"],
+)
+
+
+def test_memories_that_are_fitted_after_training_share_a_network(shop: Path, tmp_path: Path) -> None:
+    """In any order: a cell without memory may come after one with memory."""
+    groups = [
+        {"method": "rq-kmeans", "label": f"row {number}", "settings": [*TINY, "over=children", *memory]}
+        for number, memory in enumerate(MEMORIES)
+    ]
+    jobs = jobs_of(plan_of(*groups), shop)
+    assert len({job.training for job in jobs}) == 1
+    alone, together = Place(tmp_path / "alone", "toy"), Place(tmp_path / "together", "toy")
+    for job in jobs:
+        assert work_here(job, alone)[0] == 0
+        assert work_here(job, together, share=True)[0] == 0
+    found = [[read_json(place.work(job.key) / RESULT) for job in jobs] for place in (alone, together)]
+    assert [lines_of(line) for line in found[1]] == [lines_of(line) for line in found[0]]
+    assert [line["trained_by"] for line in found[1]] == [None, "row 0/shop/0", "row 0/shop/0"]
+    assert len({line["values_hash"] for line in found[1]}) == 3, "the three memories rank differently"
+
+
+def test_a_memory_that_is_trained_with_the_network_has_its_own_network() -> None:
+    recipe = get_recipe("capsid-bpe")
+    trained, after, none = (
+        training_fingerprint(recipe.with_settings(settings), "d", 0)
+        for settings in (["generator.memory=2"], ["generator.memory=2", "generator.memory_after=true"], [])
+    )
+    assert after == none != trained
 
 
 def test_killed_at_any_moment_both_end_with_their_own_lines(

@@ -30,6 +30,7 @@ from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.memory import REACH
 from capsid.generate.next_token import NextToken
+from capsid.ids.neighbours import SHARPNESS, Neighbours
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.transitions import Transitions
 from capsid.ragged import Ragged
@@ -38,8 +39,15 @@ from capsid.train.options import Training
 KINDS = pytest.mark.parametrize("kind", GENERATORS.values(), ids=GENERATORS)
 
 
-def remembering(ids: SemanticIds, sequences: Sequence[Sequence[int]], distances: int = 2) -> SemanticIds:
-    return ids.with_transitions(Transitions.count(Ragged.from_rows(sequences), len(ids), distances))
+def remembering(
+    ids: SemanticIds, sequences: Sequence[Sequence[int]], distances: int = 2, neighbours: int = 0
+) -> SemanticIds:
+    counted = Transitions.count(Ragged.from_rows(sequences), len(ids), distances)
+    rng = np.random.default_rng(len(ids))
+    # Any items may be alike: nothing here depends on vectors.
+    nearest = np.array([rng.permutation(len(ids))[:neighbours] for _ in range(len(ids))])
+    near = Neighbours.of(nearest, rng.uniform(-0.1, 1, nearest.shape)) if neighbours else None
+    return ids.with_transitions(replace(counted, near=near))
 
 
 def without(transitions: Transitions, piece: Sequence[int], at: int) -> Transitions:
@@ -55,12 +63,14 @@ def without(transitions: Transitions, piece: Sequence[int], at: int) -> Transiti
 
 @KINDS
 @settings(max_examples=10)
-@given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS))
-def test_the_loss_is_that_of_a_search_without_the_predicted_pair(kind: MakeGenerator, seed: int, form: str) -> None:
+@given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS), neighbours=st.sampled_from((0, 3)))
+def test_the_loss_is_that_of_a_search_without_the_predicted_pair(
+    kind: MakeGenerator, seed: int, form: str, neighbours: int
+) -> None:
     rng = np.random.default_rng(seed)
     pieces = [rng.integers(0, 8, n).tolist() for n in (2, 5, 6)]
-    ids = remembering(ids_of_form(seed, form), pieces)
-    generator = random_generator(ids, seed, kind=kind, memory=2)
+    ids = remembering(ids_of_form(seed, form), pieces, neighbours=neighbours)
+    generator = random_generator(ids, seed, kind=kind, memory=2, neighbours=neighbours)
     lesson = ids.lesson(Ragged.from_rows(pieces), last=7)
     mean = loss_of(NextToken(), ids, generator, lesson, over="children").detach()
     total = 0.0
@@ -73,12 +83,15 @@ def test_the_loss_is_that_of_a_search_without_the_predicted_pair(kind: MakeGener
 
 @KINDS
 @settings(max_examples=10)
-@given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS))
-def test_a_wide_beam_is_exact_scoring_and_items_sum_to_one(kind: MakeGenerator, seed: int, form: str) -> None:
+@given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS), neighbours=st.sampled_from((0, 3)))
+def test_a_wide_beam_is_exact_scoring_and_items_sum_to_one(
+    kind: MakeGenerator, seed: int, form: str, neighbours: int
+) -> None:
     rng = np.random.default_rng(seed)
-    ids = remembering(ids_of_form(seed, form), [rng.integers(0, 20, 6).tolist() for _ in range(9)])
+    sequences = [rng.integers(0, 20, 6).tolist() for _ in range(9)]
+    ids = remembering(ids_of_form(seed, form), sequences, neighbours=neighbours)
     histories = random_histories(seed, len(ids), [1, 3, 6])
-    generator = random_generator(ids, seed, kind=kind, memory=2)
+    generator = random_generator(ids, seed, kind=kind, memory=2, neighbours=neighbours)
     for over in ("children", "vocabulary"):
         reader = reader_of(generator, ids, over=over)
         wide, exact = (r.rank(reader, histories, 20) for r in (BeamSearch(width=10_000), ExactScoring()))
@@ -99,6 +112,25 @@ def test_followers_rise_by_the_logarithm_of_their_count() -> None:
             scores.append(generator.scores(state, rows)[0, 0, 2:6])
     rise = scores[1] - scores[0]
     np.testing.assert_allclose(rise, [0, 2 * np.log(4), 2 * np.log(2), 0], atol=1e-5)
+
+
+def test_neighbours_rise_by_their_cosine() -> None:
+    ids = remembering(make_ids([[0], [1], [2], [3]], (4,)), [[3, 0]], 1)
+    near = Neighbours.of(np.array([[1, 2], [0, 2], [0, 1], [0, 1]]), np.array([[0.5, -0.5]] * 4))
+    ids = ids.with_transitions(replace(ids.transitions, near=near))
+    generator = random_generator(ids, kind=TimelineGenerator, memory=1, neighbours=2)
+    scores = []
+    for weight in (0.0, 2.0 / REACH):
+        with torch.no_grad():
+            generator.network.memory.weight.copy_(torch.tensor([0.0, weight]))
+            state, rows = generator.start(ids.read(Ragged.from_rows([[3, 0]]), last=6))
+            scores.append(generator.scores(state, rows)[0, 0, 2:6])
+    np.testing.assert_allclose(scores[1] - scores[0], [0, 2 * SHARPNESS * 0.5, 0, 0], atol=1e-5)
+
+
+def test_neighbours_need_a_memory() -> None:
+    with pytest.raises(ConfigError, match=r"generator.neighbours needs a generator.memory above 0"):
+        TimelineGenerator(neighbours=5).check_together()
 
 
 @pytest.mark.parametrize(("form", "sign"), [("follows", 1), ("never", -1)])

@@ -9,23 +9,33 @@ import pytest
 import torch
 from small_recipes import small, world
 
+from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split, leave_one_out, no_holdout
+from capsid.errors import ConfigError
+from capsid.fitting.remembering import with_memory
 from capsid.generate.next_token import NextToken
 from capsid.generate.settled_memory import memory_of, settle_memory
 from capsid.generate.terms import NOTHING, Step, TermContext
+from capsid.progress import silent
 from capsid.ragged import Ragged
 from capsid.recommender import Recommender
 
-RECIPES = [("capsid-bpe", "over=children"), ("sasrec", "over=vocabulary"), ("capsid-two", "over=children")]
+RECIPES = [
+    ("capsid-bpe", ("over=children",)),
+    ("capsid-bpe", ("over=children", "generator.neighbours=4")),
+    ("sasrec", ("over=vocabulary",)),
+    ("capsid-two", ("over=children", "generator.neighbours=4")),
+]
+AFTER = ("generator.memory=2", "generator.memory_after=true")
 
 
 def fitted(name: str, *settings: str) -> Recommender:
     return Recommender(small(name, 30).with_settings(settings)).fit(world())
 
 
-@pytest.mark.parametrize(("name", "over"), RECIPES)
-def test_the_network_is_that_of_a_fit_without_memory(name: str, over: str, tmp_path: Path) -> None:
-    plain, after = fitted(name, over), fitted(name, over, "generator.memory=2", "generator.memory_after=true")
+@pytest.mark.parametrize(("name", "settings"), RECIPES)
+def test_the_network_is_that_of_a_fit_without_memory(name: str, settings: tuple[str, ...], tmp_path: Path) -> None:
+    plain, after = fitted(name, settings[0]), fitted(name, *settings, *AFTER)
     without, state = plain.fitted.generator.state(), after.fitted.generator.state()
     assert state.keys() - without.keys() == {"memory.weight"}
     for key, tensor in without.items():
@@ -58,19 +68,52 @@ def loss_of(recommender: Recommender, cases: Cases, temperature: float) -> float
     return total / tokens
 
 
-@pytest.mark.parametrize(("name", "over"), RECIPES)
-def test_no_other_weights_make_the_held_out_items_more_probable(name: str, over: str) -> None:
-    recommender = fitted(name, over, "generator.memory=2", "generator.memory_after=true")
+@pytest.mark.parametrize(("name", "settings"), RECIPES)
+def test_no_other_weights_make_the_held_out_items_more_probable(name: str, settings: tuple[str, ...]) -> None:
+    recommender = fitted(name, *settings, *AFTER)
     cases = leave_one_out(world()).valid
     memory = memory_of(recommender.fitted.generator)
     settled = settle_memory(recommender.fitted.generator, context_of(recommender), cases, Ragged.from_rows([]))
     assert settled.after < settled.before
     assert loss_of(recommender, cases, settled.temperature) == pytest.approx(settled.after, abs=1e-4)
     best = memory.weight.detach().clone()
-    for other in (best * 0, best * 0.5, best * 2, best + torch.tensor([0.05, 0.0]), best - torch.tensor([0.0, 0.05])):
+    moves = 0.05 * torch.eye(len(best))
+    for other in (best * 0, best * 0.5, best * 2, *(best + move for move in moves), *(best - move for move in moves)):
         with torch.no_grad():
             memory.weight.copy_(other)
         assert loss_of(recommender, cases, settled.temperature) > settled.after - 1e-5
+
+
+def test_a_fit_with_another_memory_gets_this_one() -> None:
+    """Whatever memory a fit has, only its network counts: so runs can share one."""
+    data, settings = world(), ("over=children", "generator.neighbours=4", *AFTER)
+    wanted, other = fitted("capsid-bpe", *settings), fitted("capsid-bpe", settings[0], "generator.memory=1", AFTER[1])
+    split = leave_one_out(data)
+    table = ItemTable.from_training(data, split.train)
+    found = with_memory(other.fitted, wanted.recipe, table, split, seed=wanted.seed, progress=silent)
+    for key, tensor in wanted.fitted.generator.state().items():
+        assert torch.equal(found.generator.state()[key], tensor), key
+    state, again = (f.tokenizer.ids.transitions.state() for f in (wanted.fitted, found))
+    assert {name: array.tolist() for name, array in state.items()} == {name: a.tolist() for name, a in again.items()}
+
+
+def test_neighbours_of_a_method_without_vectors_are_refused() -> None:
+    with pytest.raises(ConfigError, match="needs item vectors"):
+        fitted("sasrec", "generator.neighbours=4", *AFTER)
+
+
+def test_a_new_item_is_recommended_after_items_that_it_is_like() -> None:
+    data = world()
+    recommender = fitted("capsid-bpe", "over=children", "generator.neighbours=4", *AFTER)
+    with torch.no_grad():
+        memory_of(recommender.fitted.generator).weight.copy_(torch.tensor([0.0, 0.0, 5.0, 0.0]))
+    like = data.items.ids([5])[0]
+    before = recommender.recommend([like], 3).items
+    recommender.add_items({"item_id": ["twin"], **{c: [data.attributes[c][5]] for c in data.attributes.columns}})
+    after = recommender.recommend([like], 3).items
+    assert "twin" in after
+    assert "twin" not in before
+    assert like in recommender.recommend(["twin"], 3).items
 
 
 def test_validation_items_are_not_counted_and_test_items_are_not_seen() -> None:

@@ -78,6 +78,8 @@ def fit_recipe(
     for phase in recipe.schedule:
         course.take(phase)
     fitted = Fitted(course.tokenizer, course.trie, generator, tuple(course.log), course.dense, course.second)
+    if trained is recipe:
+        return fitted
     return with_memory(fitted, recipe, table, split, seed=seed, progress=progress)
 
 

@@ -25,7 +25,7 @@ from capsid.tokenize.nearest import neighbours_of
 def remembering(tokenizer: ItemTokenizer, generator: Generator, table: ItemTable) -> ItemTokenizer:
     """Ids with what the generator remembers: items are alike by the vectors that their ids were made from."""
     if not isinstance(generator, Remembers) or not generator.memory:
-        return tokenizer
+        return tokenizer if tokenizer.ids.transitions is None else tokenizer.remembering(None)
     counted = Transitions.count(table.sequences, len(tokenizer.ids), generator.memory)
     near = neighbours_of(tokenizer.vectors_, generator.neighbours) if generator.neighbours else None
     return tokenizer.remembering(dataclasses.replace(counted, near=near))
@@ -47,15 +47,16 @@ def trained_recipe(recipe: Recipe) -> Recipe:
 def with_memory(
     fitted: Fitted, recipe: Recipe, table: ItemTable, split: Split, *, seed: int, progress: Progress
 ) -> Fitted:
-    """A fit of `trained_recipe(recipe)`, with or without a memory, with the memory of `recipe`."""
-    if not remembers_later(recipe.generator):
-        return fitted
+    """A fit of `trained_recipe(recipe)`, whatever memory it was given after training, with that of `recipe`."""
     generator = fresh(recipe.generator)
     tokenizer = remembering(fitted.tokenizer, generator, table)
-    generator.build(tokenizer.ids, table.counts, seed=seed)
-    assert isinstance(generator, Trainable)
-    weights = {name: tensor for name, tensor in fitted.generator.state().items() if name != WEIGHT}
-    generator.load_state(tokenizer.ids, {**weights, WEIGHT: memory_of(generator).weight.detach().clone()})
-    context = TermContext(tokenizer.ids, fitted.trie, recipe.over, seed=seed, second=fitted.second)
-    progress.line(str(settle_memory(generator, context, split.valid, table.sequences)))
+    state = {name: tensor for name, tensor in fitted.generator.state().items() if name != WEIGHT}
+    if remembers_later(generator):
+        generator.build(tokenizer.ids, table.counts, seed=seed)
+        assert isinstance(generator, Trainable)
+        state[WEIGHT] = memory_of(generator).weight.detach().clone()
+    generator.load_state(tokenizer.ids, state)
+    if isinstance(generator, Trainable) and remembers_later(generator):
+        context = TermContext(tokenizer.ids, fitted.trie, recipe.over, seed=seed, second=fitted.second)
+        progress.line(str(settle_memory(generator, context, split.valid, table.sequences)))
     return dataclasses.replace(fitted, tokenizer=tokenizer, generator=generator)

@@ -212,8 +212,8 @@ class ItemTokenizer:
         new.ids_ = self.ids.with_reading(reading)
         return new
 
-    def remembering(self, transitions: Transitions) -> ItemTokenizer:
-        """A copy that knows which items followed which in training (see `capsid.ids.transitions`)."""
+    def remembering(self, transitions: Transitions | None) -> ItemTokenizer:
+        """A copy that knows which items followed which in training (see `capsid.ids.transitions`; None: nothing)."""
         new = copy.copy(self)
         new.ids_ = self.ids.with_transitions(transitions)
         return new
