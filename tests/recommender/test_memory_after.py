@@ -12,6 +12,7 @@ from small_recipes import small, world
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split, leave_one_out, no_holdout
 from capsid.errors import ConfigError
+from capsid.evaluate.evaluator import metric_values
 from capsid.fitting.remembering import with_memory
 from capsid.generate.next_token import NextToken
 from capsid.generate.settled_memory import memory_of, settle_memory
@@ -73,7 +74,8 @@ def test_no_other_weights_make_the_held_out_items_more_probable(name: str, setti
     recommender = fitted(name, *settings, *AFTER)
     cases = leave_one_out(world()).valid
     memory = memory_of(recommender.fitted.generator)
-    settled = settle_memory(recommender.fitted.generator, context_of(recommender), cases, Ragged.from_rows([]))
+    settled, *others = settle_memory(recommender.fitted.generator, context_of(recommender), cases, Ragged.from_rows([]))
+    assert all(settled.after <= other.after for other in others)
     assert settled.after < settled.before
     assert loss_of(recommender, cases, settled.temperature) == pytest.approx(settled.after, abs=1e-4)
     best = memory.weight.detach().clone()
@@ -82,6 +84,24 @@ def test_no_other_weights_make_the_held_out_items_more_probable(name: str, setti
         with torch.no_grad():
             memory.weight.copy_(other)
         assert loss_of(recommender, cases, settled.temperature) > settled.after - 1e-5
+
+
+def test_of_the_weights_for_all_temperatures_those_that_rank_best_are_kept() -> None:
+    # The items of this world are few, so Recall@10 is the same with most weights.
+    select = "schedule.0.training.select=ndcg@10"
+    recommender = fitted("capsid-bpe", "over=children", "generator.neighbours=4", select, *AFTER)
+    generator, cases = recommender.fitted.generator, leave_one_out(world()).valid
+    kept, training = memory_of(generator).weight.detach().clone(), recommender.recipe.schedule[-1].training
+    values = []
+    for settled in settle_memory(generator, context_of(recommender), cases, Ragged.from_rows([])):
+        settled.give(memory_of(generator))
+        found = metric_values(
+            recommender.retriever, cases, training.select, filter_history=training.select_filtered, part=(0, 1)
+        )
+        values.append((float(found.mean()), memory_of(generator).weight.detach().clone()))
+    best, weights = max(values, key=lambda value: value[0])
+    assert torch.equal(kept, weights)
+    assert best > min(value for value, _ in values), "all weights rank alike, so nothing is tested"
 
 
 def test_a_fit_with_another_memory_gets_this_one() -> None:

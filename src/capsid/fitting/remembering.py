@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
+
 from capsid.data.item_table import ItemTable
-from capsid.data.split import Split
+from capsid.data.split import Cases, Split
+from capsid.decode.ranked import validating
+from capsid.decode.reader import Reader
+from capsid.decode.retrieve import Retriever
 from capsid.encode.base import fresh
+from capsid.evaluate.evaluator import metric_values
 from capsid.generate.generator import Generator, Remembers, Trainable
-from capsid.generate.settled_memory import WEIGHT, memory_of, settle_memory
+from capsid.generate.settled_memory import CASES, WEIGHT, SettledMemory, memory_of, settle_memory
 from capsid.generate.terms import TermContext
 from capsid.ids.transitions import Transitions
 from capsid.progress import Progress
 from capsid.recipe import Recipe
+from capsid.rng import numpy_rng
 from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.nearest import neighbours_of
@@ -56,7 +63,33 @@ def with_memory(
         assert isinstance(generator, Trainable)
         state[WEIGHT] = memory_of(generator).weight.detach().clone()
     generator.load_state(tokenizer.ids, state)
+    new = dataclasses.replace(fitted, tokenizer=tokenizer, generator=generator)
     if isinstance(generator, Trainable) and remembers_later(generator):
         context = TermContext(tokenizer.ids, fitted.trie, recipe.over, seed=seed, second=fitted.second)
-        progress.line(str(settle_memory(generator, context, split.valid, table.sequences)))
-    return dataclasses.replace(fitted, tokenizer=tokenizer, generator=generator)
+        settled = settle_memory(generator, context, split.valid, table.sequences)
+        progress.line(_best_ranking(new, recipe, settled, split.valid, seed, progress))
+    return new
+
+
+def _best_ranking(
+    fitted: Fitted, recipe: Recipe, settled: tuple[SettledMemory, ...], cases: Cases, seed: int, progress: Progress
+) -> str:
+    """Give the memory those weights that rank the validation cases best; without cases, those that are most likely."""
+    generator, best = fitted.generator, settled[0]
+    if not len(cases) or not recipe.schedule:
+        return str(best)
+    training = recipe.schedule[-1].training
+    chosen = numpy_rng(seed, "memory ranking").permutation(len(cases))[: min(training.validation_users, CASES)]
+    sample = cases.take(np.sort(chosen))
+    ids, history = fitted.tokenizer.ids, generator.history
+    reader = Reader(generator, ids, fitted.trie, history, recipe.over, fitted.dense, fitted.second)
+    retriever, found = Retriever(reader, validating(recipe.decoder)), {}
+    for one in settled:
+        progress.update(f"memory: {training.select} with the weights for temperature {one.temperature}")
+        one.give(memory_of(generator))
+        values = metric_values(retriever, sample, training.select, filter_history=training.select_filtered, part=(0, 1))
+        found[one] = float(values.mean())
+    # Equal values: the most likely of them, because it comes first.
+    best = max(settled, key=lambda one: found[one])
+    best.give(memory_of(generator))
+    return f"{best}; valid {training.select} {found[best]:.4f}"

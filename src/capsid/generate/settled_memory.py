@@ -2,9 +2,10 @@
 
 A network that is trained with its memory leaves to it what it could have learnt itself. Here a handful of weights is
 fitted afterwards to maximise the likelihood of the held-out items. Networks are overconfident on held-out items, and
-bonuses look useless beside scores that are too large, so scores are divided by the temperature that fits the cases
-best. The temperature is used only here, because it hardly changes the order of items. The loss is convex in the
-weights. Knows networks, lessons and terms, no files.
+bonuses look useless beside scores that are too large, so scores are divided by a temperature. It is used only here,
+because it hardly changes the order of items. Every temperature gives other weights; those of the largest likelihood
+come first, but need not rank best, so all are given. The loss is convex in the weights. Knows networks, lessons and
+terms, no files and no ranking.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ TEMPERATURES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 
 @dataclass(frozen=True)
 class SettledMemory:
-    """The weights (of followers by distance, then of neighbours), and the mean loss of the cases' tokens without any at
-    its best temperature, and with them at `temperature`."""
+    """The weights (of followers by distance, then of neighbours), and the mean loss of the cases' tokens at
+    `temperature`, without and with them."""
 
     weights: tuple[float, ...]
     temperature: float
@@ -52,6 +53,11 @@ class SettledMemory:
         weights = ", ".join(f"{w:.2f}" for w in self.weights)
         return f"memory: weights {weights}; loss at {self.temperature}: {self.before:.3f} -> {self.after:.3f}"
 
+    def give(self, memory: Memory) -> None:
+        """Set the memory's weights."""
+        with torch.no_grad():
+            memory.weight.copy_(torch.tensor(self.weights) / REACH)
+
 
 def memory_of(generator: Trainable) -> Memory:
     """The memory of a generator that has one."""
@@ -61,10 +67,13 @@ def memory_of(generator: Trainable) -> Memory:
     return memory
 
 
-def settle_memory(generator: Trainable, context: TermContext, cases: Cases, sequences: Ragged) -> SettledMemory:
+def settle_memory(
+    generator: Trainable, context: TermContext, cases: Cases, sequences: Ragged
+) -> tuple[SettledMemory, ...]:
     """Fit the memory's weights to the targets of `cases`, or, where there are none, to the last items of `sequences`.
 
-    The last items are in the counted transitions, so each is left out of the counts for itself, as in training.
+    One fit for each temperature, the most likely first; the memory gets its weights. The last items of sequences are in
+    the counted transitions, so each is left out of the counts for itself, as in training.
     """
     network, memory, held_out = generator.network, memory_of(generator), len(cases) > 0
     rows = _complete(cases) if held_out else sequences
@@ -82,13 +91,11 @@ def settle_memory(generator: Trainable, context: TermContext, cases: Cases, sequ
         memory.start()
         if steps:
             _minimise(memory.weight, lambda without=without: without.loss(memory))  # type: ignore[misc]
-        after = without.loss(memory).item()
-        found.append((after, temperature, without.mean, memory.weight.detach().clone()))
-    after, temperature, _, best = min(found, key=lambda f: f[0])
-    with torch.no_grad():
-        memory.weight.copy_(best)
-    before = min(mean for _, _, mean, _ in found)
-    return SettledMemory(tuple((REACH * best).tolist()), temperature, before, after)
+        weights = tuple((REACH * memory.weight.detach()).tolist())
+        found.append(SettledMemory(weights, temperature, without.mean, without.loss(memory).item()))
+    found.sort(key=lambda settled: settled.after)
+    found[0].give(memory)
+    return tuple(found)
 
 
 @dataclass(frozen=True, eq=False)
