@@ -10,6 +10,7 @@ from bench_world import plan_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capsid.bench.cells import training_fingerprint
 from capsid.bench.plans import make_plan, plan_names, read_plan
 from capsid.bench.prepare import data_sources
 from capsid.errors import ConfigError
@@ -59,23 +60,32 @@ def test_ablation_takes_one_thing_away_at_a_time() -> None:
     assert len({str(recipe) for recipe in changed.values()}) == 8
 
 
-def test_the_strong_row_is_the_stored_trial() -> None:
+def test_the_strong_row_is_the_stored_trial_with_neighbours() -> None:
     stored = json.loads((ROOT / "results/beauty/capsid-bpe-memory-after/recipe.json").read_text(encoding="utf-8"))
-    cells = [c for c in read_plan("strong").cells if c.method == "capsid-bpe"]
+    wanted = Recipe.from_dict(stored).with_settings(["generator.neighbours=100"])
+    cells = [c for c in read_plan("strong").cells if c.label == "capsid-bpe"]
     assert {(c.dataset, c.seed) for c in cells} == {
         *(("amazon-beauty", seed) for seed in (0, 1, 2)),
         ("amazon-toys", 0),
         ("amazon-sports", 0),
     }
     for cell in cells:
-        assert RECIPES["capsid-bpe"].with_settings(cell.settings) == Recipe.from_dict(stored)
+        assert RECIPES["capsid-bpe"].with_settings(cell.settings) == wanted
 
 
 def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
-    cells = [c for c in read_plan("strong").cells if c.method != "sasrec" and not c.label.startswith("trial")]
+    variants = ("trial", "capsid-bpe, ")
+    cells = [c for c in read_plan("strong").cells if c.method != "sasrec" and not c.label.startswith(variants)]
     recipes = [RECIPES[c.method].with_settings(c.settings) for c in cells]
     assert {c.method for c in cells} == {"capsid-bpe", "capsid-two", "capsid", "rq-kmeans", "kmeans-flat", "tiger"}
     assert len({str((recipe.generator, recipe.schedule, recipe.over)) for recipe in recipes}) == 1
+    seconds = {recipe.second.collisions.kind for recipe in recipes if recipe.second is not None}
+    assert seconds == {"bucket"}, "one token per item needs no suffix"
+    trained = {c.label: training_fingerprint(RECIPES[c.method].with_settings(c.settings), "d", 0) for c in cells[:1]}
+    for cell in read_plan("strong").cells:
+        if cell.label in ("capsid-bpe, followers alone", "capsid-bpe, no memory"):
+            recipe = RECIPES[cell.method].with_settings(cell.settings)
+            assert training_fingerprint(recipe, "d", 0) == trained["capsid-bpe"]
     for label in ("sasrec", "capsid-bpe", "capsid-two, atomic"):
         beauty = [c for c in read_plan("strong").cells if c.label == label and c.dataset == "amazon-beauty"]
         assert {c.seed for c in beauty} == {0, 1, 2}
