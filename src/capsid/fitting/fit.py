@@ -78,7 +78,7 @@ def fit_recipe(
     for phase in recipe.schedule:
         course.take(phase)
     fitted = Fitted(course.tokenizer, course.trie, generator, tuple(course.log), course.dense, course.second)
-    if trained is recipe:
+    if not remembers_later(recipe.generator):
         return fitted
     return with_memory(fitted, recipe, table, split, seed=seed, progress=progress)
 

@@ -45,9 +45,10 @@ def remembers_later(generator: Generator) -> bool:
 
 def trained_recipe(recipe: Recipe) -> Recipe:
     """The recipe without a memory that is fitted after training: what is trained."""
-    if not remembers_later(recipe.generator):
+    generator = recipe.generator
+    if not isinstance(generator, Remembers) or (generator.memory and not generator.memory_after):
         return recipe
-    without = dataclasses.replace(recipe.generator, memory=0, memory_after=False, neighbours=0)  # type: ignore[type-var]
+    without = dataclasses.replace(generator, memory=0, memory_after=False, neighbours=0)  # type: ignore[type-var]
     return dataclasses.replace(recipe, generator=without)
 
 
