@@ -10,7 +10,7 @@ from bench_world import plan_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsid.bench.cells import training_fingerprint
+from capsid.bench.cells import recipe_key, training_fingerprint
 from capsid.bench.plans import make_plan, plan_names, read_plan
 from capsid.bench.prepare import data_sources
 from capsid.errors import ConfigError
@@ -73,8 +73,15 @@ def test_the_strong_row_is_the_stored_trial_with_neighbours() -> None:
         assert RECIPES["capsid-bpe"].with_settings(cell.settings) == wanted
 
 
+def test_the_recipe_capsid_strong_is_a_row_of_the_strong_plan() -> None:
+    (cell,) = [c for c in read_plan("strong").cells if c.label == "capsid-strong" and c.dataset == "amazon-toys"]
+    assert cell.method == "capsid-bpe"
+    row = RECIPES["capsid-bpe"].with_settings(cell.settings)
+    assert recipe_key(row) == recipe_key(RECIPES["capsid-strong"])
+
+
 def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
-    variants = ("trial", "capsid-bpe, ")
+    variants = ("trial", "capsid-bpe, ", "capsid-strong")
     cells = [c for c in read_plan("strong").cells if c.method != "sasrec" and not c.label.startswith(variants)]
     recipes = [RECIPES[c.method].with_settings(c.settings) for c in cells]
     assert {c.method for c in cells} == {"capsid-bpe", "capsid-two", "capsid", "rq-kmeans", "kmeans-flat", "tiger"}
@@ -86,7 +93,7 @@ def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
         if cell.label in ("capsid-bpe, followers alone", "capsid-bpe, no memory"):
             recipe = RECIPES[cell.method].with_settings(cell.settings)
             assert training_fingerprint(recipe, "d", 0) == trained["capsid-bpe"]
-    for label in ("sasrec", "capsid-bpe", "capsid-two, atomic"):
+    for label in ("sasrec", "capsid-bpe", "capsid-strong", "capsid-two, atomic"):
         beauty = [c for c in read_plan("strong").cells if c.label == label and c.dataset == "amazon-beauty"]
         assert {c.seed for c in beauty} == {0, 1, 2}
     assert all("test" not in c.evaluations for c in read_plan("strong").cells if c.label.startswith("trial"))

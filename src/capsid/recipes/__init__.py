@@ -16,6 +16,7 @@ from capsid.recipes.capsid import CAPSID
 from capsid.recipes.capsid_bpe import CAPSID_BPE
 from capsid.recipes.capsid_dense import CAPSID_DENSE
 from capsid.recipes.capsid_literal import CAPSID_LITERAL
+from capsid.recipes.capsid_strong import CAPSID_STRONG
 from capsid.recipes.capsid_two import CAPSID_TWO
 from capsid.recipes.cobra import COBRA
 from capsid.recipes.diger import DIGER
@@ -59,6 +60,7 @@ RECIPES: dict[str, Recipe] = {
         CAPSID,
         CAPSID_DENSE,
         CAPSID_BPE,
+        CAPSID_STRONG,
         CAPSID_TWO,
         CAPSID_LITERAL,
     )

@@ -1,0 +1,57 @@
+"""Merged CapsID ids with the generator settings and the memory that rank best on Beauty: the row to beat with ids."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from capsid.generate.generator import TimelineGenerator
+from capsid.recipe import Phase
+from capsid.recipes.capsid_bpe import CAPSID_BPE
+from capsid.train.options import Training
+
+CAPSID_STRONG = dataclasses.replace(
+    CAPSID_BPE,
+    name="capsid-strong",
+    about="Like capsid-bpe, with a small generator that trains longer, and a memory of followers and similar items",
+    deviations=(
+        *CAPSID_BPE.deviations,
+        "every merged token has a vector of its own only, and scores are inner products",
+        "tokens compete with their siblings in the trie alone (over=children)",
+        "followers and neighbours of the last items get bonuses, fitted after training (generator.memory=0: off)",
+    ),
+    over="children",
+    generator=TimelineGenerator(
+        width=64,
+        feedforward=256,
+        dropout=0.6,
+        embedding_dropout=0.6,
+        hidden_dropout=0.6,
+        compose=False,
+        cosine_temperature=0.0,
+        input_scale=8.0,
+        memory=3,
+        memory_after=True,
+        neighbours=100,
+    ),
+    schedule=(
+        Phase(
+            training=Training(
+                steps=5_280,
+                batch_size=256,
+                final_rate=1.0,
+                warmup=0.0,
+                weight_decay=0.0,
+                beta2=0.999,
+                # Never reached, so gradients are not clipped.
+                clip=1_000.0,
+                ema=0.995,
+                validate_every=440,
+                patience=5,
+                validation_users=1_000_000,
+                select="ndcg@10",
+                select_filtered=True,
+                equal_targets=True,
+            )
+        ),
+    ),
+)
