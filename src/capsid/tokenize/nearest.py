@@ -39,14 +39,16 @@ def nearest_items(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k nearest items of every item asked about, without itself, and their cosines; -1 where there are fewer.
 
-    Above `exact_up_to` items the answer is approximate. Shapes: (Q, K) each.
+    The answer is approximate if more pairs would have to be compared than those of `exact_up_to` items. Shapes: (Q, K)
+    each.
     """
     import faiss
 
     unit_ND = _unit(vectors_ND)
     count, width = unit_ND.shape
     index: Any = faiss.IndexFlatIP(width)
-    if count > exact_up_to:
+    # A few items, such as new ones, are compared with all others in a catalogue of any size.
+    if len(asked_Q) * count > exact_up_to**2:
         clusters = int(4 * count**0.5)
         index = faiss.IndexIVFFlat(index, width, clusters, faiss.METRIC_INNER_PRODUCT)
         index.nprobe = min(CLUSTERS_SEARCHED, clusters)
