@@ -17,7 +17,8 @@ CAPSID_STRONG = dataclasses.replace(
         *CAPSID_BPE.deviations,
         "every merged token has a vector of its own only, and scores are inner products",
         "tokens compete with their siblings in the trie alone (over=children)",
-        "followers and neighbours of the last items get bonuses, fitted after training (generator.memory=0: off)",
+        "followers and neighbours of the last items get bonuses, fitted after training (off: generator.memory=0 and"
+        " generator.neighbours=0)",
     ),
     over="children",
     generator=TimelineGenerator(
