@@ -8,7 +8,7 @@ from capsid.data.split import Cases
 from capsid.decode.exact import exact_scores
 from capsid.decode.retrieve import Retriever
 from capsid.errors import DataError
-from capsid.evaluate.evaluator import Evaluation, evaluate, item_ranks
+from capsid.evaluate.evaluator import Evaluation, evaluate, item_ranks, log_sums
 from capsid.evaluate.metrics import ndcg_recall_slope
 from capsid.ids.merges import MergeTable
 from capsid.ids.semantic_ids import SemanticIds
@@ -126,6 +126,19 @@ def test_first_code_ranks_sum_over_merged_tokens() -> None:
     model = TableModel(many.layout.vocabulary, lambda user, prefix: dict.fromkeys(range(2, 123), 1 / 121))
     found = evaluate(retriever_of(model, many), cases, np.ones(61), ks=(1, 2))
     assert found.extras["code_chance@50"] == 1.0, "two codes in use, however many tokens begin with them"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_log_sums_are_those_of_numpy(seed: int) -> None:
+    """NumPy's own sum in log space is ten times as slow. Runs of one column keep their bits."""
+    rng = np.random.default_rng(seed)
+    starts = np.concatenate([[0, 1], np.sort(rng.choice(np.arange(2, 40), 7, replace=False))])
+    log_UC = rng.normal(scale=30, size=(6, 40)).astype(np.float32)
+    log_UC[0, starts[2] : starts[3]] = -np.inf
+    log_UC[1, 0] = -np.inf
+    found = log_sums(log_UC, starts)
+    np.testing.assert_allclose(found, np.logaddexp.reduceat(log_UC, starts, axis=1), rtol=1e-6)
+    np.testing.assert_array_equal(found[:, 0], log_UC[:, 0])
 
 
 def test_an_id_match_is_not_an_item_hit() -> None:

@@ -69,7 +69,9 @@ def evaluate(
         )
     ks = check_ks(ks)
     began = time.monotonic()
-    found = _ranked(retriever, cases, max(ks), filter_history=filter_history, batch=batch, progress=progress, of=split)
+    found = _ranked(
+        retriever, cases, max(ks), filter_history=filter_history, batch=batch, codes=True, progress=progress, of=split
+    )
     values = {**per_user(found.ranks, ks), "rank": found.ranks.expanded, "first_code_rank": found.code_ranks}
     metrics = {name: float(v.mean()) for name, v in values.items() if "@" in name and ":" not in name}
     extras = {**_extras(retriever, values, counts, cases.targets, max(ks)), **of_lists(found.items_UK, counts, max(ks))}
@@ -89,7 +91,7 @@ def metric_values(
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """The lists of all cases, the ranks of their targets, and the ranks of the targets' first codes."""
+    """The lists of all cases, the ranks of their targets, and the ranks of the targets' first codes if asked for."""
 
     items_UK: np.ndarray
     ranks: TargetRanks
@@ -103,6 +105,7 @@ def _ranked(
     *,
     filter_history: bool,
     batch: int,
+    codes: bool = False,
     progress: Progress = silent,
     of: str = "",
     part: tuple[int, int] = (0, 1),
@@ -122,7 +125,8 @@ def _ranked(
         ranked = _rank(retriever, histories, targets, k, allowed)
         shown[rows], own = ranked.items_UK, ranked.ranks
         ranks[:, rows] = own.expanded, own.optimistic, own.before, own.size
-        code_ranks[rows] = first_code_ranks(retriever.reader, ranked.first_UC, targets)
+        if codes:
+            code_ranks[rows] = first_code_ranks(retriever.reader, ranked.first_UC, targets)
         _tell(progress, of, start + len(rows), len(order), began)
     return _Found(shown, TargetRanks(*ranks), code_ranks)
 
@@ -181,11 +185,23 @@ def first_code_ranks(reader: Reader, first_UC: np.ndarray, targets: np.ndarray) 
     code_of = reader.ids.layout.first_code[reader.trie.children(np.array([ROOT])).token[order_C]]
     codes = codes_of(reader)
     own_U = codes.values[codes.offsets[:-1][targets]]
-    # Summed in log space, so that a code with one token keeps its score exactly.
     starts = np.flatnonzero(np.diff(group_C, prepend=-1))
-    scores_UG = np.logaddexp.reduceat(first_UC[:, order_C], starts, axis=1)
+    scores_UG = log_sums(first_UC[:, order_C], starts)
     own = scores_UG[np.arange(len(targets)), np.searchsorted(code_of[starts], own_U)]
     return 1 + (scores_UG > own[:, None]).sum(1)
+
+
+def log_sums(log_UC: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Logarithms of the sums of probabilities over runs of columns.
+
+    The largest of a run is taken out first, so a run of one column keeps its value exactly.
+    """
+    largest_UG = np.maximum.reduceat(log_UC, starts, axis=1)
+    finite_UG = np.where(np.isneginf(largest_UG), 0, largest_UG)
+    lengths = np.diff(starts, append=log_UC.shape[1])
+    with np.errstate(divide="ignore"):
+        rest_UG = np.log(np.add.reduceat(np.exp(log_UC - np.repeat(finite_UG, lengths, axis=1)), starts, axis=1))
+    return finite_UG + rest_UG
 
 
 def codes_of(reader: Reader) -> Ragged:
