@@ -104,12 +104,16 @@ def test_the_strong_ablation_changes_one_thing_at_a_time() -> None:
     strong = read_plan("strong").cells[0].settings
     changed = {label: RECIPES[c.method].with_settings(c.settings) for label, c in cells.items()}
     assert all(c.settings[: len(strong)] == strong for c in cells.values())
-    assert cells["full"].settings == strong
+    assert recipe_key(changed["full"]) == recipe_key(RECIPES["capsid-strong"])
+    assert cells["composed tokens, soft input"].settings == strong
     assert changed["no merges"].merges is None
     assert not changed["fixed L=4"].tokenizer.stops
-    assert changed["soft target"].objective[0].soft_target > 0
-    assert changed["hard input"].generator.soft_input == 0
-    assert len({str(recipe) for recipe in changed.values()}) == len(changed) == 13
+    assert changed["composed tokens, soft input and target"].objective[0].soft_target > 0
+    assert changed["composed tokens"].generator.soft_input == 0
+    of_bpe = [c.settings for c in cells.values() if c.method == "capsid-bpe"]
+    full = cells["full"].settings
+    assert all(s[: len(full)] == full for s in of_bpe if "generator.compose=false" in s), "only something is added"
+    assert len({str(recipe) for recipe in changed.values()}) == len(changed) == 14
 
 
 def test_settings_that_rows_share() -> None:
@@ -197,6 +201,10 @@ def test_only_some_cells() -> None:
     assert [c.name for c in plan.only("capsid/a/*").cells] == ["capsid/a/0", "capsid/a/1"]
     assert {c.label for c in plan.only("capsid").cells} == {"capsid"}
     assert len(plan.only("*bpe*").cells) == 4
+    names = [c.name for c in plan.only("capsid-bpe/b/1", "1").cells]
+    assert names == ["capsid-bpe/b/1", "capsid/a/1", "capsid/b/1", "capsid-bpe/a/1"], "each once, in the order given"
+    with pytest.raises(ConfigError, match="matches 'tiger'"):
+        plan.only("capsid", "tiger")
     with pytest.raises(ConfigError, match="labels: capsid, capsid-bpe"):
         plan.only("tiger")
 

@@ -58,16 +58,19 @@ class Plan:
         """Every dataset of the plan, once."""
         return tuple(dict.fromkeys(cell.dataset for cell in self.cells))
 
-    def only(self, pattern: str) -> Plan:
-        """The cells whose name, label, dataset or seed matches a shell pattern."""
-        kept = tuple(c for c in self.cells if _matches(c, pattern))
-        if not kept:
+    def only(self, *patterns: str) -> Plan:
+        """The cells whose name, label, dataset or seed matches a shell pattern; those of the first pattern run first."""
+        return Plan(self.name, self.about, tuple(dict.fromkeys(c for p in patterns for c in self._matching(p))))
+
+    def _matching(self, pattern: str) -> list[Cell]:
+        found = [c for c in self.cells if _matches(c, pattern)]
+        if not found:
             labels = sorted({c.label for c in self.cells})
             raise ConfigError(
                 f"no cell of the plan {self.name!r} matches {pattern!r}",
                 hint=f"a cell is called label/dataset/seed, such as {self.cells[0].name}; labels: {', '.join(labels)}",
             )
-        return Plan(self.name, self.about, kept)
+        return found
 
 
 def plan_names() -> list[str]:

@@ -38,9 +38,11 @@ DataPaths = Annotated[
     typer.Option("--data", metavar="NAME=PATH", help="Path of a dataset in the plan; repeatable."),
 ]
 Only = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
-        "--only", metavar="PATTERN", help="Only cells whose label/dataset/seed, or one of the three, matches."
+        "--only",
+        metavar="PATTERN",
+        help="Only cells whose label/dataset/seed, or one of the three, matches; repeatable, in the order to run.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -82,7 +84,7 @@ def run_command(
 
       capsid bench run main --data amazon-beauty=./beauty --workers 2 --budget 120
 
-      capsid bench run main --only "capsid*" --keep runs/bench
+      capsid bench run main --only "capsid*" --only tiger --keep runs/bench
 
       capsid bench run mine.toml --data my-shop=./my-shop
 
@@ -102,7 +104,7 @@ def run_command(
     wanted = find_plan(plan, store)
     place = Place(store.resolve(), wanted.name)
     sources = data_sources(wanted, data or (), remembered_sources(place))
-    wanted = wanted if only is None else wanted.only(only)
+    wanted = wanted.only(*only) if only else wanted
     seconds = None if budget is None else 60 * budget
     if dry_run:
         prospects = look(wanted, place, sources, fresh_code=fresh_code)
@@ -111,7 +113,7 @@ def run_command(
         return
     remember(place, plan, sources)
     options = Options(workers=workers, budget=seconds, fresh_code=fresh_code, keep=keep, run=run)
-    summary = run_plan(wanted, place, sources, options, BenchConsole(), whole=only is None)
+    summary = run_plan(wanted, place, sources, options, BenchConsole(), whole=not only)
     _show_summary(summary, place.lines, store, as_json)
     if summary.failed:
         raise typer.Exit(1)
@@ -137,7 +139,7 @@ def status(
     wanted = find_plan(plan, store)
     place = Place(store.resolve(), wanted.name)
     sources = data_sources(wanted, data or (), remembered_sources(place))
-    wanted = wanted if only is None else wanted.only(only)
+    wanted = wanted.only(*only) if only else wanted
     for note in load(place.store, wanted.name).notes:
         Console().line(f"{note}; `capsid bench run` repairs it")
     prospects = look(wanted, place, sources)
