@@ -59,7 +59,7 @@ class Plan:
         return tuple(dict.fromkeys(cell.dataset for cell in self.cells))
 
     def only(self, *patterns: str) -> Plan:
-        """The cells whose name, label, dataset or seed matches a shell pattern; those of the first pattern run first."""
+        """The cells whose name, label, dataset or seed matches a shell pattern, those of the first pattern first."""
         return Plan(self.name, self.about, tuple(dict.fromkeys(c for p in patterns for c in self._matching(p))))
 
     def _matching(self, pattern: str) -> list[Cell]:
