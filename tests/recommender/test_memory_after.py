@@ -11,6 +11,7 @@ from small_recipes import small, world
 
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split, leave_one_out, no_holdout
+from capsid.decode.exact import exact_scores
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import metric_values
 from capsid.fitting.remembering import with_memory
@@ -38,7 +39,7 @@ def fitted(name: str, *settings: str) -> Recommender:
 def test_the_network_is_that_of_a_fit_without_memory(name: str, settings: tuple[str, ...], tmp_path: Path) -> None:
     plain, after = fitted(name, settings[0]), fitted(name, *settings, *AFTER)
     without, state = plain.fitted.generator.state(), after.fitted.generator.state()
-    assert state.keys() - without.keys() == {"memory.weight"}
+    assert state.keys() - without.keys() == {"memory.weight", "memory.temperature"}
     for key, tensor in without.items():
         assert torch.equal(state[key], tensor), key
     assert (state["memory.weight"] != 0).all()
@@ -84,6 +85,28 @@ def test_no_other_weights_make_the_held_out_items_more_probable(name: str, setti
         with torch.no_grad():
             memory.weight.copy_(other)
         assert loss_of(recommender, cases, settled.temperature) > settled.after - 1e-5
+
+
+@pytest.mark.parametrize(("name", "settings"), RECIPES[:3])
+def test_a_search_has_the_probabilities_of_the_fit(name: str, settings: tuple[str, ...]) -> None:
+    """Scores are divided by the temperature of the fit, with and without bonuses, at every token."""
+    recommender = fitted(name, *settings, *AFTER)
+    generator, cases = recommender.fitted.generator, leave_one_out(world()).valid
+    for settled in settle_memory(generator, context_of(recommender), cases, Ragged.from_rows([])):
+        settled.give(memory_of(generator))
+        scores = exact_scores(recommender.retriever.reader, cases.histories).numpy()
+        own = scores[np.arange(len(cases)), cases.targets]
+        tokens = recommender.fitted.tokenizer.ids.prefix_free.take(cases.targets).lengths.sum()
+        assert -float(own.sum()) / tokens == pytest.approx(settled.after, abs=1e-4)
+
+
+def test_weights_that_are_older_than_temperatures_have_none() -> None:
+    recommender = fitted("sasrec", "over=vocabulary", *AFTER)
+    generator = recommender.fitted.generator
+    state = {name: tensor for name, tensor in generator.state().items() if name != "memory.temperature"}
+    generator.load_state(recommender.fitted.tokenizer.ids, state)
+    assert memory_of(generator).temperature == 1
+    assert torch.equal(memory_of(generator).weight, state["memory.weight"])
 
 
 def test_of_the_weights_for_all_temperatures_those_that_rank_best_are_kept() -> None:

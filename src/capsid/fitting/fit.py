@@ -19,7 +19,7 @@ from capsid.fitting.course import Course
 from capsid.fitting.remembering import remembering, remembers_later, trained_recipe, with_memory
 from capsid.fitting.stages import Stages
 from capsid.generate.generator import Generator, ReadsSoftly, Trainable
-from capsid.generate.settled_memory import WEIGHT
+from capsid.generate.memory import NAMES
 from capsid.ids.layout import FIRST
 from capsid.ids.reading import Reading
 from capsid.ids.semantic_ids import SemanticIds
@@ -70,7 +70,7 @@ def fit_recipe(
     if start is not None and isinstance(generator, Trainable):
         state = start.generator.state()
         if remembers_later(recipe.generator):
-            state.pop(WEIGHT, None)
+            state = {name: tensor for name, tensor in state.items() if name not in NAMES}
         generator.load_state(tokenizer.ids, state)
     course = Course(trained, table, split, seed, progress, stages, tokenizer, generator)
     if start is not None:

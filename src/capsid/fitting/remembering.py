@@ -18,7 +18,8 @@ from capsid.decode.retrieve import Retriever
 from capsid.encode.base import fresh
 from capsid.evaluate.evaluator import metric_values
 from capsid.generate.generator import Generator, Remembers, Trainable
-from capsid.generate.settled_memory import CASES, WEIGHT, SettledMemory, memory_of, settle_memory
+from capsid.generate.memory import NAMES
+from capsid.generate.settled_memory import CASES, SettledMemory, memory_of, settle_memory
 from capsid.generate.terms import TermContext
 from capsid.ids.transitions import Transitions
 from capsid.progress import Progress
@@ -58,11 +59,11 @@ def with_memory(
     """A fit of `trained_recipe(recipe)`, whatever memory it was given after training, with that of `recipe`."""
     generator = fresh(recipe.generator)
     tokenizer = remembering(fitted.tokenizer, generator, table)
-    state = {name: tensor for name, tensor in fitted.generator.state().items() if name != WEIGHT}
+    state = {name: tensor for name, tensor in fitted.generator.state().items() if name not in NAMES}
     if remembers_later(generator):
         generator.build(tokenizer.ids, table.counts, seed=seed)
         assert isinstance(generator, Trainable)
-        state[WEIGHT] = memory_of(generator).weight.detach().clone()
+        state |= {name: tensor for name, tensor in generator.state().items() if name in NAMES}
     generator.load_state(tokenizer.ids, state)
     new = dataclasses.replace(fitted, tokenizer=tokenizer, generator=generator)
     if isinstance(generator, Trainable) and remembers_later(generator):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from capsid.blocks.weights import load_weights
 from capsid.errors import ConfigError, NotFittedError
 from capsid.generate.masked import MaskedTransformer
+from capsid.generate.memory import with_temperature
 from capsid.generate.network import CausalTransformer, GeneratorNetwork, NetworkShape, State
 from capsid.generate.timeline import READINGS, TimelineTransformer
 from capsid.ids.histories import ReadableIds
@@ -191,7 +192,7 @@ class TransformerGenerator:
 
     def load_state(self, ids: ReadableIds, state: dict[str, Tensor]) -> Self:
         """Weights as saved."""
-        self.network_ = load_weights(lambda: self._network(ids), state)
+        self.network_ = load_weights(lambda: self._network(ids), with_temperature(state))
         return self
 
     def _network(self, ids: ReadableIds) -> GeneratorNetwork:

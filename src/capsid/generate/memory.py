@@ -4,6 +4,8 @@ A token's score gets sum_j a_j log(1 + c_j), where c_j counts how often the item
 after the j-th last item. With neighbours there are as many weights again, for how much these items are like the j-th
 last item. The weights a_j are learnt with the next-token loss, where the predicted pair is left out of
 the counts. On a trie the counts of a node are the sums over its items, so that every prefix of a likely item rises.
+In a search, scores with bonuses are divided by the temperature that the weights were fitted for, so that probabilities
+are those of the fit.
 Knows tokens and counts only. Shapes: J weights, M predicted items, T tokens of an item, E entries, otherwise as in
 `capsid.generate.open_items`.
 """
@@ -23,21 +25,34 @@ from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ids.transitions import Followers
 
+# What a memory that is fitted after training adds to a generator's state.
+NAMES = ("memory.weight", "memory.temperature")
 # The weights have to grow to about 1 while optimiser steps are small, so they are this many times their parameters.
 REACH = 10.0
 
 
 class Memory(nn.Module):
-    """The learnt weights; they start at 0. Nothing is added while it is not `awake`."""
+    """The learnt weights; they start at 0. Nothing is added while it is not `awake`.
+
+    `temperature` stays 1 if the weights are trained with the network.
+    """
+
+    temperature: Tensor
 
     def __init__(self, weights: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(weights))
+        self.register_buffer("temperature", torch.ones(()))
         self.awake = True
 
     def start(self) -> None:
-        """Back to 0."""
+        """Weights of 0, temperature 1."""
         nn.init.zeros_(self.weight)
+        nn.init.ones_(self.temperature)
+
+    def cooled(self, scores: Tensor) -> Tensor:
+        """Scores with bonuses, divided by the temperature."""
+        return scores / self.temperature if self.awake and float(self.temperature) != 1.0 else scores
 
     def bonus(self, counts_EJ: Tensor) -> Tensor:
         """What is added to scores. Shape: (E,)."""
@@ -107,6 +122,12 @@ def remembered(lesson: Lesson) -> Remembered:
     counts_CJ.index_add_(0, torch.as_tensor(entry_E), torch.as_tensor(np.concatenate(counts)))
     row_C, token_C = np.divmod(key_C, stride)
     return Remembered(torch.as_tensor(row_C), torch.as_tensor(token_C), counts_CJ)
+
+
+def with_temperature(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Saved weights, with temperature 1 if they are older than temperatures of memories."""
+    weight, temperature = NAMES
+    return state if weight not in state else {temperature: torch.ones(()), **state}
 
 
 def _followers(found: Followers | None) -> Followers:

@@ -189,6 +189,16 @@ class BonusNetwork(GeneratorNetwork):
             return known
         return (*known, open_followers(histories, self.memory))
 
+    def scores(self, state: State, rows_UWD: Tensor) -> Tensor:
+        """See `capsid.decode.protocol`."""
+        found = super().scores(state, rows_UWD)
+        return found if self.memory is None else self.memory.cooled(found)
+
+    def scores_of(self, state: State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
+        """See `capsid.decode.protocol`."""
+        found = super().scores_of(state, rows_UWD, row_E, token_E)
+        return found if self.memory is None else self.memory.cooled(found)
+
     def seen_as(self, state: State, histories: TokenBatch) -> State:
         """See `capsid.decode.protocol.SeesOtherIds`."""
         return replace(state, open=self._open(histories))

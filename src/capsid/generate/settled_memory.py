@@ -2,9 +2,9 @@
 
 A network that is trained with its memory leaves to it what it could have learnt itself. Here a handful of weights is
 fitted afterwards to maximise the likelihood of the held-out items. Networks are overconfident on held-out items, and
-bonuses look useless beside scores that are too large, so scores are divided by a temperature. It is used only here,
-because it hardly changes the order of items. Every temperature gives other weights; those of the largest likelihood
-come first, but need not rank best, so all are given. The loss is convex in the weights. Knows networks, lessons and
+bonuses look useless beside scores that are too large, so scores are divided by a temperature, here and in the search.
+Every temperature gives other weights; those of the largest likelihood come first, but need not rank best, so all are
+given. The loss is convex in the weights. Knows networks, lessons and
 terms, no files and no ranking.
 """
 
@@ -32,8 +32,6 @@ from capsid.rng import numpy_rng
 
 # A few numbers need no more cases than this.
 CASES = 8_192
-# The name of the weights in a generator's state.
-WEIGHT = "memory.weight"
 BATCH = 256
 ITERATIONS = 25
 TEMPERATURES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
@@ -54,9 +52,10 @@ class SettledMemory:
         return f"memory: weights {weights}; loss at {self.temperature}: {self.before:.3f} -> {self.after:.3f}"
 
     def give(self, memory: Memory) -> None:
-        """Set the memory's weights."""
+        """Set the memory's weights and temperature."""
         with torch.no_grad():
             memory.weight.copy_(torch.tensor(self.weights) / REACH)
+            memory.temperature.fill_(self.temperature)
 
 
 def memory_of(generator: Trainable) -> Memory:
