@@ -81,13 +81,16 @@ def test_the_recipe_capsid_strong_is_a_row_of_the_strong_plan() -> None:
 
 
 def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
-    variants = ("trial", "capsid-bpe, ", "capsid-strong")
-    cells = [c for c in read_plan("strong").cells if c.method != "sasrec" and not c.label.startswith(variants)]
+    variants = ("trial", "capsid-bpe, ", "capsid-strong", "capsid-two")
+    rows = [c for c in read_plan("strong").cells if c.method != "sasrec"]
+    cells = [c for c in rows if not c.label.startswith(variants)]
     recipes = [RECIPES[c.method].with_settings(c.settings) for c in cells]
-    assert {c.method for c in cells} == {"capsid-bpe", "capsid-two", "capsid", "rq-kmeans", "kmeans-flat", "tiger"}
+    assert {c.method for c in cells} == {"capsid-bpe", "capsid", "rq-kmeans", "kmeans-flat", "tiger"}
     assert len({str((recipe.generator, recipe.schedule, recipe.over)) for recipe in recipes}) == 1
-    seconds = {recipe.second.collisions.kind for recipe in recipes if recipe.second is not None}
-    assert seconds == {"bucket"}, "one token per item needs no suffix"
+    two = [RECIPES[c.method].with_settings(c.settings) for c in rows if c.method == "capsid-two"]
+    assert {recipe.second.collisions.kind for recipe in two} == {"bucket"}, "one token per item needs no suffix"
+    strong = RECIPES["capsid-strong"]
+    assert all((r.generator, r.schedule, r.over) == (strong.generator, strong.schedule, strong.over) for r in two)
     trained = {c.label: training_fingerprint(RECIPES[c.method].with_settings(c.settings), "d", 0) for c in cells[:1]}
     for cell in read_plan("strong").cells:
         if cell.label in ("capsid-bpe, followers alone", "capsid-bpe, no memory"):
