@@ -89,7 +89,7 @@ def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
     assert len({str((recipe.generator, recipe.schedule, recipe.over)) for recipe in recipes}) == 1
     two = [RECIPES[c.method].with_settings(c.settings) for c in rows if c.method == "capsid-two"]
     assert {recipe.second.collisions.kind for recipe in two} == {"bucket"}, "one token per item needs no suffix"
-    strong = RECIPES["capsid-strong"]
+    strong = RECIPES["capsid-strong"].with_settings(["schedule.0.training.snapshots=5"])
     assert all((r.generator, r.schedule, r.over) == (strong.generator, strong.schedule, strong.over) for r in two)
     trained = {c.label: training_fingerprint(RECIPES[c.method].with_settings(c.settings), "d", 0) for c in cells[:1]}
     for cell in read_plan("strong").cells:
