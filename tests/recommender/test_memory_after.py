@@ -12,7 +12,7 @@ from small_recipes import small, world
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split, leave_one_out, no_holdout
 from capsid.decode.exact import exact_scores
-from capsid.errors import ConfigError
+from capsid.errors import ArtifactError, ConfigError
 from capsid.evaluate.evaluator import metric_values
 from capsid.fitting.remembering import with_memory
 from capsid.generate.next_token import NextToken
@@ -107,6 +107,11 @@ def test_weights_that_are_older_than_temperatures_have_none() -> None:
     generator.load_state(recommender.fitted.tokenizer.ids, state)
     assert memory_of(generator).temperature == 1
     assert torch.equal(memory_of(generator).weight, state["memory.weight"])
+    for broken in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ArtifactError, match=r"not above 0|finite"):
+            generator.load_state(
+                recommender.fitted.tokenizer.ids, {**state, "memory.temperature": torch.tensor(broken)}
+            )
 
 
 def test_of_the_weights_for_all_temperatures_those_that_rank_best_are_kept() -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from capsid.blocks.cross_entropy import Added
-from capsid.errors import ConfigError
+from capsid.errors import ArtifactError, ConfigError
 from capsid.generate.open_items import OpenItems, padded_items
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
@@ -127,7 +127,12 @@ def remembered(lesson: Lesson) -> Remembered:
 def with_temperature(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Saved weights, with temperature 1 if they are older than temperatures of memories."""
     weight, temperature = NAMES
-    return state if weight not in state else {temperature: torch.ones(()), **state}
+    if weight not in state:
+        return state
+    state = {temperature: torch.ones(()), **state}
+    if not (state[temperature] > 0).all():
+        raise ArtifactError("the temperature of the saved memory is not above 0", hint="fit again")
+    return state
 
 
 def _followers(found: Followers | None) -> Followers:
