@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from capsid.arrays import save_arrays
+from capsid.bench.own_tables import OWN_TABLES, PlanCells
 from capsid.bench.paper import main_value, paper
 from capsid.bench.results import LINES, VALUES, Result, arrays_hash
 from capsid.bench.stored_rows import Source
@@ -26,10 +27,12 @@ def cell(label: str, seed: int, recall: float, dataset: str = "amazon-beauty", p
     hits = (rng.random(USERS) < recall).astype(np.float32)
     values = {
         "test/recall@10": hits,
+        "test/ndcg@10": hits * np.float32(0.4),
         "test/target_count": np.where(np.arange(USERS) % 4 == 0, 2, 9),
         "test/user": np.arange(USERS),
     }
-    metrics = {"recall@5": recall / 2, "recall@10": float(hits.mean()), "ndcg@5": recall / 3, "ndcg@10": recall / 2.5}
+    found = float(hits.mean())
+    metrics = {"recall@5": recall / 2, "recall@10": found, "ndcg@5": recall / 3, "ndcg@10": 0.4 * found}
     evaluation = {
         "metrics": metrics,
         "code_recall@50": 0.4,
@@ -136,6 +139,20 @@ def test_significance(source: Source) -> None:
     assert len(found["t-test p"].values) == 1
     assert entries(table, "beauty: sasrec")["t-test p"].values == (), "one seed has no t-test"
     assert [r.label for r in table.rows] == ["beauty: tiger", "beauty: sasrec", "beauty: tiger-text"]
+
+
+def test_every_row_against_the_one_asked_for(source: Source) -> None:
+    """NDCG is 0.4 of Recall in every cell, so it differs by 0.4 as much."""
+    table = OWN_TABLES["significance"](PlanCells.read(source.store, "main", against="tiger"))
+    found = entries(table, "amazon-beauty: capsid-bpe minus tiger")
+    assert found["R@10 difference"].mean == pytest.approx(0.3, abs=0.08)
+    assert found["N@10 difference"].mean == pytest.approx(0.4 * found["R@10 difference"].mean)
+    assert found["R@10 bootstrap p"].mean < 0.01
+    labels = [row.label for row in table.rows]
+    assert labels == [f"amazon-beauty: {row} minus tiger" for row in ("tiger-text", "sasrec", "capsid-bpe")]
+    best = OWN_TABLES["significance"](PlanCells.read(source.store, "main"))
+    pair = "amazon-beauty: tiger-text minus tiger"
+    assert entries(best, pair) == entries(table, pair), "the best row comes first either way"
 
 
 def test_ablation_and_sensitivity(source: Source) -> None:

@@ -74,6 +74,15 @@ def test_tables_of_any_plan_and_dataset(ran: tuple[Path, Answer]) -> None:
     assert filtered["rows"] != table["rows"]
 
 
+def test_every_row_against_one(ran: tuple[Path, Answer]) -> None:
+    store, _ = ran
+    table = ("bench", "table", "significance", "--plan", "mine", "--store", store)
+    for label, other in (("short", "popularity"), ("popularity", "short")):
+        out = capsid(*table, "--against", label).out
+        assert f"### Against {label}" in out
+        assert f"shop: {other} minus {label}" in out
+
+
 def test_cells_without_the_wanted_evaluation_are_left_out(ran: tuple[Path, Answer], tmp_path: Path) -> None:
     """A plan that got another evaluation later: its older cells have no such numbers, of the same row or another."""
     store, _ = ran
@@ -81,7 +90,7 @@ def test_cells_without_the_wanted_evaluation_are_left_out(ran: tuple[Path, Answe
     first, *others = [json.loads(text) for text in (store / "mine" / "cells.jsonl").read_text().splitlines()]
     del first["evaluations"]["test-filtered"]
     (tmp_path / "mine" / "cells.jsonl").write_text("".join(f"{json.dumps(cell)}\n" for cell in (first, *others)))
-    for name, column in (("main", "R@10"), ("tiers", "head"), ("significance", "difference")):
+    for name, column in (("main", "R@10"), ("tiers", "head"), ("significance", "R@10 difference")):
         table = ("bench", "table", name, "--plan", "mine", "--store", tmp_path, "--filter-history", "--format", "json")
         answer = capsid(*table)
         assert answer.code == 0, answer.err
@@ -104,6 +113,8 @@ def test_a_report_of_ones_own(ran: tuple[Path, Answer], tmp_path: Path) -> None:
         (["status", "mien"], "no plan and no file called 'mien'", "did you mean 'mine'"),
         (["table", "main", "--plan", "other"], "the plan 'other' has no results", "plans with results: mine"),
         (["table", "main", "--plan", "mine", "--dataset", "shp"], "no results on 'shp'", "shop"),
+        (["table", "significance", "--plan", "mine", "--against", "shrt"], "no results of the row 'shrt'", "short"),
+        (["table", "main", "--against", "short"], "--against needs the table significance, got 'main'", "leave"),
         (["table", "ablation", "--plan", "mine"], "no table 'ablation' for your own plans", "main"),
     ],
 )

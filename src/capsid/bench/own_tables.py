@@ -20,14 +20,26 @@ from capsid.popularity import TIERS
 
 @dataclass(frozen=True, eq=False)
 class PlanCells:
-    """The finished cells of a plan, of one dataset or all. `evaluation` is `test` or `test-filtered`."""
+    """The finished cells of a plan, of one dataset or all. `evaluation` is `test` or `test-filtered`.
+
+    `against` is the row that the others are compared with; without it the best row is compared with every other.
+    """
 
     cells: Results
     evaluation: str
+    against: str | None = None
 
     @classmethod
-    def read(cls, store: Path, plan: str, *, dataset: str | None = None, evaluation: str = "test") -> PlanCells:
-        """The cells that have this evaluation; an error if there are none."""
+    def read(
+        cls,
+        store: Path,
+        plan: str,
+        *,
+        dataset: str | None = None,
+        evaluation: str = "test",
+        against: str | None = None,
+    ) -> PlanCells:
+        """The cells that have this evaluation; an error if there are none, or none of the row `against`."""
         every = load_rows(store, plan)
         if not len(every):
             known = plans_in(store)
@@ -40,7 +52,9 @@ class PlanCells:
         if not len(kept):
             found = sorted({name for c in cells for name in c.evaluations})
             raise ConfigError(f"no cell of the plan {plan!r} has {evaluation!r}", hint=f"it has {', '.join(found)}")
-        return cls(kept, evaluation)
+        if against is not None and against not in (rows := sorted({c.label for c in kept})):
+            raise ConfigError(f"the plan {plan!r} has no results of the row {against!r}", hint=nearest(against, rows))
+        return cls(kept, evaluation, against)
 
     @property
     def datasets(self) -> list[str]:
@@ -80,20 +94,22 @@ def main_table(own: PlanCells) -> Table:
 
 
 def significance_table(own: PlanCells) -> Table:
-    """On every dataset, the row with the best mean against every other row."""
-    rows = []
-    metric = own.metrics[0]
+    """On every dataset, the row with the best mean minus every other row; or every row minus the one asked for."""
+    rows, metrics = [], own.metrics[:2]
     for dataset in own.datasets:
-        best, *others = PlanCells(own.cells.select(dataset=dataset), own.evaluation).labels()
-        ours = by_seed(own.cells, best, dataset)
-        for label in others:
-            other = by_seed(own.cells, label, dataset)
-            entries = compared(own.cells, ours, other, own.evaluation, metric)[:3]
-            rows.append(Row(f"{dataset}: {best} minus {label}", entries))
-    columns = (Column("difference", None, 4), Column("95 % interval", None), Column("bootstrap p", None, 4))
-    note = f"{metric}; users and the seeds of each row are drawn with replacement."
+        for ours, other in _pairs(own, dataset):
+            sides = [by_seed(own.cells, label, dataset) for label in (ours, other)]
+            entries = [e for m in metrics for e in compared(own.cells, sides[0], sides[1], own.evaluation, m)[:3]]
+            rows.append(Row(f"{dataset}: {ours} minus {other}", tuple(entries)))
+    columns = [
+        Column(f"{short_name(metric)} {name}", None, 4)
+        for metric in metrics
+        for name in ("difference", "95 % interval", "bootstrap p")
+    ]
+    note = f"Evaluation: {own.evaluation}; users and the seeds of each row are drawn with replacement."
+    title = "Is the best row better?" if own.against is None else f"Against {own.against}"
     notes = (note, *remarks(own.cells, own.datasets))
-    return Table("significance", _title(own, "Is the best row better?"), columns, tuple(rows), "rows", notes)
+    return Table("significance", _title(own, title), tuple(columns), tuple(rows), "rows", notes)
 
 
 def quality_table(own: PlanCells) -> Table:
@@ -151,3 +167,12 @@ OWN_TABLES: dict[str, Callable[[PlanCells], Table]] = {
 
 def _title(own: PlanCells, text: str) -> str:
     return f"{text} ({own.cells.plan}: {', '.join(own.datasets)})"
+
+
+def _pairs(own: PlanCells, dataset: str) -> list[tuple[str, str]]:
+    """The rows to compare, best first; none where the row asked for was not run."""
+    best, *others = PlanCells(own.cells.select(dataset=dataset), own.evaluation).labels()
+    if own.against is None:
+        return [(best, label) for label in others]
+    labels = [best, *others]
+    return [(label, own.against) for label in labels if label != own.against] if own.against in labels else []

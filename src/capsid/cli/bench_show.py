@@ -25,6 +25,10 @@ PlanOption = Annotated[
 DatasetOption = Annotated[
     str | None, typer.Option("--dataset", metavar="NAME", help="Only this dataset of the plan (default plan: main).")
 ]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option("--against", metavar="ROW", help="With significance: compare every row with this one, not the best."),
+]
 FORMS = ("markdown", "latex", "json")
 PICTURES = ("svg", "png")
 
@@ -39,6 +43,7 @@ def table_command(
     filtered: Filtered = False,
     plan: PlanOption = None,
     dataset: DatasetOption = None,
+    against: AgainstOption = None,
     out: Out = None,
 ) -> None:
     """Print a table of the paper with our numbers. Cells not run are empty; the paper's numbers are in brackets.
@@ -53,6 +58,8 @@ def table_command(
 
       capsid bench table tiers --plan mine --dataset my-shop
 
+      capsid bench table significance --plan strong --against sasrec --filter-history
+
       capsid bench table ablation --format latex --out ablation.tex
     """
     import json
@@ -61,7 +68,7 @@ def table_command(
 
     if form not in FORMS:
         raise ConfigError(f"--format must be one of {', '.join(FORMS)}, got {form!r}", hint="such as --format latex")
-    made = _table(name, store, filtered, plan, dataset)
+    made = _table(name, store, filtered, plan, dataset, against)
     text = {"markdown": markdown, "latex": latex, "json": lambda t: json.dumps(plain(t), indent=2) + "\n"}[form](made)
     _put(text.encode(), out)
 
@@ -163,12 +170,14 @@ VERBS: dict[str, Callable[..., None]] = {
 }
 
 
-def _table(name: str, store: Path, filtered: bool, plan: str | None, dataset: str | None) -> Table:
+def _table(name: str, store: Path, filtered: bool, plan: str | None, dataset: str | None, against: str | None) -> Table:
     from capsid.bench.own_tables import OWN_TABLES, PlanCells
     from capsid.bench.results import plans_in
     from capsid.bench.tables import TABLES
 
-    if plan is None and dataset is None and name in TABLES:
+    if against is not None and name != "significance":
+        raise ConfigError(f"--against needs the table significance, got {name!r}", hint="leave --against out")
+    if plan is None and dataset is None and against is None and name in TABLES:
         return TABLES[name](_source(store, filtered))
     if plan is None and name not in TABLES:
         own = plans_in(store)
@@ -177,8 +186,10 @@ def _table(name: str, store: Path, filtered: bool, plan: str | None, dataset: st
         name, plan = "main", name
     if name not in OWN_TABLES:
         raise ConfigError(f"there is no table {name!r} for your own plans", hint=nearest(name, OWN_TABLES))
-    cells = PlanCells.read(store, plan or "main", dataset=dataset, evaluation=_evaluation(filtered))
-    return OWN_TABLES[name](cells)
+    evaluation = _evaluation(filtered)
+    return OWN_TABLES[name](
+        PlanCells.read(store, plan or "main", dataset=dataset, evaluation=evaluation, against=against)
+    )
 
 
 def _report_of_plan(out: Path, store: Path, filtered: bool, plan: str | None, dataset: str | None) -> None:
