@@ -73,11 +73,11 @@ def test_the_strong_row_is_the_stored_trial_with_neighbours() -> None:
         assert RECIPES["capsid-bpe"].with_settings(cell.settings) == wanted
 
 
-def test_the_recipe_capsid_strong_is_a_row_of_the_strong_plan() -> None:
-    (cell,) = [c for c in read_plan("strong").cells if c.label == "capsid-strong" and c.dataset == "amazon-toys"]
-    assert cell.method == "capsid-bpe"
-    row = RECIPES["capsid-bpe"].with_settings(cell.settings)
-    assert recipe_key(row) == recipe_key(RECIPES["capsid-strong"])
+@pytest.mark.parametrize(("recipe", "method"), [("capsid-strong", "capsid-bpe"), ("capsid-two", "capsid-two")])
+def test_the_strongest_recipes_are_rows_of_the_strong_plan(recipe: str, method: str) -> None:
+    (cell,) = [c for c in read_plan("strong").cells if c.label == recipe and c.dataset == "amazon-toys"]
+    assert cell.method == method
+    assert recipe_key(RECIPES[method].with_settings(cell.settings)) == recipe_key(RECIPES[recipe])
 
 
 def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
@@ -87,7 +87,7 @@ def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
     recipes = [RECIPES[c.method].with_settings(c.settings) for c in cells]
     assert {c.method for c in cells} == {"capsid-bpe", "capsid", "rq-kmeans", "kmeans-flat", "tiger"}
     assert len({str((recipe.generator, recipe.schedule, recipe.over)) for recipe in recipes}) == 1
-    two = [RECIPES[c.method].with_settings(c.settings) for c in rows if c.method == "capsid-two"]
+    two = [RECIPES[c.method].with_settings(c.settings) for c in rows if c.label == "capsid-two, atomic"]
     assert {recipe.second.collisions.kind for recipe in two} == {"bucket"}, "one token per item needs no suffix"
     strong = RECIPES["capsid-strong"].with_settings(["schedule.0.training.snapshots=5"])
     assert all((r.generator, r.schedule, r.over) == (strong.generator, strong.schedule, strong.over) for r in two)
@@ -96,7 +96,7 @@ def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
         if cell.label in ("capsid-bpe, followers alone", "capsid-bpe, no memory"):
             recipe = RECIPES[cell.method].with_settings(cell.settings)
             assert training_fingerprint(recipe, "d", 0) == trained["capsid-bpe"]
-    for label in ("sasrec", "capsid-bpe", "capsid-strong", "capsid-two, atomic"):
+    for label in ("sasrec", "capsid-bpe", "capsid-strong", "capsid-two", "capsid-two, atomic"):
         beauty = [c for c in read_plan("strong").cells if c.label == label and c.dataset == "amazon-beauty"]
         assert {c.seed for c in beauty} == {0, 1, 2}
     assert all("test" not in c.evaluations for c in read_plan("strong").cells if c.label.startswith("trial"))

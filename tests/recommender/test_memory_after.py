@@ -29,6 +29,7 @@ RECIPES = [
     ("capsid-two", ("over=children", "generator.neighbours=4")),
 ]
 AFTER = ("generator.memory=2", "generator.memory_after=true")
+NONE = ("generator.memory=0", "generator.neighbours=0")
 
 
 def fitted(name: str, *settings: str) -> Recommender:
@@ -37,7 +38,7 @@ def fitted(name: str, *settings: str) -> Recommender:
 
 @pytest.mark.parametrize(("name", "settings"), RECIPES)
 def test_the_network_is_that_of_a_fit_without_memory(name: str, settings: tuple[str, ...], tmp_path: Path) -> None:
-    plain, after = fitted(name, settings[0]), fitted(name, *settings, *AFTER)
+    plain, after = fitted(name, settings[0], *NONE), fitted(name, *settings, *AFTER)
     without, state = plain.fitted.generator.state(), after.fitted.generator.state()
     assert state.keys() - without.keys() == {"memory.weight", "memory.temperature"}
     for key, tensor in without.items():

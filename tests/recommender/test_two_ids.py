@@ -20,8 +20,12 @@ from capsid.recommender import Recommender
 from capsid.runs.export import export_onnx
 
 
+# What the recipe leaves out and other recipes with two ids may have: composed tokens, a memory trained with the network.
+COMPOSED = ("generator.memory=2", "generator.memory_after=false", "generator.neighbours=0", "generator.compose=true")
+
+
 def recipe(*settings: str) -> Recipe:
-    return small("capsid-two", 20).with_settings(("generator.memory=2", *settings))
+    return small("capsid-two", 20).with_settings((*COMPOSED, *settings))
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 from capsid.decode.mixed import Mixed
-from capsid.recipes.capsid_bpe import CAPSID_BPE
+from capsid.recipes.capsid_strong import CAPSID_STRONG
 from capsid.tokenize.second_id import SecondId
 
 CAPSID_TWO = dataclasses.replace(
-    CAPSID_BPE,
+    CAPSID_STRONG,
     name="capsid-two",
-    about="Like capsid-bpe, with flat k-means ids as second ids: both are read and predicted, probabilities are mixed",
-    deviations=(*CAPSID_BPE.deviations, "every item has a second id (second=null, decoder=beam: off)"),
+    about="Like capsid-strong, with flat k-means ids as second ids: both are read and predicted, probabilities mixed",
+    deviations=(*CAPSID_STRONG.deviations, "every item has a second id (second=null, decoder=beam: off)"),
     second=SecondId(),
-    over="children",
     decoder=Mixed(),
 )
