@@ -19,8 +19,7 @@ from capsid.recipe import Recipe
 from capsid.recommender import Recommender
 from capsid.runs.export import export_onnx
 
-
-# What the recipe leaves out and other recipes with two ids may have: composed tokens, a memory trained with the network.
+# What other recipes with two ids may have: composed tokens, and a memory that is trained with the network.
 COMPOSED = ("generator.memory=2", "generator.memory_after=false", "generator.neighbours=0", "generator.compose=true")
 
 
