@@ -1,12 +1,14 @@
 """What a recommendation costs with each of several fitted runs, relative to the first: time and decoding steps.
 
     python benchmarks/decode_cost.py runs/rq-kmeans runs/capsid runs/capsid-bpe [--users 256] [--repeat 5] [--out FILE]
+    python benchmarks/decode_cost.py runs/rq-kmeans runs/capsid --vocabulary
     python benchmarks/decode_cost.py --plan main --data beauty --kept runs/amazon-beauty-0 --short short --out FILE
     python benchmarks/decode_cost.py --quick
 
 Runs must be of one dataset. The same users' test histories are read and searched with each in turn, in one process,
 with the recipe's own beam; medians of processor time. A run with two ids per item has a second line, in which only the
-first id is searched.
+first id is searched. `--vocabulary` puts a line before all others, in which tokens of the first run are scored over the
+whole vocabulary.
 
 `--plan` measures every row of a plan, the baseline first. Runs that `capsid bench run --keep` saved are in `--kept`. A
 row without one is fitted with a few training steps and kept in `--short`: the cost depends mostly on the lengths of ids
@@ -19,6 +21,7 @@ that the script works.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -89,9 +92,16 @@ class Searched:
     retriever: Retriever
 
 
-def searched(runs: dict[str, Recommender]) -> dict[str, Searched]:
-    """The search of every run, and that of the first ids alone where items have two."""
+def searched(runs: dict[str, Recommender], *, vocabulary: bool = False) -> dict[str, Searched]:
+    """The search of every run, and that of the first ids alone where items have two.
+
+    With `vocabulary`, the first run over the whole vocabulary comes before them.
+    """
     out = {}
+    if vocabulary and runs:
+        name, run = next(iter(runs.items()))
+        over_all = dataclasses.replace(run.retriever.reader, over="vocabulary")
+        out[f"{name}, over the vocabulary"] = Searched(run, Retriever(over_all, run.retriever.ranker))
     for name, run in runs.items():
         found = run.retriever
         out[name] = Searched(run, found)
@@ -210,6 +220,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Parse, measure, print, write."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("runs", nargs="*", type=Path)
+    made.add_argument("--vocabulary", action="store_true", help="the first run over the whole vocabulary is 1")
     made.add_argument("--plan", help="all rows of this plan")
     made.add_argument("--data", help="dataset name or folder of the plan's rows")
     made.add_argument("--dataset", default="amazon-beauty", help="what the plan calls that dataset")
@@ -225,7 +236,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     facts = machine(args.threads)
     with tempfile.TemporaryDirectory() as folder:
         paths = quick(Path(folder)) if args.quick else args.runs
-        rows = searched({path.name: Recommender.from_pretrained(path) for path in paths})
+        runs = {path.name: Recommender.from_pretrained(path) for path in paths}
+        rows = searched(runs, vocabulary=args.vocabulary)
         if args.plan:
             if not args.data:
                 made.error("--plan needs --data")

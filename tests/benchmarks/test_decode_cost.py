@@ -25,6 +25,25 @@ def test_costs_are_relative_to_the_first_run(load, tmp_path: Path, capsys: pytes
     assert two["vocabulary"] == alone["vocabulary"] > second["vocabulary"]
 
 
+def test_the_first_run_over_the_vocabulary_is_the_measure(load) -> None:  # type: ignore[no-untyped-def]
+    cost = load("decode_cost")
+    from capsid.data.planted import planted_dataset
+    from capsid.recommender import Recommender
+
+    settings = [*cost.TINY, "over=children"]
+    run = Recommender.from_recipe("capsid", settings=settings).fit(
+        planted_dataset(branching=(3, 2), users=10, length=5)
+    )
+    rows = cost.searched({"capsid": run}, vocabulary=True)
+    assert {name: row.retriever.reader.over for name, row in rows.items()} == {
+        "capsid, over the vocabulary": "vocabulary",
+        "capsid": "children",
+    }
+    first, second = cost.measure(rows, 4, 1)
+    assert (first["run"], first["cost"]) == ("capsid, over the vocabulary", 1.0)
+    assert second["tokens_an_item"] == first["tokens_an_item"]
+
+
 def test_runs_of_other_data_are_refused(load) -> None:  # type: ignore[no-untyped-def]
     cost = load("decode_cost")
     from capsid.data.planted import planted_dataset
