@@ -81,7 +81,7 @@ def test_the_strongest_recipes_are_rows_of_the_strong_plan(recipe: str, method: 
 
 
 def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
-    variants = ("trial", "capsid-bpe, ", "capsid-strong", "capsid-two")
+    variants = ("trial", "capsid-bpe, ", "capsid-strong", "capsid-two", "rq-kmeans, ")
     rows = [c for c in read_plan("strong").cells if c.method != "sasrec"]
     cells = [c for c in rows if not c.label.startswith(variants)]
     recipes = [RECIPES[c.method].with_settings(c.settings) for c in cells]
@@ -91,6 +91,11 @@ def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
     assert {recipe.second.collisions.kind for recipe in two} == {"bucket"}, "one token per item needs no suffix"
     strong = RECIPES["capsid-strong"].with_settings(["schedule.0.training.snapshots=5"])
     assert all((r.generator, r.schedule, r.over) == (strong.generator, strong.schedule, strong.over) for r in two)
+    first, *others = [RECIPES[c.method].with_settings(c.settings) for c in rows if c.label.endswith("two ids")]
+    assert not others
+    alike = RECIPES["capsid-two"]
+    for part in ("second", "generator", "schedule", "over", "decoder"):
+        assert getattr(first, part) == getattr(alike, part)
     trained = {c.label: training_fingerprint(RECIPES[c.method].with_settings(c.settings), "d", 0) for c in cells[:1]}
     for cell in read_plan("strong").cells:
         if cell.label in ("capsid-bpe, followers alone", "capsid-bpe, no memory"):
