@@ -20,7 +20,7 @@ import httpx
 import pytest
 from conftest import HOSTILE, HOSTILE_ID
 from page_tools import DESK, PHONE, watched
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from served import Served
 from small_recipes import world
 
@@ -240,9 +240,19 @@ def test_a_service_with_a_key_asks_for_it(browser: Browser, run: Path, tmp_path:
     ):
         seen.expected = {401}
         seen.page.goto(server.url)
-        for key in ("wrong", "a long secret"):
-            seen.page.get_by_label("API key").fill(key)
-            seen.page.keyboard.press("Enter")
+        field = seen.page.get_by_label("API key")
+        field.fill("wrong")
+        # The answer replaces the form, so nothing can be typed into it until the answer comes.
+        held: list[Route] = []
+        seen.page.route("**/v1/info", lambda route: held.append(route))
+        field.press("Enter")
+        expect(field).not_to_be_editable()
+        held[0].continue_()
+        seen.page.unroute("**/v1/info")
+        expect(seen.page.get_by_text("This key is not the right one.")).to_be_visible()
+        expect(field).to_be_focused()
+        field.fill("a long secret")
+        field.press("Enter")
         expect(seen.page.locator("h1")).to_have_text("Catalogue")
         page = seen.open()
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])

@@ -124,10 +124,13 @@ function help() {
 }
 
 function askForKey() {
-  const input = h("input", { type: "password", id: "key", class: "field", autocomplete: "off" });
+  const input = h("input", { type: "password", id: "key", class: "field", autocomplete: "off", "data-focus": "key" });
+  const open = h("button", { class: "button", type: "submit" }, "Open");
   const send = (event) => {
     event.preventDefault();
     key.set(input.value.trim());
+    // The answer replaces this form, so nothing may be typed into it until then.
+    input.readOnly = open.disabled = true;
     show();
   };
   return h(
@@ -136,7 +139,7 @@ function askForKey() {
     h("p", { class: "empty-title" }, key.get() ? "This key is not the right one." : "This service needs a key."),
     h("label", { for: "key" }, "API key"),
     input,
-    h("button", { class: "button", type: "submit" }, "Open"),
+    open,
     h("p", { class: "sub" }, "It stays in this tab and is sent with every request."),
   );
 }
