@@ -247,6 +247,8 @@ def test_a_service_with_a_key_asks_for_it(browser: Browser, run: Path, tmp_path:
         seen.page.route("**/v1/info", lambda route: held.append(route))
         field.press("Enter")
         expect(field).not_to_be_editable()
+        while not held:
+            seen.page.wait_for_timeout(10)
         held[0].continue_()
         seen.page.unroute("**/v1/info")
         expect(seen.page.get_by_text("This key is not the right one.")).to_be_visible()
