@@ -14,6 +14,7 @@ import capsid.bench.runner as runner
 from capsid.artifacts import read_json, write_json
 from capsid.bench.cells import code_fingerprint
 from capsid.bench.estimate import fitting, time_left
+from capsid.bench.plans import Plan
 from capsid.bench.process import DONE, FAILED, INTERRUPTED, KILLED
 from capsid.bench.runner import NO_TIME, TAKEN
 from capsid.bench.store import Place
@@ -169,6 +170,22 @@ def test_the_same_work_is_done_once(tmp_path: Path, shop: Path, fake: Path) -> N
     (taken,) = stored(other)
     assert (taken.plan, taken.label, taken.taken_from) == ("other", "full", "toy:ok-2/shop/0")
     assert len(stored(other).values(taken, "test", "recall@10")) == 60
+
+
+def test_a_plan_that_was_changed_and_changed_back(place: Place, shop: Path, fake: Path) -> None:
+    """Tables show the latest line of a name, so an earlier result is written again and not only called finished."""
+
+    def plan(width: int) -> Plan:
+        return plan_of({"method": "popularity", "label": "ok", "settings": [f"decoder.width={width}"]})
+
+    for width in (5, 6):
+        assert states(run(plan(width), place, shop, fake)[0]) == {"ok": DONE}
+    assert states(run(plan(5), place, shop, fake)[0]) == {"ok": TAKEN}
+    assert started(place) == ["ok", "ok"], "nothing is done twice"
+    (shown,) = stored(place)
+    assert shown.recipe["decoder"]["width"] == 5
+    assert len(stored(place).values(shown, "test", "recall@10")) == 60
+    assert states(run(plan(5), place, shop, fake)[0]) == {"ok": "finished"}
 
 
 def test_other_code_does_not_count_where_asked(place: Place, shop: Path, fake: Path) -> None:

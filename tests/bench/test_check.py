@@ -50,6 +50,19 @@ def test_an_impossible_cell_is_found(tmp_path: Path) -> None:
     assert "tiger/" not in detail
 
 
+def test_cells_of_every_plan_are_checked(tmp_path: Path) -> None:
+    bad = with_metrics(cell("tiger", 0, 0.2, plan="mine")[0], 0.05, 0.08, 0.03, 0.05)
+    passed, detail = found(store(tmp_path, bad))["mine: NDCG is consistent with recall in every cell"]
+    assert passed is False
+    assert "tiger/amazon-beauty/0" in detail
+
+
+def test_a_plan_with_other_ks_has_nothing_to_check(tmp_path: Path) -> None:
+    line = cell("tiger", 0, 0.2, plan="mine")[0]
+    line = dataclasses.replace(line, ks=(20,), evaluations={"test": {"metrics": {"recall@20": 0.1, "ndcg@20": 0.9}}})
+    assert found(store(tmp_path, line))["mine: NDCG is consistent with recall in every cell"] == (None, "0 cells")
+
+
 def test_what_was_not_run_is_said(tmp_path: Path) -> None:
     checks = found(Source(tmp_path))
     assert checks["main: NDCG is consistent with recall in every cell"][0] is None

@@ -77,6 +77,24 @@ def test_other_data_is_left_out_and_other_words_are_not(tmp_path: Path) -> None:
     assert (seeds(rows.cells), seeds(rows.superseded)) == ([0, 2], [1])
 
 
+def test_rows_with_other_data_are_not_compared(tmp_path: Path) -> None:
+    for label in ("sasrec", "tiger"):
+        put(tmp_path, label, 0, present(label, 0), recall=0.9)
+    put(tmp_path, "capsid-bpe", 0, present("capsid-bpe", 0), data="other")
+    left_out = (
+        "Left out, because the newest cell on their dataset has other data: "
+        "sasrec on amazon-beauty (seed 0); tiger on amazon-beauty (seed 0)."
+    )
+    own = PlanCells.read(tmp_path, "main")
+    assert [row.label for row in OWN_TABLES["main"](own).rows] == ["capsid-bpe"]
+    assert OWN_TABLES["significance"](own).rows == ()
+    for table in (OWN_TABLES["main"](own), OWN_TABLES["significance"](own), TABLES["published"](Source(tmp_path))):
+        assert left_out in table.notes
+    # Run again on the new data, a row is back.
+    put(tmp_path, "tiger", 0, present("tiger", 0), data="other")
+    assert len(OWN_TABLES["significance"](PlanCells.read(tmp_path, "main")).rows) == 1
+
+
 @pytest.fixture
 def mixed(tmp_path: Path) -> Source:
     """Of tiger, seed 0 is new and seeds 1 and 2 are old; capsid-bpe is new, sasrec was not run again."""

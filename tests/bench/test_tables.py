@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from capsid.arrays import save_arrays
 from capsid.bench.own_tables import OWN_TABLES, PlanCells
 from capsid.bench.paper import main_value, paper
 from capsid.bench.results import LINES, VALUES, Result, arrays_hash
-from capsid.bench.stored_rows import Source
+from capsid.bench.stored_rows import Source, by_seed
 from capsid.bench.table import Table, markdown
 from capsid.bench.tables import TABLES
 from capsid.recipes import RECIPES
@@ -148,11 +149,54 @@ def test_every_row_against_the_one_asked_for(source: Source) -> None:
     assert found["R@10 difference"].mean == pytest.approx(0.3, abs=0.08)
     assert found["N@10 difference"].mean == pytest.approx(0.4 * found["R@10 difference"].mean)
     assert found["R@10 bootstrap p"].mean < 0.01
+    seeds = [[c.metric("recall@10") for c in by_seed(source.plan("main"), row, "amazon-beauty")] for row in _PAIR]
+    assert found["R@10 Welch p"].mean == pytest.approx(welch(*seeds))
+    assert entries(table, "amazon-beauty: sasrec minus tiger")["R@10 Welch p"].values == (), "it has one seed"
     labels = [row.label for row in table.rows]
     assert labels == [f"amazon-beauty: {row} minus tiger" for row in ("tiger-text", "sasrec", "capsid-bpe")]
     best = OWN_TABLES["significance"](PlanCells.read(source.store, "main"))
     pair = "amazon-beauty: tiger-text minus tiger"
     assert entries(best, pair) == entries(table, pair), "the best row comes first either way"
+
+
+_PAIR = ("capsid-bpe", "tiger")
+
+
+def welch(first: list[float], second: list[float]) -> float:
+    """Welch's t-test from its formula."""
+    sizes = [np.var(side, ddof=1) / len(side) for side in (first, second)]
+    freedom = sum(sizes) ** 2 / sum(size**2 / (len(side) - 1) for size, side in zip(sizes, (first, second)))
+    return float(2 * student.sf(abs(np.mean(first) - np.mean(second)) / np.sqrt(sum(sizes)), freedom))
+
+
+def rewrite(store: Path, label: str, **changed: Any) -> None:
+    """Change fields of the lines of a row in the main plan."""
+    path = store / "main" / LINES
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [{**line, **changed} if line["label"] == label else line for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_tier_without_targets_is_empty(source: Source) -> None:
+    evaluation = source.plan("main").select(label="tiger").cells[0].evaluations["test"]
+    tiers = {"head": 0.4, "torso": 0.2, "tail": None}
+    rewrite(source.store, "tiger", evaluations={"test": {**evaluation, "recall@10_by_tier": tiers}})
+    own = entries(OWN_TABLES["tiers"](PlanCells.read(source.store, "main")), "amazon-beauty: tiger")
+    for found in (own, entries(TABLES["tiers"](source), "tiger")):
+        assert [len(found[tier].values) for tier in tiers] == [2, 2, 0]
+
+
+def test_a_row_with_other_ks_is_empty_where_it_was_not_measured(source: Source) -> None:
+    metrics = {"recall@20": 0.5, "ndcg@20": 0.3}
+    rewrite(source.store, "sasrec", ks=[20], evaluations={"test": {"metrics": metrics}})
+    own = PlanCells.read(source.store, "main", dataset="amazon-beauty")
+    table = OWN_TABLES["main"](own)
+    assert entries(table, "sasrec")["R@20"].values == (0.5,)
+    assert entries(table, "sasrec")["R@10"].values == ()
+    assert entries(table, "tiger")["R@20"].values == ()
+    assert len(entries(table, "tiger")["R@10"].values) == 2
+    for row in OWN_TABLES["significance"](own).rows:
+        assert not any(entry.values for entry in row.entries), "no two rows have the same metric at the largest k"
 
 
 def test_ablation_and_sensitivity(source: Source) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsid.bench.paper import DATASETS, METRICS, paper
-from capsid.bench.results import Result, Results
+from capsid.bench.results import Result, Results, plans_in
 from capsid.bench.stored_rows import Source
 from capsid.evaluate.metrics import ndcg_recall_slope
 
@@ -31,12 +31,13 @@ class Check:
 def run_checks(source: Source) -> tuple[Check, ...]:
     """All checks, those of single cells first."""
     main, ablation = source.plan("main"), source.plan("ablation")
-    found = [*_every_cell(main, source.evaluation), *_every_cell(ablation, source.evaluation)]
+    plans = dict.fromkeys(("main", "ablation", *plans_in(source.store)))
+    found = [check for plan in plans for check in _every_cell(source.plan(plan), source.evaluation)]
     return (*found, _papers_own(), *_mechanisms(ablation, source.evaluation), *_merging(main), *_robustness(source))
 
 
 def _every_cell(cells: Results, evaluation: str) -> Iterator[Check]:
-    done = [c for c in (*cells, *cells.superseded) if evaluation in c.evaluations]
+    done = [c for c in (*cells, *cells.superseded) if all(c.has(m, evaluation) for m in METRICS)]
     bad = [c.name for c in done if not _possible(c, evaluation)]
     detail = f"{len(done)} cells" + (f"; broken by {', '.join(bad)}" if bad else "")
     yield Check(f"{cells.plan}: NDCG is consistent with recall in every cell", not bad if done else None, detail, True)

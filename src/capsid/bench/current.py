@@ -1,7 +1,8 @@
-"""Which stored cells one row of a table may hold: those of one recipe on the same data.
+"""Which stored cells a table may hold: on each dataset those of the same data, in each row those of one recipe.
 
-Recipes change, and not every cell is run again. A row shows the recipe of its newest cell; cells of its other seeds
-that have another recipe are superseded: they stay in the store, and the notes of a table name them.
+Recipes and data change, and not every cell is run again. A table has the data of the newest cell on a dataset, because
+rows on other users cannot be compared; a row has the recipe of its newest cell. Cells with other data or another recipe
+are superseded: they stay in the store, and the notes of a table name them.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ def load_rows(store: str | Path, plan: str) -> Results:
 
 
 def of_one_recipe(cells: Results) -> Results:
-    """Of each row on each dataset, the cells with the recipe and the data of the newest."""
-    newest = {(c.label, c.dataset): _identity(c) for c in cells}
-    kept = tuple(c for c in cells if _identity(c) == newest[c.label, c.dataset])
+    """On each dataset the cells with the data of the newest, and of each row those with the recipe of its newest."""
+    data = _newest_data(cells)
+    same = [c for c in cells if _data(c) == data[c.dataset]]
+    newest = {(c.label, c.dataset): stored_recipe_key(c.recipe) for c in same}
+    kept = tuple(c for c in same if stored_recipe_key(c.recipe) == newest[c.label, c.dataset])
     return dataclasses.replace(cells, cells=kept, superseded=tuple(c for c in cells if c not in kept))
 
 
@@ -37,9 +40,14 @@ def remarks(
         return (datasets is None or cell.dataset in datasets) and (labels is None or cell.label in labels)
 
     left_out, old = list(filter(shown, cells.superseded)), list(filter(shown, outdated(cells)))
+    data = _newest_data(cells)
+    other_data = [c for c in left_out if _data(c) != data.get(c.dataset, _data(c))]
+    other_recipe = [c for c in left_out if c not in other_data]
     notes = []
-    if left_out:
-        notes.append(f"Left out, because the newest cell of their row has another recipe: {_named(left_out)}.")
+    if other_data:
+        notes.append(f"Left out, because the newest cell on their dataset has other data: {_named(other_data)}.")
+    if other_recipe:
+        notes.append(f"Left out, because the newest cell of their row has another recipe: {_named(other_recipe)}.")
     if old:
         notes.append(f"Run with an earlier recipe and not again since it changed: {_named(old)}.")
     return tuple(notes)
@@ -68,8 +76,12 @@ def outdated(cells: Results) -> list[Result]:
 _FACTS = ("name", "fingerprint", "users", "items", "interactions")
 
 
-def _identity(cell: Result) -> tuple[str, str | None]:
-    return stored_recipe_key(cell.recipe), cell.data.get("fingerprint")
+def _newest_data(cells: Results) -> dict[str, str | None]:
+    return {c.dataset: _data(c) for c in cells}
+
+
+def _data(cell: Result) -> str | None:
+    return cell.data.get("fingerprint")
 
 
 def _named(cells: Iterable[Result]) -> str:

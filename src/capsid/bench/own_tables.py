@@ -12,7 +12,16 @@ from pathlib import Path
 
 from capsid.bench.current import load_rows, remarks
 from capsid.bench.results import Results, plans_in
-from capsid.bench.stored_rows import by_seed, compared, id_values, metric_values, short_name
+from capsid.bench.stored_rows import (
+    FEW_SEEDS,
+    by_seed,
+    compared,
+    id_values,
+    metric_values,
+    short_name,
+    tier_values,
+    welch_p,
+)
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.errors import ConfigError, nearest
 from capsid.popularity import TIERS
@@ -98,17 +107,20 @@ def significance_table(own: PlanCells) -> Table:
     rows, metrics = [], own.metrics[:2]
     for dataset in own.datasets:
         for ours, other in _pairs(own, dataset):
-            sides = [by_seed(own.cells, label, dataset) for label in (ours, other)]
-            entries = [e for m in metrics for e in compared(own.cells, sides[0], sides[1], own.evaluation, m)[:3]]
+            entries = [entry for metric in metrics for entry in _difference(own, dataset, ours, other, metric)]
             rows.append(Row(f"{dataset}: {ours} minus {other}", tuple(entries)))
     columns = [
         Column(f"{short_name(metric)} {name}", None, 4)
         for metric in metrics
-        for name in ("difference", "95 % interval", "bootstrap p")
+        for name in ("difference", "95 % interval", "bootstrap p", "Welch p")
     ]
-    note = f"Evaluation: {own.evaluation}; users and the seeds of each row are drawn with replacement."
     title = "Is the best row better?" if own.against is None else f"Against {own.against}"
-    notes = (note, *remarks(own.cells, own.datasets))
+    notes = (
+        f"Evaluation: {own.evaluation}; users and the seeds of each row are drawn with replacement.",
+        FEW_SEEDS,
+        "Welch's t-test compares the means of the seeds; it needs two seeds of both rows.",
+        *remarks(own.cells, own.datasets),
+    )
     return Table("significance", _title(own, title), tuple(columns), tuple(rows), "rows", notes)
 
 
@@ -133,13 +145,14 @@ def quality_table(own: PlanCells) -> Table:
 
 def tiers_table(own: PlanCells) -> Table:
     """Recall by the popularity of the target."""
-    key = f"{own.metrics[0]}_by_tier"
-    rows = []
-    for dataset in own.datasets:
-        for label in own.labels(dataset):
-            found = [c.evaluations[own.evaluation] for c in by_seed(own.cells, label, dataset)]
-            entries = tuple(Entry(tuple(float(e[key][t]) for e in found if key in e)) for t in TIERS)
-            rows.append(Row(f"{dataset}: {label}", entries))
+    rows = [
+        Row(
+            f"{dataset}: {label}",
+            tuple(map(Entry, tier_values(own.cells, label, dataset, own.metrics[0], own.evaluation))),
+        )
+        for dataset in own.datasets
+        for label in own.labels(dataset)
+    ]
     columns = tuple(Column(t) for t in TIERS)
     title, notes = _title(own, f"{own.metrics[0]} by popularity"), remarks(own.cells, own.datasets)
     return Table("tiers", title, columns, tuple(rows), "rows", notes)
@@ -167,6 +180,17 @@ OWN_TABLES: dict[str, Callable[[PlanCells], Table]] = {
 
 def _title(own: PlanCells, text: str) -> str:
     return f"{text} ({own.cells.plan}: {', '.join(own.datasets)})"
+
+
+def _difference(own: PlanCells, dataset: str, ours: str, other: str, metric: str) -> tuple[Entry, ...]:
+    """Difference, interval, p of the bootstrap and of Welch's t-test; empty if a row was run without the metric."""
+    first, second = (
+        [c for c in by_seed(own.cells, label, dataset) if c.has(metric, own.evaluation)] for label in (ours, other)
+    )
+    if not first or not second:
+        return (Entry(),) * 4
+    bootstrap = compared(own.cells, first, second, own.evaluation, metric)[:3]
+    return (*bootstrap, welch_p(first, second, own.evaluation, metric))
 
 
 def _pairs(own: PlanCells, dataset: str) -> list[tuple[str, str]]:

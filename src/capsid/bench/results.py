@@ -76,6 +76,11 @@ class Result:
             raise ConfigError(f"{self.name} has no metric {name!r}", hint=nearest(name, metrics))
         return float(metrics[name])
 
+    def has(self, name: str, evaluation: str = "test") -> bool:
+        """Whether the cell has this metric: plans have evaluations and ks of their own, and these may change."""
+        found = self.evaluations.get(evaluation, {})
+        return name in found.get("metrics", {}) or name in found.get("variants", {})
+
     def _evaluation(self, name: str) -> Mapping[str, Any]:
         if name not in self.evaluations:
             raise ConfigError(f"{self.name} has no evaluation {name!r}", hint=nearest(name, self.evaluations))

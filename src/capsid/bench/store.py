@@ -148,17 +148,17 @@ class Finished:
         return replace(self, cells=(*self.cells, result))
 
     def of(self, job: Job) -> Result | None:
-        """The job's own result, if it has one."""
-        own = [c for c in self._same(job) if c.plan == job.cell.plan and c.name == job.cell.name]
-        return own[-1] if own else None
+        """The job's own result, if it has one. Only the latest line of a name counts, because tables show that one."""
+        own = [c for c in self.cells if c.plan == job.cell.plan and c.name == job.cell.name]
+        return own[-1] if own and self._did(own[-1], job) else None
 
     def twin(self, job: Job) -> Result | None:
-        """A result of the same work under another name or in another plan."""
-        same = self._same(job)
+        """A result of the same work under another name, in another plan, or before the plan was changed and back."""
+        same = [c for c in self.cells if self._did(c, job)]
         return same[-1] if same else None
 
-    def _same(self, job: Job) -> list[Result]:
-        return [c for c in self.cells if self.code in (None, c.code) and covers(c, job)]
+    def _did(self, cell: Result, job: Job) -> bool:
+        return self.code in (None, cell.code) and covers(cell, job)
 
 
 def covers(cell: Result, job: Job) -> bool:

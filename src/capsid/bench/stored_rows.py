@@ -12,8 +12,13 @@ from capsid.bench.results import Result, Results
 from capsid.bench.table import Entry
 from capsid.evaluate.metrics import METRICS
 from capsid.evaluate.significance import paired_bootstrap
+from capsid.popularity import TIERS
 
 COSTS = "decode_cost.json"
+# A note for tables with intervals (`capsid.evaluate.significance`).
+FEW_SEEDS = (
+    "Intervals do not cover the variation between trainings for rows with one seed, and too little of it with three."
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,13 @@ def by_seed(cells: Results, label: str, dataset: str) -> list[Result]:
 
 def metric_values(cells: Results, label: str, dataset: str, metric: str, evaluation: str) -> tuple[float, ...]:
     """A metric of a row on a dataset, by seed."""
-    return tuple(c.metric(metric, evaluation) for c in by_seed(cells, label, dataset) if evaluation in c.evaluations)
+    return tuple(c.metric(metric, evaluation) for c in by_seed(cells, label, dataset) if c.has(metric, evaluation))
+
+
+def tier_values(cells: Results, label: str, dataset: str, metric: str, evaluation: str) -> list[tuple[float, ...]]:
+    """A metric of a row by popularity of the target, by seed; nothing for a tier that has no target."""
+    found = [c.evaluations.get(evaluation, {}).get(f"{metric}_by_tier", {}) for c in by_seed(cells, label, dataset)]
+    return [tuple(float(own[t]) for own in found if own.get(t) is not None) for t in TIERS]
 
 
 def id_values(cells: Results, label: str, dataset: str, name: str) -> tuple[float, ...]:
@@ -57,7 +68,7 @@ def id_values(cells: Results, label: str, dataset: str, name: str) -> tuple[floa
 def compared(
     cells: Results, ours: Sequence[Result], other: Sequence[Result], evaluation: str, metric: str = "recall@10"
 ) -> tuple[Entry, ...]:
-    """Difference, interval and p of a bootstrap over users and seeds, and the p of a t-test over seeds."""
+    """Difference, interval and p of a bootstrap over users and seeds, and the p of the paper's t-test over seeds."""
     first, second = ([cells.values(c, evaluation, metric) for c in side] for side in (ours, other))
     found = paired_bootstrap(first, second)
     shared = sorted({c.seed for c in ours} & {c.seed for c in other})
@@ -69,3 +80,13 @@ def compared(
         t_test = (float(ttest_rel(*sides).pvalue),)
     interval = Entry(text=f"{found.low:+.4f} to {found.high:+.4f}")
     return (Entry((found.difference,)), interval, Entry((found.p,)), Entry(t_test))
+
+
+def welch_p(ours: Sequence[Result], other: Sequence[Result], evaluation: str, metric: str) -> Entry:
+    """The p of Welch's t-test over seeds: trainings are the sample, users are not. It needs two seeds of both rows."""
+    sides = [[c.metric(metric, evaluation) for c in side] for side in (ours, other)]
+    if min(map(len, sides)) < 2 or all(len(set(side)) == 1 for side in sides):
+        return Entry()
+    from scipy.stats import ttest_ind
+
+    return Entry((float(ttest_ind(*sides, equal_var=False).pvalue),))

@@ -14,7 +14,16 @@ from capsid.bench.paper import DATASETS, METRICS, main_value, number, paper
 from capsid.bench.plans import POSITIONS, read_plan
 from capsid.bench.published import published_table
 from capsid.bench.rows import BASELINE, FULL, MARKS, comparable, in_order, main_rows, mark_of, with_own_ids
-from capsid.bench.stored_rows import Source, by_seed, compared, id_values, metric_values, short_name
+from capsid.bench.stored_rows import (
+    FEW_SEEDS,
+    Source,
+    by_seed,
+    compared,
+    id_values,
+    metric_values,
+    short_name,
+    tier_values,
+)
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.popularity import TIERS
 from capsid.recipe import Recipe
@@ -97,7 +106,7 @@ def significance_table(source: Source) -> Table:
     )
     notes = (
         f"{FULL} minus the row, Recall@10; users and the seeds of each row are drawn with replacement.",
-        "For rows with one seed the intervals do not cover the variation between trainings.",
+        FEW_SEEDS,
         "The t-test is the paper's: paired over seeds; it needs two seeds of both rows and says little with three.",
         *remarks(cells),
     )
@@ -215,8 +224,7 @@ def tiers_table(source: Source) -> Table:
     rows = []
     run = [c.label for c in cells.select(dataset=BEAUTY)]
     for label in in_order(run):
-        found = [c.evaluations.get(source.evaluation, {}) for c in by_seed(cells, label, BEAUTY)]
-        tiers = [tuple(float(e["recall@10_by_tier"][t]) for e in found if "recall@10_by_tier" in e) for t in TIERS]
+        tiers = tier_values(cells, label, BEAUTY, "recall@10", source.evaluation)
         theirs = (None, None, paper()["tail"].get(label))
         rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(tiers, theirs)), context=not comparable(label)))
     columns = tuple(Column(t) for t in TIERS)

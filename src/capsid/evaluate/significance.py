@@ -2,9 +2,10 @@
 
 Per-user values in, a difference with its interval out. Every draw samples users with replacement, the same for both
 methods, and seeds with replacement, independently for each method: equal seed numbers do not pair two trainings. With
-one seed only users are sampled, and the interval ignores the variance between trainings. The interaction of user and
-seed is counted twice, so intervals are conservative (Owen 2007, "The pigeonhole bootstrap"). Knows no metric and no
-method.
+one seed only users are sampled, and the interval ignores the variance between trainings. With two or three it covers
+too little of that variance: n draws of n seeds have (n - 1) / n of it, and a percentile interval has no heavier tails
+for few seeds. The interaction of user and seed is counted twice (Owen 2007, "The pigeonhole bootstrap"), which does not
+make up for this if seeds differ much. Knows no metric and no method.
 """
 
 from __future__ import annotations
