@@ -12,6 +12,7 @@ from capsid.data.attributes import kind_of
 from capsid.data.check import CheckReport, check_path
 from capsid.data.findings import EXAMPLES, Findings
 from capsid.data.sources import load_dataset
+from capsid.data.table_files import BlockSize, table_blocks
 from capsid.errors import DataError
 
 
@@ -116,6 +117,50 @@ def test_tables_and_unreadable_folders(tmp_path: Path) -> None:
     assert codes(report) == {"unreadable"}
     with pytest.raises(DataError, match="no folder"):
         check_path(tmp_path / "nowhere")
+
+
+ROWS = ["user,item,time,note", *(f"u{n // 4},i{n % 7},{n}," for n in range(40))]
+
+
+def found_errors(folder: Path, *lines: str, end: str = "\n") -> list[tuple[str, str]]:
+    (folder / "interactions.csv").write_text("\n".join([*ROWS, *lines]) + end)
+    return [(f.code, f.where) for f in check_path(folder).findings if f.severity == "error"]
+
+
+def test_a_quotation_mark_that_is_never_closed_swallows_no_rows_silently(tmp_path: Path) -> None:
+    assert found_errors(tmp_path, 'v,i1,1,"open', "v,i2,2,", "v,i3,3,") == [("broken-line", "interactions.csv:42")]
+    # Within a field it is only a character; closed, a field may have several lines.
+    assert found_errors(tmp_path, 'v,i1,1,12" pot', "v,i2,2,") == []
+    assert found_errors(tmp_path, 'v,i1,1,"two', 'lines"', "v,i2,2,") == []
+    assert check_path(tmp_path).counts["interactions"] == 42
+
+
+def test_a_table_that_ends_within_a_line(tmp_path: Path) -> None:
+    assert found_errors(tmp_path, "v,i1,17", end="") == [("truncated-file", "interactions.csv:42")]
+    assert found_errors(tmp_path, "v,i1,17,", end="") == []
+    assert found_errors(tmp_path, "v,i1,17") == [], "a whole line may leave out empty fields at its end"
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_open_quotes_are_found_in_blocks_too(tmp_path: Path, blocks: bool) -> None:
+    (tmp_path / "items.csv").write_text("item,title\na,A\nb,B\n" * 9 + 'c,"open\nd,D\n')
+    findings = Findings()
+    size = BlockSize(rows=4, bytes=40) if blocks else None
+    rows = sum(block.frame.height for block in table_blocks(tmp_path / "items.csv", findings, size))
+    assert rows == 26
+    assert [(f.code, f.where) for f in findings.kept] == [("broken-line", "items.csv:28")]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("interactions.csv", "interactions.tsv"), ("sequences.txt", "interactions.csv"), ("items.csv", "items.tsv")],
+)
+def test_two_datasets_in_a_folder_are_refused(tmp_path: Path, first: str, second: str) -> None:
+    write(tmp_path / "interactions.csv", ["user,item,time", "u,a,1"])
+    for name in (first, second):
+        write(tmp_path / name, ["item,user,time", "a,u,1"])
+    with pytest.raises(DataError, match="has both|holds two datasets"):
+        load_dataset(tmp_path)
 
 
 def test_missing_items_file_is_a_finding(shop: Path) -> None:

@@ -26,7 +26,7 @@ def read_items_file(path: Path) -> tuple[Vocabulary, pl.DataFrame]:
         )
     findings = Findings()
     if ".jsonl" in path.name:
-        names, attributes = read_items(path, findings)
+        names, attributes = read_items(path, findings, spaces=True)
     else:
         names, attributes = _table(path, findings)
     findings.raise_first(str(path))

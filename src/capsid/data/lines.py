@@ -19,8 +19,11 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def find_file(folder: Path, *names: str) -> Path | None:
-    """The first of these files that exists in the folder."""
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+    """The one of these files that exists in the folder. Two are an error, because one of them would be ignored."""
+    found = [name for name in names if (folder / name).is_file()]
+    if len(found) > 1:
+        raise DataError(f"{folder} has both {found[0]} and {found[1]}", hint="keep one of them")
+    return folder / found[0] if found else None
 
 
 def numbered_lines(path: Path, findings: Findings) -> Iterator[tuple[int, bytes]]:

@@ -106,10 +106,13 @@ def read_folder(
 
 
 def form_of(folder: Path) -> str:
-    """The format of a folder, by the names of its files."""
-    for form, fits in _FORMATS.items():
-        if fits(folder):
-            return form
+    """The format of a folder, by the names of its files. Two are an error, because one of them would be ignored."""
+    found = [form for form, fits in _FORMATS.items() if fits(folder)]
+    if len(found) > 1:
+        message = f"{folder} holds two datasets: one is {_NAMES[found[0]]}, the other {_NAMES[found[1]]}"
+        raise DataError(message, hint="give each dataset a folder of its own")
+    if found:
+        return found[0]
     held = sorted(p.name for p in folder.iterdir())[:5]
     raise DataError(
         f"{folder} holds no dataset that capsid can read (it holds: {', '.join(held) or 'nothing'})",
@@ -122,6 +125,14 @@ _FORMATS: Mapping[str, Callable[[Path], bool]] = {
     "prepared": is_prepared,
     "tables": is_tables,
     "amazon": is_amazon,
+}
+
+
+_NAMES: Mapping[str, str] = {
+    "mapped": "a mapped folder",
+    "prepared": "sequences with items",
+    "tables": "a table of interactions",
+    "amazon": "a file of Amazon reviews",
 }
 
 

@@ -13,7 +13,7 @@ import io
 import itertools
 import json
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -163,6 +163,8 @@ def _csv_frames(
         for piece in _pieces(file, size):
             data = header + piece
             try:
+                if _ends_too_early(piece, header or piece, form.separator):
+                    raise ValueError("reading it row by row says where")
                 names = None if only is None else list(only)
                 yield pl.read_csv(data, infer_schema=False, separator=form.separator, columns=names)
             except pl.exceptions.NoDataError:
@@ -175,6 +177,15 @@ def _csv_frames(
             header = header or _first_record(piece)
         if not lines and not header:
             raise pl.exceptions.NoDataError
+
+
+def _ends_too_early(piece: bytes, header: bytes, separator: str) -> bool:
+    """Whether the last row may be incomplete: quotation marks are odd, or no line break ends it and it is short."""
+    if piece.count(b'"') % 2:
+        return True
+    _, broken, last = piece.rstrip(b"\r\n").rpartition(b"\n")
+    wanted = _first_record(header).count(separator.encode())
+    return bool(broken) and not piece.endswith(b"\n") and last.count(separator.encode()) < wanted
 
 
 def _pieces(file: IO[bytes], size: BlockSize | None) -> Iterator[bytes]:
@@ -215,9 +226,10 @@ def _csv_by_line(
     """Read the valid rows of a CSV one by one (slow); the others are reported. `lines` stand before it in its file."""
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
     with io.TextIOWrapper(file, encoding=encoding, errors="surrogateescape", newline="") as text:
-        reader = csv.reader(text, delimiter=form.separator)
+        source = _Lines(text)
+        reader = csv.reader(source, delimiter=form.separator)
         header = next(filter(None, reader), [])
-        rows = _valid_rows(reader, len(header), name, findings, lines)
+        rows = _valid_rows(reader, source, len(header), name, findings, lines)
         while True:
             part = list(itertools.islice(rows, None if size is None else size.rows))
             yield pl.DataFrame(part, schema={name: pl.String for name in header}, orient="row")
@@ -225,11 +237,42 @@ def _csv_by_line(
                 return
 
 
-def _valid_rows(reader: Any, width: int, name: str, findings: Findings, lines: int) -> Iterator[list[str]]:
+class _Lines:
+    """Lines of a text; knows the last one, and whether a reader has asked for more than there are."""
+
+    def __init__(self, text: Iterable[str]) -> None:
+        self._text = iter(text)
+        self.last = ""
+        self.ended = False
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._text, None)
+        if line is None:
+            self.ended = True
+            raise StopIteration
+        self.last = line
+        return line
+
+
+def _valid_rows(
+    reader: Any, source: _Lines, width: int, name: str, findings: Findings, lines: int
+) -> Iterator[list[str]]:
     try:
+        begin = reader.line_num + 1
         for row in reader:
-            where = f"{name}:{reader.line_num + lines}"
-            if any("\udc80" <= c <= "\udcff" for field in row for c in field):
+            where, begun = f"{name}:{reader.line_num + lines}", f"{name}:{begin + lines}"
+            begin = reader.line_num + 1
+            if source.ended:
+                # A complete row is given before the next line is asked for.
+                message = "a quotation mark is opened here and never closed"
+                findings.error("broken-line", begun, message, "close it, or write it twice if it belongs to the text")
+            elif len(row) < width and row and not source.last.endswith(("\n", "\r")):
+                message = f"the file ends within a line: {len(row)} fields, the header has {width}"
+                findings.error("truncated-file", where, message, "the copy or download is not complete: fetch it again")
+            elif any("\udc80" <= c <= "\udcff" for field in row for c in field):
                 value = next(f for f in row if any("\udc80" <= c <= "\udcff" for c in f))
                 findings.error("not-utf8", where, *not_utf8(value.encode("utf-8", "surrogateescape")))
             elif len(row) > width:
