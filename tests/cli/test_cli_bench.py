@@ -86,8 +86,8 @@ def test_a_budget_that_is_too_small(plan: Path, shop: Path, tmp_path: Path) -> N
     assert "would not fit into the budget" in dry.out
 
 
-def test_benchmarks_are_not_downloaded_by_a_look() -> None:
-    rows = capsid("bench", "run", "main", "--dry-run", "--json", "--only", "sasrec").json
+def test_benchmarks_are_not_downloaded_by_a_look(tmp_path: Path) -> None:
+    rows = capsid("bench", "run", "main", "--dry-run", "--json", "--only", "sasrec", "--store", tmp_path).json
     assert {r["state"] for r in rows} == {"not available"}
     assert "amazon-beauty is not in the cache" in rows[0]["note"]
     assert "--data amazon-beauty=PATH" in rows[0]["hint"]

