@@ -92,7 +92,7 @@ def test_a_user_of_the_run(fitted: Path, shop: Path) -> None:
     assert capsid("recommend", fitted, "--user", user, "--data", shop, "-k", 5, "--json").json == about
     unknown = capsid("recommend", fitted, "--user", "nobody")
     assert unknown.code == 1
-    assert "unknown id 'nobody'" in unknown.err
+    assert "there is no user 'nobody' among the 120 users" in unknown.err
 
 
 def test_everybody_in_three_forms(fitted: Path, shop: Path, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_predictions_in_other_forms(fitted: Path, tmp_path: Path) -> None:
         ([], "give exactly one of --history, --user, --histories and --all-users, got none"),
         (["--history", "i1", "--user", "u1"], "got 2"),
         (["--history", "i1", "--data", "planted"], "--data needs --user or --all-users"),
-        (["--all-users", "--out", "x.txt"], "--out must end in .csv, .parquet, .jsonl, got 'x.txt'"),
+        (["--all-users", "--out", "x.txt"], "--out must end in .csv or .parquet or .jsonl, got 'x.txt'"),
         (["--histories", "none.csv"], "there is no file none.csv"),
     ],
 )

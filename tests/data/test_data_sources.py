@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from data_files import write
 
+from capsid.data.check import check_path
 from capsid.data.sources import SOURCES, load_dataset
 from capsid.errors import DataError
 
@@ -84,4 +85,5 @@ def test_the_page_about_data_is_true(tmp_path: Path) -> None:
     for folder, name, block in zip(folders, names, blocks[1:]):
         write(tmp_path / folder / name, block)
     sizes = {f: load_dataset(tmp_path / f).describe() for f in dict.fromkeys(folders)}
-    assert [(s["users"], s["items"], s["interactions"]) for s in sizes.values()] == [(5, 5, 17), (3, 5, 5), (3, 3, 5)]
+    assert [(s["users"], s["items"], s["interactions"]) for s in sizes.values()] == [(5, 5, 17), (2, 5, 5), (2, 3, 5)]
+    assert all(check_path(tmp_path / folder).ok for folder in sizes), "what the page shows can be used"

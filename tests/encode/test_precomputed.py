@@ -158,8 +158,9 @@ def test_broken_files(name: str, tmp_path: Path) -> None:
 
 def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.array([{"a": 1}] * ITEMS, dtype=object), allow_pickle=True)
-    with pytest.raises(DataError, match="could not be read"):
+    with pytest.raises(DataError, match="could not be read: it holds Python objects") as caught:
         fit(tmp_path / "v.npy")
+    assert "astype(str)" in str(caught.value.hint)
 
 
 def test_no_file_and_wrong_ending(tmp_path: Path) -> None:

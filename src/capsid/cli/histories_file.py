@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capsid.errors import DataError
+from capsid.errors import DataError, UnknownIdError
 from capsid.progress import Progress
 from capsid.vocabulary import Vocabulary
 
@@ -25,7 +25,11 @@ class UserHistories:
 
     def only(self, user: str) -> UserHistories:
         """One of the users; an unknown one is an error that names similar ones."""
-        number = Vocabulary(self.users).number(user)
+        try:
+            number = Vocabulary(self.users).number(user)
+        except UnknownIdError as error:
+            message = f"there is no user {user!r:.100} among the {len(self.users):,} users"
+            raise UnknownIdError(message, hint=error.hint) from None
         return UserHistories((user,), (self.histories[number],))
 
     def unknown(self, items: Vocabulary) -> int:
@@ -54,7 +58,7 @@ def read_histories(path: Path) -> UserHistories:
     if not path.is_file():
         raise DataError(f"there is no file {path}", hint=f"--histories takes a table: {', '.join(ENDINGS)}")
     if not path.name.endswith(ENDINGS):
-        raise DataError(f"--histories must end in {', '.join(ENDINGS)}, got {path.name}", hint="convert the file")
+        raise DataError(f"--histories must end in {' or '.join(ENDINGS)}, got {path.name}", hint="convert the file")
     findings = Findings()
     frame = read_table(path, findings)
     findings.raise_first(str(path))

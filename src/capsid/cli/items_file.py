@@ -22,7 +22,8 @@ def read_items_file(path: Path) -> tuple[Vocabulary, pl.DataFrame]:
         raise DataError(f"there is no file {path}", hint=f"--items takes a file: {', '.join(FORMS)}")
     if not path.name.endswith(FORMS):
         raise DataError(
-            f"--items must end in {', '.join(FORMS)}, got {path.name}", hint="convert the file to one of these formats"
+            f"--items must end in {' or '.join(FORMS)}, got {path.name}",
+            hint="convert the file",
         )
     findings = Findings()
     if ".jsonl" in path.name:

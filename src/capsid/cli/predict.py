@@ -65,7 +65,7 @@ def predict(
         found = read_lists(job.open())
         target.write(RankedList(user, tuple(items), tuple(scores)) for user, items, scores in found)
     if not target.file.printed:
-        progress.line(f"{done.items:,} users, the best {k} items each: {out}")
+        progress.line(f"{done.items:,} users, up to {k} items each: {out}")
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ class RankedFile:
             return cls(file, ".jsonl")
         if ending not in ENDINGS:
             raise ConfigError(
-                f"--out must end in {', '.join(ENDINGS)}, got {PurePath(out).name!r:.80}",
+                f"--out must end in {' or '.join(ENDINGS)}, got {PurePath(out).name!r:.80}",
                 hint="the ending chooses the form; - prints JSON lines",
             )
         return cls(file, ending)

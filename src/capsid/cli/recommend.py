@@ -85,7 +85,7 @@ def recommend(
         lists = _ranked(recommender, asked, k, filter_history, limits, progress)
         target.write(lists)
         if not target.file.printed:
-            progress.line(f"{len(lists):,} users, the best {k} items each: {out}")
+            progress.line(f"{len(lists):,} users, up to {k} items each: {out}")
         return
     wanted = asked.histories[0]
     found = recommender.recommend(wanted, k, filter_history=filter_history, **limits, unknown="drop")

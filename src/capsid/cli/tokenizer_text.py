@@ -45,7 +45,8 @@ def item_text(about: ItemInspection) -> str:
     if about.stopped is not None:
         lines += ["", f"ends after {about.stopped.depth} ({about.stopped.cause}): {about.stopped.because}"]
     for prefix in about.prefixes:
-        lines += ["", f"{prefix.items - 1:,} other items share the codes {_joined(prefix.codes)}"]
+        others = "1 other item shares" if prefix.items == 2 else f"{prefix.items - 1:,} other items share"
+        lines += ["", f"{others} the codes {_joined(prefix.codes)}"]
         lines += [f"  {other.item}  {other.title}" for other in prefix.examples]
     return "\n".join(lines)
 

@@ -146,7 +146,9 @@ def existing_folder(name_or_path: str | Path) -> Path:
         raise DataError(
             f"{path} is a file; --data takes a folder or a name", hint=f"a data folder holds {FORMS}; {names}"
         )
-    raise DataError(f"there is no dataset and no folder called {str(name_or_path)!r}", hint=names)
+    raise DataError(
+        f"there is no dataset and no folder called {str(name_or_path)!r}", hint=f"{names}, or the path of a folder"
+    )
 
 
 def _no_ratings(what: str) -> Dataset:

@@ -52,7 +52,10 @@ def readable(path: Path) -> Iterator[None]:
         raise
     except Exception as error:  # numpy, polars, pyarrow and safetensors raise various errors for broken files
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(f"{path} could not be read: {reason}", hint="the file may be truncated") from None
+        hint = "the file may be truncated"
+        if "allow_pickle" in reason:
+            reason, hint = "it holds Python objects instead of numbers and text", "save ids as text: ids.astype(str)"
+        raise DataError(f"{path} could not be read: {reason}", hint=hint) from None
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
