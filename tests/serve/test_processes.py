@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from served import Command, free_port
 from small_recipes import world
 
@@ -31,7 +34,8 @@ def run_clients(url: str, count: int, ask: Any) -> tuple[list[threading.Thread],
     return threads, stop
 
 
-def test_sigterm_under_load_loses_no_accepted_request(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sigterm_under_load_loses_no_accepted_request(run: Path, tmp_path: Path, workers: str) -> None:
     codes: list[int] = []
     broken: list[str] = []
 
@@ -46,7 +50,7 @@ def test_sigterm_under_load_loses_no_accepted_request(run: Path, tmp_path: Path)
         codes.append(answer.status_code)
         return answer.status_code == 200  # who is told to come back later does
 
-    with Command(run, tmp_path / "state") as server:
+    with Command(run, tmp_path / "state", "--workers", workers) as server:
         threads, stop = run_clients(server.url, 6, ask)
         while len(codes) < 50:
             time.sleep(0.01)
@@ -117,6 +121,51 @@ def test_workers_agree_after_every_edit(run: Path, tmp_path: Path) -> None:
         assert server.terminate() == 0
 
 
+def workers_of(server: Command) -> list[int]:
+    """The processes that answer, not the one that looks after them (nor multiprocessing's own)."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == server.process.pid and b"spawn_main" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def wait_for(condition: Any) -> bool:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_a_worker_that_cannot_load_is_tried_again_while_another_serves(run: Path, tmp_path: Path) -> None:
+    copy, away = tmp_path / "run", tmp_path / "away"
+    subprocess.run(["cp", "-r", str(run), str(copy)], check=True)
+    with Command(copy, tmp_path / "state", "--workers", "2") as server:
+        copy.rename(away)
+        killed, healthy = workers_of(server)
+        os.kill(killed, signal.SIGKILL)
+        assert wait_for(lambda: len(set(workers_of(server)) - {killed, healthy}) == 1)
+        (failing,) = set(workers_of(server)) - {killed, healthy}
+        assert wait_for(lambda: failing not in workers_of(server)), "it cannot load"
+        away.rename(copy)
+        assert wait_for(lambda: len(set(workers_of(server)) - {killed, healthy, failing}) == 1), "it is tried again"
+        assert healthy in workers_of(server)
+        assert server.process.poll() is None
+        assert server.terminate() == 0
+
+
+def test_workers_end_with_their_parent(run: Path, tmp_path: Path) -> None:
+    with Command(run, tmp_path / "state", "--workers", "2") as server:
+        workers = workers_of(server)
+        assert len(workers) == 2
+        server.process.kill()
+        assert wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+
+
 def test_explore_opens_the_page_when_it_is_ready(run: Path, tmp_path: Path) -> None:
     port, seen = free_port(), tmp_path / "seen"
     script = tmp_path / "browser.py"
@@ -153,6 +202,7 @@ def test_a_run_that_cannot_be_served_is_told(run: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "run"
     subprocess.run(["cp", "-r", str(run), str(damaged)], check=True)
     (damaged / "generator.safetensors").write_bytes(b"x")
-    code, text = answer(str(damaged), "--port", "0")
-    assert code != 0
-    assert "generator.safetensors was changed" in text
+    for workers in ("1", "2"):
+        code, text = answer(str(damaged), "--port", "0", "--workers", workers)
+        assert code == 3
+        assert "generator.safetensors was changed" in text

@@ -20,7 +20,7 @@ class Peers:
     def join(self) -> None:
         """This process is ready."""
         if self._folder is not None:
-            (self._folder / f"ready-{os.getpid()}").touch()
+            _file(self._folder, os.getpid()).touch()
 
     @property
     def complete(self) -> bool:
@@ -28,3 +28,12 @@ class Peers:
         if not self._complete and self._folder is not None:
             self._complete = sum(1 for _ in self._folder.glob("ready-*")) >= self._workers
         return self._complete
+
+
+def has_joined(folder: Path, pid: int) -> bool:
+    """Whether the process with this number was ever ready."""
+    return _file(folder, pid).exists()
+
+
+def _file(folder: Path, pid: int) -> Path:
+    return folder / f"ready-{pid}"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import tempfile
 import threading
 import time
 import urllib.request
 import webbrowser
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -19,6 +22,8 @@ from capsid.serve.closing import PatientServer
 from capsid.serve.journal import Journal
 from capsid.serve.metrics import SHARED
 from capsid.serve.options import ENVIRONMENT, ServeOptions
+from capsid.serve.peers import has_joined
+from capsid.serve.workers import Workers
 
 _LOG = {
     "version": 1,
@@ -53,15 +58,23 @@ def serve(options: ServeOptions, *, show: bool = False) -> None:
     with tempfile.TemporaryDirectory(prefix="capsid-metrics-") as folder:
         if options.workers > 1:
             os.environ[SHARED] = folder
-            # The parent ends workers that do not answer it in this time. The usual 5 seconds are too few on a busy
-            # machine: workers that load a run would be ended and started again without end.
-            uvicorn.run(_APP, workers=options.workers, timeout_worker_healthcheck=60, **settings)
-            return
+            sys.exit(_serve_by_workers(options.workers, settings, Path(folder)))
         server = PatientServer(uvicorn.Config(_APP, **settings))
         with contextlib.suppress(KeyboardInterrupt):
             server.run()
         if not server.started:
             sys.exit(STARTUP_FAILURE)
+
+
+def _serve_by_workers(count: int, settings: dict[str, Any], folder: Path) -> int:
+    """Serve from several processes; returns the exit code."""
+    port = uvicorn.Config(_APP, **settings).bind_socket()
+    return Workers(partial(_serve_at, settings), port, count, partial(has_joined, folder)).run()
+
+
+def _serve_at(settings: dict[str, Any], port: socket.socket) -> None:
+    """Serve in a worker."""
+    PatientServer(uvicorn.Config(_APP, **settings)).run(sockets=[port])
 
 
 def _show(page: str) -> None:
