@@ -42,7 +42,7 @@ def until_ready(client: httpx.Client, alive: Any = lambda: True) -> None:
 class Served:
     """A server in a thread; the same application, sockets and event loop as the command's."""
 
-    def __init__(self, run: Path, state: Path, **options: Any) -> None:
+    def __init__(self, run: Path, state: Path | str, **options: Any) -> None:
         self.options = ServeOptions(run=str(run), state=str(state), port=free_port(), **options)
         self.app = create_app(self.options)
         config = uvicorn.Config(self.app, host="127.0.0.1", port=self.options.port, log_level="warning", loop="uvloop")

@@ -7,8 +7,10 @@ import contextlib
 import socket
 from typing import Any
 
+import pytest
 import uvicorn
 
+from capsid.serve import run
 from capsid.serve.closing import PatientServer
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -68,3 +70,11 @@ def test_nobody_waits_for_a_client_that_asks_nothing() -> None:
 
 def test_the_server_of_the_library_does_not_wait() -> None:
     assert answered(uvicorn.Server, 40, late=0.15) == 0
+
+
+def test_workers_are_patient_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr(PatientServer, "run", lambda self, sockets: served.append(sockets))
+    with socket.socket() as port:
+        run._serve_at({}, port)
+        assert served == [[port]]

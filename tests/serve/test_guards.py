@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import shutil
 import socket
 import threading
 import time
@@ -94,6 +95,44 @@ def test_addresses(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAPSID_SERVE_OPTIONS", options.to_environment())
     assert ServeOptions.from_environment() == options
     assert options.state_folder == run.resolve().with_name("run.live")
+
+
+def test_a_linked_run_keeps_its_edits_beside_the_link(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("may", "june"):
+        shutil.copytree(run, tmp_path / name)
+    link = tmp_path / "current"
+    link.symlink_to("may")
+    with Served(link, "") as served:
+        assert served.client.delete(f"/v1/items/{ITEM}").status_code == 200
+        link.unlink()
+        link.symlink_to("june")
+        assert served.client.post("/v1/reload").status_code == 200
+    with Served(link, "") as served:
+        assert ITEM not in [i["item"] for i in served.recommend([], k=100)["items"]]
+    assert [folder.name for folder in tmp_path.glob("*.live")] == ["current.live"]
+    monkeypatch.chdir(tmp_path)
+    options = ServeOptions(run="current").for_workers()
+    assert options.state == str(tmp_path.resolve() / "current.live")
+    assert ServeOptions(run="june", state="s").for_workers().state_folder == tmp_path / "s"
+
+
+def test_edits_beside_the_target_of_a_link_are_not_forgotten(tmp_path: Path) -> None:
+    """Earlier versions kept them there."""
+    link, target = tmp_path / "current", tmp_path / "may"
+    target.mkdir()
+    link.symlink_to("may")
+    ServeOptions(run=str(link)).for_workers()
+    (tmp_path / "may.live").mkdir()
+    with pytest.raises(ConfigError, match=r"there is only .*may\.live") as refusal:
+        ServeOptions(run=str(link)).for_workers()
+    assert refusal.value.hint is not None
+    assert refusal.value.hint.startswith(f"mv {tmp_path / 'may.live'} {tmp_path / 'current.live'}")
+    ServeOptions(run=str(target)).for_workers()
+    ServeOptions(run=str(link), state=str(tmp_path / "state")).for_workers()
+    (tmp_path / "current.live").mkdir()
+    ServeOptions(run=str(link)).for_workers()
 
 
 def test_without_keys_only_this_machine_is_served(served: Served) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from capsid.errors import ConfigError
@@ -44,9 +44,25 @@ class ServeOptions:
 
     @property
     def state_folder(self) -> Path:
-        """The folder of the journal of edits."""
-        run = Path(self.run).resolve()
-        return Path(self.state) if self.state else run.with_name(f"{run.name}.live")
+        """The folder of the journal of edits.
+
+        A run that is a link keeps its edits beside the link, so that they stay when it is pointed at the next run.
+        """
+        if self.state:
+            return Path(self.state).absolute()
+        run = Path(self.run).absolute()
+        return run.parent.resolve() / f"{run.name}.live"
+
+    def for_workers(self) -> ServeOptions:
+        """The same options with an absolute state folder, for worker processes; refuses edits in an old place."""
+        folder, run = self.state_folder, Path(self.run).resolve()
+        earlier = run.with_name(f"{run.name}.live")
+        if not self.state and earlier.exists() and not folder.exists():
+            raise ConfigError(
+                f"edits of {self.run} must be in {folder}, but there is only {earlier}",
+                hint=f"mv {earlier} {folder}, or give --state {earlier}",
+            )
+        return replace(self, state=str(folder))
 
     def to_environment(self) -> str:
         """For worker processes."""

@@ -48,6 +48,7 @@ _SERVER = {
 
 def serve(options: ServeOptions, *, show: bool = False) -> None:
     """Serve until a signal ends it. With `show`, a browser opens the page when the service is ready."""
+    options = options.for_workers()
     if show:
         threading.Thread(target=_show, args=(f"http://127.0.0.1:{options.port}/",), daemon=True).start()
     journal = Journal(options.state_folder)
