@@ -67,17 +67,33 @@ def test_without_an_admin_key_nothing_can_be_changed() -> None:
     Keys().check("DELETE", "/v1/items/x", "")
 
 
-def test_key_files(tmp_path: Path) -> None:
+def test_key_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "key"
     file.write_text("  long-enough  \nsecond line\n")
-    assert read_key(str(file), "environment") == "long-enough"
-    assert read_key("", "environment") == "environment"
-    assert read_key("", None) == ""
-    file.write_text("short")
-    with pytest.raises(ConfigError, match="at least 8 characters, got 5"):
-        read_key(str(file), None)
+    monkeypatch.setenv("KEY", "environment\n")
+    assert read_key(str(file), "KEY") == "long-enough"
+    assert read_key("", "KEY") == "environment"
+    assert read_key("", "NO_KEY") == ""
     with pytest.raises(ArtifactError, match="cannot be read"):
-        read_key(str(tmp_path / "nothing"), None)
+        read_key(str(tmp_path / "nothing"), "KEY")
+
+
+def test_keys_that_nobody_could_send_or_everybody_could_guess_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "key"
+    for bad, message in (
+        ("short", "at least 8 characters, got 5"),
+        (" \n", "at least 8 characters, got 0"),
+        ("schlüssel-123", "printable ASCII characters only, got another at place 5"),
+        ("tab\tin the key", "printable ASCII characters only, got another at place 4"),
+    ):
+        file.write_text(bad, encoding="utf-8")
+        monkeypatch.setenv("KEY", bad)
+        with pytest.raises(ConfigError, match=message):
+            read_key(str(file), "")
+        with pytest.raises(ConfigError, match=f"in KEY must have {message}"):
+            read_key("", "KEY")
 
 
 def test_addresses(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +155,41 @@ def test_without_keys_only_this_machine_is_served(served: Served) -> None:
     """A page elsewhere whose name was pointed at this machine must not get in."""
     refused(served.client.get("/v1/info", headers={"host": "evil.example"}), 403, "forbidden", "only this machine")
     assert served.client.get("/v1/info", headers={"host": "localhost:1"}).status_code == 200
+
+
+def test_an_admin_key_alone_does_not_let_other_names_in(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "admin").write_text("writer-key\n")
+    with Served(run, tmp_path / "state", admin_key_file=str(tmp_path / "admin"), rate_limit=1.0) as served:
+        refused(served.client.get("/v1/info", headers={"host": "evil.example"}), 403, "forbidden", "only this machine")
+        codes = [served.client.get("/v1/info", headers=bearer(f"invented-{n}")).status_code for n in range(5)]
+        assert 429 in codes, "a key that is not ours is no caller of its own"
+        allowed = served.client.get("/v1/info", headers=bearer("writer-key"))
+        assert allowed.status_code == 200, "a key has a bucket of its own"
+
+
+def test_foreign_pages_cannot_edit_without_a_key(run: Path, tmp_path: Path) -> None:
+    """A browser sends a POST without a body to any address, and asks nobody."""
+    with Served(run, tmp_path / "state", cors=("https://shop.example",)) as served:
+
+        def reload(**headers: str) -> httpx.Response:
+            return served.client.post("/v1/reload", headers={n.replace("_", "-"): v for n, v in headers.items()})
+
+        for origin in ("https://evil.example", "null", "http://localhost:1"):
+            refused(reload(origin=origin), 403, "forbidden", "--cors-origin")
+        refused(reload(sec_fetch_site="cross-site"), 403, "forbidden", "cross-site")
+        foreign = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
+        refused(served.client.delete(f"/v1/items/{ITEM}", headers=foreign), 403, "forbidden")
+        assert served.service.version == 1
+        assert reload(origin=served.url, sec_fetch_site="same-origin").status_code == 200
+        assert reload(origin="https://shop.example", sec_fetch_site="cross-site").status_code == 200
+        assert reload().status_code == 200
+
+
+def test_a_key_allows_edits_from_any_page(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "admin").write_text("writer-key\n")
+    with Served(run, tmp_path / "state", admin_key_file=str(tmp_path / "admin")) as served:
+        headers = {**bearer("writer-key"), "origin": "https://other.example"}
+        assert served.client.post("/v1/reload", headers=headers).status_code == 200
 
 
 def test_rate_limit_refills() -> None:

@@ -35,7 +35,6 @@ from capsid.serve.edge import (
     Send,
     answer_refusal,
     internal,
-    read_key,
 )
 from capsid.serve.errors import Refused, invalid, refused
 from capsid.serve.metrics import Metrics
@@ -81,10 +80,7 @@ def create_app(options: ServeOptions | None = None) -> Application:
     options = options or ServeOptions.from_environment()
     metrics = Metrics()
     service = Service(options, metrics)
-    keys = Keys(
-        read_key(options.api_key_file, os.environ.get("CAPSID_API_KEY")),
-        read_key(options.admin_key_file, os.environ.get("CAPSID_ADMIN_KEY")),
-    )
+    keys = Keys.read(options)
 
     def draining() -> bool:
         return service.draining
@@ -92,7 +88,15 @@ def create_app(options: ServeOptions | None = None) -> Application:
     limit, routes = RateLimit(options.rate_limit), Routes(service)
     api = _api(service, routes)
     inside = BodyLimit(Quick(api, answers=routes.quick()), most=options.body_limit)
-    layers: App = Gate(inside, keys=keys, limit=limit, metrics=metrics, draining=draining, admit=service.admit)
+    layers: App = Gate(
+        inside,
+        keys=keys,
+        limit=limit,
+        metrics=metrics,
+        draining=draining,
+        admit=service.admit,
+        origins=options.cors,
+    )
     if options.cors:
         layers = CORSMiddleware(layers, allow_origins=options.cors, allow_methods=["*"], allow_headers=["*"])
     layers = Edge(layers, metrics=metrics, version=lambda: service.version, draining=draining)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import os
 import random
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 from capsid.errors import ArtifactError, ConfigError
 from capsid.serve.errors import Refused, envelope, too_many
 from capsid.serve.metrics import Metrics
+from capsid.serve.options import ServeOptions
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -36,7 +38,7 @@ _QUESTIONS = frozenset({"/v1/recommend", "/v1/recommend/batch", "/v1/explain", "
 _OPEN = ("/health/", "/page/")
 # Routes whose paths are names in the metrics even if a layer before the router answers.
 _NAMED = _QUESTIONS | {"/health/live", "/health/ready"}
-# Without a key, only these host names are served, so that a foreign page cannot reach the service by DNS rebinding.
+# Without an API key, only these host names are served, so that no foreign page gets in by DNS rebinding.
 _PORT = re.compile(r":\d+$")
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 VERSION, REQUEST = "capsid.version", "capsid.request"
@@ -49,18 +51,32 @@ class Keys:
     api: str = ""
     admin: str = ""
 
-    def check(self, method: str, path: str, given: str) -> None:
-        """Refuse a request without the right key. Keys are compared in constant time."""
-        if path == "/" or path.startswith(_OPEN) or not (self.api or self.admin) or _same(given, self.admin):
-            return
+    @classmethod
+    def read(cls, options: ServeOptions) -> Keys:
+        """From the files or the environment."""
+        return cls(
+            read_key(options.api_key_file, "CAPSID_API_KEY"), read_key(options.admin_key_file, "CAPSID_ADMIN_KEY")
+        )
+
+    def check(self, method: str, path: str, given: str) -> bool:
+        """Refuse a request without the right key; returns whether it has one. Keys are compared in constant time."""
+        if _same(given, self.admin):
+            return True
         known = _same(given, self.api)
-        if method in _WRITES and path not in _QUESTIONS:
+        if path == "/" or path.startswith(_OPEN) or not (self.api or self.admin):
+            return known
+        if _is_edit(method, path):
             if not known:
                 raise _unauthorized()
             hint = "send the admin key" if self.admin else "start the service with --admin-key-file"
             raise Refused(403, "forbidden", "changes to the catalogue need the admin key", hint=hint)
         if self.api and not known:
             raise _unauthorized()
+        return known
+
+
+def _is_edit(method: str, path: str) -> bool:
+    return method in _WRITES and path not in _QUESTIONS
 
 
 def _unauthorized() -> Refused:
@@ -77,19 +93,28 @@ def _same(given: str, key: str) -> bool:
     return bool(key) and hmac.compare_digest(given.encode(), key.encode())
 
 
-def read_key(file: str, default: str | None) -> str:
-    """The key: the first line of a file, or the environment variable."""
-    if not file:
-        return default or ""
+def read_key(file: str, variable: str) -> str:
+    """The key: the first line of a file, or of the environment variable; empty without either."""
+    text, source = (_read_text(file), file) if file else (os.environ.get(variable, ""), variable)
+    if not file and not text:
+        return ""
+    key = next(iter(text.splitlines()), "").strip()
+    if len(key) < 8:
+        message = f"the key in {source} must have at least 8 characters, got {len(key)}"
+        raise ConfigError(message, hint="put a longer key into the first line")
+    # Not shown but counted: a part of a key does not belong into a log.
+    wrong = next((place for place, letter in enumerate(key, 1) if not " " <= letter <= "~"), None)
+    if wrong is not None:
+        message = f"the key in {source} must have printable ASCII characters only, got another at place {wrong}"
+        raise ConfigError(message, hint="a header cannot carry others; `openssl rand -hex 32` makes a key")
+    return key
+
+
+def _read_text(file: str) -> str:
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ArtifactError(f"the key file {file} cannot be read: {error}", hint="check its path") from None
-    key = lines[0].strip() if lines else ""
-    if len(key) < 8:
-        message = f"the key in {file} must have at least 8 characters, got {len(key)}"
-        raise ConfigError(message, hint="write a longer key into the first line")
-    return key
 
 
 class RateLimit:
@@ -161,7 +186,7 @@ class Edge:
 
 
 class Gate:
-    """Refuses requests without a key, over the rate limit, with a foreign host name, or while the service stops.
+    """Refuses requests without a key, over the rate limit, from foreign names or pages, or while the service stops.
 
     It also refuses queries that could not be queued (`admit`), before their bodies are read: at twice the peak, every
     second request is refused, and refusing must cost next to nothing.
@@ -176,9 +201,10 @@ class Gate:
         metrics: Metrics,
         draining: Callable[[], bool],
         admit: Callable[[], None],
+        origins: Sequence[str] = (),
     ) -> None:
         self._app, self._keys, self._limit, self._metrics, self._draining = app, keys, limit, metrics, draining
-        self._admit = admit
+        self._admit, self._origins = admit, frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -200,23 +226,42 @@ class Gate:
         if path.endswith("\n"):
             # The router would drop it: `$` in its patterns also matches before a newline at the end.
             raise Refused(404, "not_found", "Not Found")
-        if not (self._keys.api or self._keys.admin):
-            host = headers.get(b"host", b"").decode("latin-1")
-            if _PORT.sub("", host) not in _LOCAL:
-                raise Refused(
-                    403,
-                    "forbidden",
-                    f"without an API key only this machine may connect, got host {host[:100]!r}",
-                    hint="set an API key",
-                )
+        if not self._keys.api:
+            _check_host(headers)
         kind, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         given = given.strip() if kind.lower() == "bearer" else ""
-        self._keys.check(method, path, given)
+        known = self._keys.check(method, path, given)
+        if not known and _is_edit(method, path):
+            self._check_page(headers)
         if not health:
-            caller = given or (scope.get("client") or ("", 0))[0]
+            # A key that is not ours names nobody: a caller could invent one for each request.
+            caller = given if known else (scope.get("client") or ("", 0))[0]
             self._limit.take(caller, time.monotonic())
         if path in _QUESTIONS and method == "POST":
             self._admit()
+
+    def _check_page(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse an edit that a foreign page asks for. Browsers send edits without a body before asking for leave."""
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if origin in self._origins or "*" in self._origins:
+            return
+        host = headers.get(b"host", b"").decode("latin-1")
+        foreign = origin.partition("://")[2] != host if origin else headers.get(b"sec-fetch-site") == b"cross-site"
+        if foreign:
+            got = repr(origin[:100]) if origin else "sec-fetch-site: cross-site"
+            message = f"without a key pages of other origins may not change the catalogue, got {got}"
+            raise Refused(403, "forbidden", message, hint="allow the page with --cors-origin, or set an admin key")
+
+
+def _check_host(headers: Mapping[bytes, bytes]) -> None:
+    host = headers.get(b"host", b"").decode("latin-1")
+    if _PORT.sub("", host) not in _LOCAL:
+        raise Refused(
+            403,
+            "forbidden",
+            f"without an API key only this machine may connect, got host {host[:100]!r}",
+            hint="set an API key",
+        )
 
 
 class BodyLimit:

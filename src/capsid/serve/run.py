@@ -19,6 +19,7 @@ import uvicorn
 from uvicorn.main import STARTUP_FAILURE
 
 from capsid.serve.closing import PatientServer
+from capsid.serve.edge import Keys
 from capsid.serve.journal import Journal
 from capsid.serve.metrics import SHARED
 from capsid.serve.options import ENVIRONMENT, ServeOptions
@@ -49,6 +50,7 @@ _SERVER = {
 def serve(options: ServeOptions, *, show: bool = False) -> None:
     """Serve until a signal ends it. With `show`, a browser opens the page when the service is ready."""
     options = options.for_workers()
+    Keys.read(options)  # a bad key is told here, before there are workers
     if show:
         threading.Thread(target=_show, args=(f"http://127.0.0.1:{options.port}/",), daemon=True).start()
     journal = Journal(options.state_folder)

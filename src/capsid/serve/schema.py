@@ -53,7 +53,7 @@ class ExplainRequest(RecommendRequest):
 
 
 class BatchRequest(_Asked):
-    """Several histories with the same options. Each counts as one request against the limits."""
+    """Several histories with the same options. Each takes a place in the queue; the rate limit counts one request."""
 
     histories: list[Annotated[list[ItemId], Field(max_length=MOST_HISTORY)]] = Field(
         min_length=1, max_length=MOST_HISTORIES
