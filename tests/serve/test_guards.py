@@ -21,6 +21,7 @@ from capsid.serve.edge import Edge, Keys, RateLimit, Receive, Scope, Send, read_
 from capsid.serve.errors import Refused
 from capsid.serve.metrics import Metrics
 from capsid.serve.options import ServeOptions, is_loopback
+from capsid.serve.reports import MOST_WATCHERS, Reports
 from capsid.serve.service import PAUSE
 
 ITEM = world().items[0]
@@ -241,9 +242,18 @@ def test_full_queue_deadline_and_who_has_gone(run: Path, tmp_path: Path) -> None
         free = hold(served)
         with httpx.Client(base_url=served.url) as impatient, pytest.raises(httpx.ReadTimeout):
             impatient.post("/v1/recommend", json=ASK, timeout=0.2)
-        many = served.client.post("/v1/recommend/batch", json={"histories": [[ITEM]] * 4})
+        too_large = served.client.post("/v1/recommend/batch", json={"histories": [[ITEM]] * 4})
+        refused(too_large, 422, "invalid_request", "histories: at most 3 (--queue), got 4")
+        assert "retry-after" not in too_large.headers
+        waiting = threading.Thread(target=served.client.post, args=("/v1/recommend",), kwargs={"json": ASK})
+        waiting.start()
+        while served.service.depth == 0:
+            time.sleep(0.01)
+        with httpx.Client(base_url=served.url, timeout=30) as other:
+            many = other.post("/v1/recommend/batch", json={"histories": [[ITEM]] * 3})
         refused(many, 429, "queue_full")
         assert int(many.headers["retry-after"]) >= 1
+        waiting.join()
         start = time.monotonic()
         late = served.client.post("/v1/recommend", json=ASK)
         refused(late, 504, "deadline")
@@ -252,7 +262,7 @@ def test_full_queue_deadline_and_who_has_gone(run: Path, tmp_path: Path) -> None
         free.set()
         assert served.client.post("/v1/recommend", json=ASK).status_code == 200
         text = served.client.get("/metrics").text
-        assert "capsid_cancelled_total 2.0" in text, "neither who had gone nor who was told 504 was searched"
+        assert "capsid_cancelled_total 3.0" in text, "neither who had gone nor who was told 504 was searched"
         assert 'capsid_rejected_total{reason="queue_full"} 1.0' in text
 
 
@@ -275,6 +285,56 @@ def test_a_full_queue_refuses_before_the_body_is_read(run: Path, tmp_path: Path)
         text = served.client.get("/metrics").text
         assert 'capsid_requests_total{code="429",route="/v1/recommend"} 1.0' in text
         assert 'capsid_rejected_total{reason="queue_full"} 1.0' in text
+
+
+BEGUN = (
+    b"POST /v1/recommend HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"
+)
+
+
+def test_a_body_that_does_not_arrive_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capsid.serve.edge.BODY_SECONDS", 1.0)
+    with Served(run, tmp_path / "state") as served:
+        address = ("127.0.0.1", served.options.port)
+        with socket.create_connection(address, timeout=20) as silent, socket.create_connection(address) as slow:
+            silent.sendall(BEGUN)
+            slow.sendall(BEGUN)
+            slow.settimeout(0.3)
+            answer = b""
+            for _ in range(60):
+                slow.sendall(b" ")
+                try:
+                    answer = slow.recv(4096)
+                    break
+                except TimeoutError:
+                    continue
+            assert answer.startswith(b"HTTP/1.1 408"), "a byte now and then gains no time"
+            told = silent.recv(4096)
+            assert told.startswith(b"HTTP/1.1 408")
+            assert b"a body must arrive within 1 s" in told
+            assert b"connection: close" in told
+
+
+def test_a_body_that_does_not_arrive_cannot_hold_up_the_end(run: Path, tmp_path: Path) -> None:
+    with (
+        Served(run, tmp_path / "state", drain=0.2) as served,
+        socket.create_connection(("127.0.0.1", served.options.port), timeout=20) as raw,
+    ):
+        raw.sendall(BEGUN)
+        while len(served.server.server_state.tasks) == 0:
+            time.sleep(0.01)
+        served.service.draining = True
+        start = time.monotonic()
+        assert raw.recv(4096).startswith(b"HTTP/1.1 503")
+        assert time.monotonic() - start < 10
+
+
+def test_a_live_page_too_many_is_told_when_to_come_back(served: Served) -> None:
+    reports = Reports(served.service)
+    reports._watchers = MOST_WATCHERS
+    with pytest.raises(Refused, match="too many live pages: 32 are open") as refusal:
+        reports.watch()
+    assert refusal.value.headers == {"retry-after": "10"}
 
 
 def test_a_full_queue_refuses_in_bursts_and_takes_edits(run: Path, tmp_path: Path) -> None:

@@ -30,6 +30,14 @@ def refused(answer: Any, status: int, code: str, *texts: str) -> dict[str, Any]:
     return error
 
 
+@pytest.mark.parametrize("path", ["/v1/recommend", "/v1/recommend/batch", "/v1/explain", "/v1/items"])
+@pytest.mark.parametrize("body", [b"{", b"", b"\xff", b"[" * 5000])
+def test_what_is_not_json_has_one_answer(served: Served, path: str, body: bytes) -> None:
+    answer = served.client.post(path, content=body, headers={"content-type": "application/json"})
+    error = refused(answer, 400, "invalid_json")
+    assert (error["message"], error["hint"]) == ("the body is not JSON", "send a JSON object")
+
+
 def histories() -> list[list[str]]:
     return [world().items.ids(world().sequences[n][: 1 + n % 7]) for n in range(24)]
 

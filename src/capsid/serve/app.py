@@ -36,7 +36,7 @@ from capsid.serve.edge import (
     answer_refusal,
     internal,
 )
-from capsid.serve.errors import Refused, invalid, refused
+from capsid.serve.errors import Refused, invalid, not_json, refused
 from capsid.serve.metrics import Metrics
 from capsid.serve.options import ServeOptions
 from capsid.serve.routes import Routes
@@ -44,7 +44,7 @@ from capsid.serve.service import Service
 
 logger = logging.getLogger("capsid.serve")
 PAGE = Path(__file__).parent / "page"
-_CODES = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed"}
+_CODES = {404: "not_found", 405: "method_not_allowed"}
 _HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "x-content-type-options": "nosniff",
@@ -87,7 +87,8 @@ def create_app(options: ServeOptions | None = None) -> Application:
 
     limit, routes = RateLimit(options.rate_limit), Routes(service)
     api = _api(service, routes)
-    inside = BodyLimit(Quick(api, answers=routes.quick()), most=options.body_limit)
+    quick = Quick(api, answers=routes.quick())
+    inside = BodyLimit(quick, most=options.body_limit, draining=draining, drain=options.drain)
     layers: App = Gate(
         inside,
         keys=keys,
@@ -174,6 +175,9 @@ async def _on_library_error(request: Request, error: Exception) -> Response:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 400:
+        # The framework raises it only for bodies that it cannot parse.
+        return _Refusal(not_json())
     code = _CODES.get(error.status_code, f"http_{error.status_code}")
     headers = dict(error.headers or {})
     return _Refusal(Refused(error.status_code, code, str(error.detail), headers=headers))

@@ -5,6 +5,7 @@ Two layers, so that pages of allowed origins can also read refusals: `Edge` is o
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -41,6 +42,8 @@ _NAMED = _QUESTIONS | {"/health/live", "/health/ready"}
 # Without an API key, only these host names are served, so that no foreign page gets in by DNS rebinding.
 _PORT = re.compile(r":\d+$")
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+# Seconds in which a body has to arrive, and seconds between two looks whether the service stops meanwhile.
+BODY_SECONDS, _LOOK = 30.0, 0.2
 VERSION, REQUEST = "capsid.version", "capsid.request"
 
 
@@ -222,7 +225,7 @@ class Gate:
         path, method = scope["path"], scope["method"]
         health = path.startswith("/health/")
         if self._draining() and not health:
-            raise Refused(503, "draining", "the service is stopping", headers={"retry-after": "1"})
+            raise _stopping()
         if path.endswith("\n"):
             # The router would drop it: `$` in its patterns also matches before a newline at the end.
             raise Refused(404, "not_found", "Not Found")
@@ -265,10 +268,14 @@ def _check_host(headers: Mapping[bytes, bytes]) -> None:
 
 
 class BodyLimit:
-    """Refuses bodies that are too large, by their declared length or as soon as they exceed the limit."""
+    """Refuses bodies that are too large, by their declared length or as soon as they exceed the limit, and slow ones.
 
-    def __init__(self, app: App, *, most: int) -> None:
-        self._app, self._most = app, most
+    A body has `BODY_SECONDS` to arrive. While the service stops it has only `drain` seconds left, so that one client
+    that does not finish cannot hold up the end.
+    """
+
+    def __init__(self, app: App, *, most: int, draining: Callable[[], bool], drain: float) -> None:
+        self._app, self._most, self._draining, self._drain = app, most, draining, drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -277,23 +284,49 @@ class BodyLimit:
             return
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > self._most:
-            await answer_refusal(scope, send, self._refusal())
+            await answer_refusal(scope, send, self._too_large())
             return
-        size = 0
+        size, complete = 0, False
+        latest = time.monotonic() + BODY_SECONDS
 
         async def counted() -> Message:
-            nonlocal size
-            message = await receive()
+            nonlocal size, complete
+            # After the body, the only message left is that the client has gone, for which there is no limit.
+            message = await (receive() if complete else self._in_time(receive, latest))
+            complete = not message.get("more_body", False)
             size += len(message.get("body", b""))
             if size > self._most:
-                raise self._refusal()
+                raise self._too_large()
             return message
 
         await self._app(scope, counted, send)
 
-    def _refusal(self) -> Refused:
+    async def _in_time(self, receive: Receive, latest: float) -> Message:
+        """The next part of a body. Looks up now and then, whether the service has begun to stop."""
+        stopping = False
+        while True:
+            if self._draining() and not stopping:
+                stopping, latest = True, min(latest, time.monotonic() + self._drain)
+            left = latest - time.monotonic()
+            try:
+                async with asyncio.timeout(min(left, _LOOK)):
+                    return await receive()
+            except TimeoutError:
+                if time.monotonic() >= latest:
+                    raise _stopping() if stopping else _too_slow() from None
+
+    def _too_large(self) -> Refused:
         text = f"a body must have at most {self._most} bytes"
         return Refused(413, "body_too_large", text, headers={"connection": "close"})
+
+
+def _too_slow() -> Refused:
+    text = f"a body must arrive within {BODY_SECONDS:g} s"
+    return Refused(408, "body_too_slow", text, headers={"connection": "close"})
+
+
+def _stopping() -> Refused:
+    return Refused(503, "draining", "the service is stopping", headers={"retry-after": "1"})
 
 
 class Quick:

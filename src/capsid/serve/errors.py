@@ -39,11 +39,16 @@ def refused(error: CapsidError) -> Refused:
 def invalid(problems: Sequence[Any]) -> Refused:
     """The first validation problem of a body in one sentence."""
     first = problems[0]
-    if first["type"] == "json_invalid":
-        return Refused(400, "invalid_json", "the body is not JSON", hint=first.get("ctx", {}).get("error"))
+    if first["type"] == "json_invalid" or (first["type"] == "missing" and not first["loc"]):
+        return not_json()
     place = ".".join(str(part) for part in first["loc"]) or "the body"
     hint = f"and {len(problems) - 1} more" if len(problems) > 1 else None
     return Refused(422, "invalid_request", f"{place}: {first['msg']}", hint=hint)
+
+
+def not_json() -> Refused:
+    """A body that cannot be parsed, or none. The words of the parser are left out: two of them read bodies."""
+    return Refused(400, "invalid_json", "the body is not JSON", hint="send a JSON object")
 
 
 def envelope(code: str, message: str, hint: str | None, request_id: str) -> dict[str, Any]:

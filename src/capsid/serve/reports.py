@@ -9,11 +9,13 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
-from capsid.serve.errors import Refused
+from capsid.serve.errors import too_many
 from capsid.serve.service import Service
 
 # Maximum number of live pages; each costs a connection and one line per second.
 MOST_WATCHERS = 32
+# Seconds after which a page that was refused may ask again; nobody knows when another is closed.
+WATCH_AGAIN = 10.0
 # Items whose vectors are looked at: more say the same, and a report must not take long.
 MOST_ITEMS = 50_000
 
@@ -49,7 +51,7 @@ class Reports:
     def watch(self) -> AsyncIterator[str]:
         """Server-sent events, one per second, until the service stops."""
         if self._watchers >= MOST_WATCHERS:
-            raise Refused(429, "too_many_watchers", f"too many live pages: {self._watchers} are open")
+            raise too_many("too_many_watchers", f"too many live pages: {self._watchers} are open", WATCH_AGAIN)
         return self._events()
 
     async def _events(self) -> AsyncIterator[str]:

@@ -36,6 +36,7 @@ def _errors(*codes: int) -> dict[int | str, dict[str, Any]]:
         401: "The key is missing or wrong.",
         403: "The key does not allow this.",
         404: "Not found.",
+        408: "The body did not arrive in time.",
         409: "The edit does not fit the current catalogue.",
         413: "The body is too large.",
         422: "The request breaks a rule.",
@@ -58,7 +59,7 @@ class Routes:
     def router(self) -> APIRouter:
         """Every route with its answers documented."""
         router = APIRouter()
-        searched = _errors(400, 404, 409, 413, 504)
+        searched = _errors(400, 404, 408, 409, 413, 504)
         add = router.add_api_route
         add("/health/live", self.live, response_model=schema.Health, tags=["health"])
         unready: dict[int | str, dict[str, Any]] = {503: {"model": schema.Health, "description": "Not ready."}}
@@ -77,7 +78,7 @@ class Routes:
             methods=["POST"],
             status_code=201,
             response_model=schema.EditAnswer,
-            responses=_errors(400, 409, 413),
+            responses=_errors(400, 408, 409, 413),
         )
         edited = {"response_model": schema.EditAnswer, "responses": _errors(404)}
         add("/v1/items/{item_id:path}/restore", self.restore, methods=["POST"], **edited)  # type: ignore[arg-type]
@@ -97,7 +98,7 @@ class Routes:
             self.rollback,
             methods=["POST"],
             response_model=schema.EditAnswer,
-            responses=_errors(400, 409, 413),
+            responses=_errors(400, 408, 409, 413),
         )
         add("/v1/reload", self.reload, methods=["POST"], response_model=schema.EditAnswer, responses=_errors())
         return router
@@ -162,6 +163,10 @@ class Routes:
 
     async def recommend_batch(self, body: schema.BatchRequest, request: Request) -> Response:
         """The next items after each of several histories."""
+        count, most = len(body.histories), self.service.options.queue
+        if count > most:
+            # No 429: it would never fit, however often it is sent again.
+            raise Refused(422, "invalid_request", f"histories: at most {most} (--queue), got {count}")
         answers = await self._ask(request, [_query(body, history) for history in body.histories])
         results = [self._shown(h, answer, version) for h, (answer, version) in zip(body.histories, answers)]
         request.scope[VERSION] = max(version for _, version in answers)
