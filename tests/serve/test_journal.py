@@ -124,3 +124,34 @@ def test_damage_in_the_middle_is_told(tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(ArtifactError, match="edits cannot be kept"):
         Journal(file)
+
+
+def test_a_line_that_another_process_is_writing_is_not_repaired(tmp_path: Path) -> None:
+    writer, starting = Journal(tmp_path), Journal(tmp_path)
+    repair = threading.Thread(target=starting.repair)
+    with writer.locked():
+        (tmp_path / NAME).write_bytes(b'{"n": ')
+        repair.start()
+        repair.join(0.3)
+        assert repair.is_alive(), "it waits for the writer"
+        (tmp_path / NAME).write_bytes(b'{"n": 1}\n')
+    repair.join(20)
+    assert list(Journal(tmp_path).read()) == [{"n": 1}]
+
+
+def test_a_journal_that_is_gone_is_not_left_locked(tmp_path: Path) -> None:
+    one, other = Journal(tmp_path), Journal(tmp_path)
+    (tmp_path / NAME).rename(tmp_path / "moved")
+    with pytest.raises(ArtifactError, match="is gone"), one.locked():
+        pass
+    Journal(tmp_path).append({"n": 1})
+    read: list[dict[str, int]] = []
+
+    def follow() -> None:
+        with other.locked():
+            read.extend(other.read())
+
+    waiting = threading.Thread(target=follow, daemon=True)
+    waiting.start()
+    waiting.join(20)
+    assert read == [{"n": 1}]

@@ -48,17 +48,21 @@ class Journal:
         with self._thread:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             try:
-                while os.stat(self.path).st_ino != self._inode:
-                    # Another process has replaced the file; closing the old one unlocks it.
-                    os.close(self._file)
-                    self._open()
-                    fcntl.flock(self._file, fcntl.LOCK_EX)
-            except FileNotFoundError:
-                raise ArtifactError(f"the journal {self.path} is gone", hint="restart the service") from None
-            try:
+                self._open_replaced()
                 yield
             finally:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _open_replaced(self) -> None:
+        """Open and lock the file that another process may have put in the place of the one that is open."""
+        try:
+            while os.stat(self.path).st_ino != self._inode:
+                old = self._file
+                self._open()
+                os.close(old)  # which unlocks it
+                fcntl.flock(self._file, fcntl.LOCK_EX)
+        except FileNotFoundError:
+            raise ArtifactError(f"the journal {self.path} is gone", hint="restart the service") from None
 
     @property
     def behind(self) -> bool:
@@ -119,12 +123,13 @@ class Journal:
         self._read = len(data)
 
     def repair(self) -> None:
-        """Drop an unfinished last line. Call it only before another process uses the file."""
-        data = self._bytes(0)
-        end = data.rfind(b"\n") + 1
-        if end < len(data):
-            os.ftruncate(self._file, end)
-            os.fsync(self._file)
+        """Drop an unfinished last line. Takes the lock: another process may be about to finish its line."""
+        with self.locked():
+            data = self._bytes(0)
+            end = data.rfind(b"\n") + 1
+            if end < len(data):
+                os.ftruncate(self._file, end)
+                os.fsync(self._file)
 
     def close(self) -> None:
         """Close the file."""
