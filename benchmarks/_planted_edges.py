@@ -154,12 +154,20 @@ MISTAKES: Mistakes = {
         ("retry at once", "wait = max(1, ", "wait = min(0, ", "serve/test_http.py serve/test_guards.py"),
     ),
     "serve/journal.py": (("half a line is read", "if end < len(data):", "if False:", "serve/test_journal.py"),),
-    "serve/live.py": (
+    "serve/lineage.py": (
         (
             "versions do not count",
-            "Snapshot(before.version + 1,",
-            "Snapshot(before.version,",
+            "return self.current.version + 1",
+            "return self.current.version",
             "serve/test_live.py serve/test_edits.py",
+        ),
+    ),
+    "serve/live.py": (
+        (
+            "an edit of another process is lost",
+            "if self._now is not before or self._journal.pending:",
+            "if False:",
+            "serve/test_live.py",
         ),
     ),
     "serve/questions.py": (

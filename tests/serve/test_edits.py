@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from served import Served
+from served import Served, until_ready
 from small_recipes import world
 from test_http import refused
 
@@ -114,3 +115,29 @@ def test_every_answer_under_edits_is_of_one_version(own: Served) -> None:
     assert count[0] > 12
     for version, found, number in seen:
         assert found == allowed[version] - set(ITEMS[number : number + 3]), f"an answer of version {version}"
+
+
+def test_services_with_one_state_see_each_others_edits(own: Served, run: Path, tmp_path: Path) -> None:
+    with Served(run, tmp_path / "state") as other:
+        assert own.client.delete(f"/v1/items/{ITEMS[0]}").json()["version"] == 2
+        answer = other.recommend([], k=100)
+        assert answer["version"] == 2
+        assert ITEMS[0] not in names(answer)
+        assert other.client.delete(f"/v1/items/{ITEMS[1]}").json()["version"] == 3
+        assert ITEMS[1] not in names(own.recommend([], k=100))
+
+
+def test_a_service_that_cannot_follow_is_not_ready_until_it_can(own: Served, run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    with Served(copy, tmp_path / "state") as other:
+        copy.rename(tmp_path / "away")
+        assert own.client.post("/v1/reload").status_code == 200
+        assert own.client.delete(f"/v1/items/{ITEMS[0]}").json()["version"] == 3
+        message = "version 2, which another process has made, cannot be made here"
+        refused(other.client.post("/v1/recommend", json={"history": []}), 503, "behind", message)
+        refused(other.client.delete(f"/v1/items/{ITEMS[1]}"), 503, "behind", message)
+        assert other.client.get("/health/ready").status_code == 503
+        (tmp_path / "away").rename(copy)
+        until_ready(other.client)
+        assert ITEMS[0] not in names(other.recommend([], k=100))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -286,3 +287,158 @@ def test_an_item_that_the_run_retired_can_be_restored_for_good(tmp_path: Path) -
         assert not again.current.is_retired(ITEMS[0])
         assert again.current.is_retired(ITEMS[1])
         assert not again.edit(Edit("reload")).is_retired(ITEMS[0])
+
+
+class Folder:
+    """A run's folder that may be unreadable, hold other items, or take long to load."""
+
+    def __init__(self) -> None:
+        self.problem: Exception | None = None
+        self.added: tuple[str, ...] = ()
+        self.retired: tuple[str, ...] = ()
+        self.loading = threading.Event()
+        self.readable = threading.Event()
+        self.readable.set()
+
+    def load(self) -> Recommender:
+        self.loading.set()
+        assert self.readable.wait(20)
+        if self.problem is not None:
+            raise self.problem
+        one = loaded()
+        if self.added:
+            one.add_items(item_frame([row(name) for name in self.added], world().attributes))
+        one.retire(self.retired)
+        return one
+
+    def live_in(self, state: Path, **wishes: Any) -> LiveCatalogue:
+        return LiveCatalogue(self.load, Journal(state), retry=0.0, **wishes)
+
+
+def retire(*items: str) -> Edit:
+    return Edit("retire", items=items)
+
+
+@pytest.mark.parametrize("large", [1, LARGE], ids=["shortened", "long"])
+def test_an_edit_that_a_follower_cannot_make_yet_is_not_lost(tmp_path: Path, large: int) -> None:
+    folder = Folder()
+    live, follower = live_in(tmp_path, large=large), folder.live_in(tmp_path)
+    for edit in (add("n0"), Edit("reload"), retire("n0", ITEMS[0])):
+        live.edit(edit)
+    folder.problem = OSError("the folder is being replaced")
+    for _ in range(2):
+        with pytest.raises(Refused, match="cannot be made here: the folder is being replaced") as refusal:
+            follower.catch_up()
+        assert (refusal.value.status, refusal.value.code, follower.stuck) == (503, "behind", True)
+        with pytest.raises(Refused, match="cannot be made here"):
+            follower.edit(retire(ITEMS[1]))
+    folder.problem = None
+    assert follower.catch_up().state == live.current.state
+    assert not follower.stuck
+    assert follower.edit(retire(ITEMS[1])).version == 5
+    assert live.catch_up().state == live_in(tmp_path).current.state == follower.current.state
+    assert live.versions == follower.versions
+
+
+def test_a_failed_edit_of_another_is_not_tried_again_at_once(tmp_path: Path) -> None:
+    folder = Folder()
+    live, follower = live_in(tmp_path), LiveCatalogue(folder.load, Journal(tmp_path), retry=60.0)
+    live.edit(Edit("reload"))
+    folder.problem = OSError("gone")
+    for wanted in (True, False):
+        folder.loading.clear()
+        with pytest.raises(Refused, match="version 2, which another process has made, cannot be made here: gone"):
+            follower.catch_up()
+        assert folder.loading.is_set() is wanted
+
+
+def test_processes_that_read_different_runs_arrive_at_the_same_state(tmp_path: Path) -> None:
+    """The folder was replaced, and one process was started again since."""
+    folder = Folder()
+    folder.added = ("n0",)
+    old, new = live_in(tmp_path), folder.live_in(tmp_path)
+    new.edit(retire("n0"))
+    assert old.catch_up().version == 2, "it does not know the item"
+    old.edit(add("n0", "n1"))
+    old.edit(retire(ITEMS[0]))
+    for other in (new, folder.live_in(tmp_path), live_in(tmp_path)):
+        now = other.catch_up()
+        assert (now.version, now.state) == (4, old.current.state)
+        assert {"n0", "n1"} <= set(now.recommender.catalogue_.items)
+        assert now.is_retired(ITEMS[0])
+        assert not now.is_retired("n0")
+
+
+@pytest.mark.parametrize("versions", [[3], [2, 2], [2, 4], [2, 3, 2]])
+def test_versions_of_a_journal_are_consecutive(tmp_path: Path, versions: list[int]) -> None:
+    live = live_in(tmp_path)
+    journal = Journal(tmp_path)
+    journal.append(*(retire(item).to_line(version) for item, version in zip(ITEMS, versions)))
+    rule = "versions in the journal must be consecutive: expected"
+    with pytest.raises(ArtifactError, match=rule):
+        live_in(tmp_path)
+    with pytest.raises(Refused, match=rule):
+        live.catch_up()
+
+
+def test_an_edit_waits_for_what_another_thread_has_followed(tmp_path: Path) -> None:
+    live, other = live_in(tmp_path), live_in(tmp_path)
+
+    def follow_meanwhile(check: Any) -> None:
+        if other.current.version == 1:
+            other.edit(retire(ITEMS[0]))
+            live.catch_up()  # the thread that searches
+        check()
+
+    ((_, after),) = live.edit_all([lambda _: retire(ITEMS[1])], follow_meanwhile)  # type: ignore[misc]
+    assert after.version == 3
+    assert other.catch_up().state.retired == set(ITEMS[:2])
+
+
+def test_a_reload_that_is_not_made_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder()
+    live = folder.live_in(tmp_path)
+    live.edit(retire(ITEMS[0]))
+    folder.retired = (ITEMS[5],)
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", full_disk)
+        with pytest.raises(ArtifactError, match="the disk is full"):
+            live.edit(Edit("reload"))
+    assert not live.edit(Edit("rollback", to=1)).is_retired(ITEMS[5])
+    live.edit(Edit("reload"))
+    assert live.edit(Edit("rollback", to=3)).is_retired(ITEMS[5]), "a rollback keeps the model that was reloaded"
+
+
+def full_disk(journal: Journal, *lines: Any) -> None:
+    raise ArtifactError("the disk is full")
+
+
+def test_edits_that_were_made_are_told_when_a_later_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live, append = live_in(tmp_path), Journal.append
+    check = Snapshot.check
+    # Together they fail, so they are made one by one.
+    monkeypatch.setattr(Snapshot, "check", lambda self, added: check(self, ["nobody"] if self.version > 3 else added))
+    monkeypatch.setattr(
+        Journal, "append", lambda self, *lines: append(self, *lines) if lines[0]["version"] == 2 else full_disk(self)
+    )
+    results = live.edit_all([lambda _, item=item: retire(item) for item in ITEMS[:3]])
+    assert [getattr(one, "message", "made") for one in results] == ["made", "the disk is full", "the disk is full"]
+    assert live_in(tmp_path).current.state.retired == {ITEMS[0]}
+
+
+def test_a_follower_that_loads_does_not_hold_up_the_edits_of_others(tmp_path: Path) -> None:
+    folder = Folder()
+    live, follower = live_in(tmp_path), folder.live_in(tmp_path)
+    live.edit(Edit("reload"))
+    folder.loading.clear()
+    folder.readable.clear()
+    following = threading.Thread(target=follower.catch_up)
+    following.start()
+    assert folder.loading.wait(20)
+    editing = threading.Thread(target=live.edit, args=(retire(ITEMS[0]),))
+    editing.start()
+    editing.join(10)
+    assert not editing.is_alive(), "the lock of the journal is free"
+    folder.readable.set()
+    following.join(20)
+    assert follower.catch_up().version == 3

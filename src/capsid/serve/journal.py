@@ -23,7 +23,7 @@ NAME = "journal.jsonl"
 
 
 class Journal:
-    """`read` returns each line once; `append` writes some. Both need `locked` where others use the file."""
+    """`read` gives each line once; `append` writes some. Both need `locked` where others use the file."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
@@ -78,24 +78,38 @@ class Journal:
         """Bytes of all lines read or written so far."""
         return self._read
 
-    def read(self) -> list[dict[str, Any]]:
-        """Whole lines since the last call, in order."""
+    @property
+    def pending(self) -> bool:
+        """Whether there are whole lines that were not read; exact under `locked`."""
+        return b"\n" in self._bytes(self._read)
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Whole lines that were not read yet, in order.
+
+        A line counts as read when the one after it is asked for. If the caller fails at a line, the next call begins
+        with it.
+        """
         data = self._bytes(self._read)
-        end = data.rfind(b"\n") + 1
         lines = []
-        for number, line in enumerate(data[:end].splitlines(), start=1):
+        for number, line in enumerate(data.split(b"\n")[:-1], start=1):
             try:
-                lines.append(json.loads(line))
+                lines.append((json.loads(line), len(line) + 1))
             except ValueError:
                 raise ArtifactError(
                     f"{self.path} is damaged: line {number} after byte {self._read} is not JSON",
                     hint="restore the file from a backup, or move it away to start without its edits",
                 ) from None
-        self._read += end
-        return lines
+        return self._passed(lines)
+
+    def _passed(self, lines: Iterable[tuple[dict[str, Any], int]]) -> Iterator[dict[str, Any]]:
+        for line, size in lines:
+            yield line
+            self._read += size
 
     def append(self, *values: dict[str, Any]) -> None:
-        """Append lines after those read so far. They are on disk when this returns; if it fails, none is written."""
+        """Append lines, after all were read. They are on disk when this returns; if it fails, none is written."""
+        if self.pending:
+            raise ArtifactError(f"lines of {self.path} must be read before others are written, from byte {self._read}")
         data = _encoded(values)
         try:
             # A killed process may have left half a line.

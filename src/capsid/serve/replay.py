@@ -33,6 +33,7 @@ def replayed(lines: Sequence[Line], kept: int) -> Replayed:
 
     Edits between two states that are needed are applied together: a state may hold many items, a journal many edits.
     """
+    check_consecutive(lines, version_of(lines[0]) - 1 if lines and is_whole(lines[0]) else 1)
     versions = [version_of(line) for line in lines]
     needed = {*versions[-kept - 1 :], *(edit_of(line).to for line in lines if not is_whole(line))}
     states, state, reloaded = {1: State()}, State(), 0
@@ -88,6 +89,17 @@ def edit_of(line: Line) -> Edit:
         return Edit.from_line(line)
     except (KeyError, TypeError):
         raise ArtifactError(f"the journal holds a line that is not an edit: {str(dict(line))[:200]}") from None
+
+
+def check_consecutive(lines: Sequence[Line], before: int) -> None:
+    """Refuse lines whose versions do not count on from the one before them: edits would be lost or made twice."""
+    for expected, line in enumerate(lines, start=before + 1):
+        version = version_of(line)
+        if version != expected:
+            raise ArtifactError(
+                f"versions in the journal must be consecutive: expected {expected}, got {version}",
+                hint="restore the file from a backup, or move it away to start without its edits",
+            )
 
 
 def version_of(line: Line) -> int:

@@ -42,7 +42,7 @@ def _errors(*codes: int) -> dict[int | str, dict[str, Any]]:
         422: "The request breaks a rule.",
         429: "Too many requests; Retry-After says when to try again.",
         500: "Internal error of the service.",
-        503: "Not loaded yet, or stopping.",
+        503: "Not loaded yet, behind the edits of other processes, or stopping.",
         504: "The request waited past its deadline.",
     }
     usual = {401, 403, 422, 429, 500, 503}
@@ -289,8 +289,7 @@ class Routes:
     async def _edit(self, request: Request, make: Any, status: int = 200) -> Response:
         edit, after = await self.service.edit(make)
         request.scope[VERSION] = after.version
-        named = [str(row["item_id"]) for row in edit.rows] or list(edit.items)
-        return _json({"version": after.version, "items": named}, status)
+        return _json({"version": after.version, "items": list(edit.named)}, status)
 
     async def _ask(self, request: Request, works: list[Any]) -> list[tuple[Any, int]]:
         """Ask the service, and cancel when the client disconnects."""

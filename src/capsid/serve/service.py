@@ -5,6 +5,7 @@ except error responses.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -37,6 +38,9 @@ TOGETHER = 0.2
 # Seconds that the event loop sleeps after it refused requests because the queue is full. A refusal itself is cheap, but
 # waking up for each of them takes the interpreter lock and the caches from the search; so they are refused in bursts.
 PAUSE = 0.01
+# Seconds between looks at the journal while no query does it: a worker that cannot follow gets no queries, and an edit
+# that failed is tried again.
+LOOK = 1.0
 
 
 class Service:
@@ -56,13 +60,15 @@ class Service:
         self._editing: asyncio.Task[None] | None = None
         self._edited = float("-inf")
         self._loading: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
         self.others: list[OtherRun] = []
 
     @property
     def ready(self) -> bool:
         """Whether queries are answered, whichever worker gets them."""
-        own = self._batcher is not None and not self._batcher.silent and not self.draining
-        return own and self._peers.complete
+        if self._live is None or self._live.stuck or self.draining:
+            return False
+        return self._batcher is not None and not self._batcher.silent and self._peers.complete
 
     @property
     def depth(self) -> int:
@@ -97,17 +103,26 @@ class Service:
             failed(error)
             return
         options = self.options
-        follow = live.catch_up if options.workers > 1 else lambda: live.current
         self._live = live
         self._batcher = Batcher(
-            follow,
+            live.catch_up,
             lambda query: live.current.answerer.group(query),
             self.metrics,
             most=options.batch,
             queue=options.queue,
         )
+        self._following = asyncio.get_running_loop().create_task(self._follow(live))
         self._peers.join()
         logger.info("ready: version %d, %d items", live.current.version, len(live.current.recommender.catalogue_.items))
+
+    async def _follow(self, live: LiveCatalogue) -> None:
+        """Make the edits of other processes also while there are no queries."""
+        loop = asyncio.get_running_loop()
+        while not self.draining:
+            await asyncio.sleep(LOOK)
+            if live.behind:
+                with contextlib.suppress(Refused):
+                    await loop.run_in_executor(self._editor, live.catch_up)
 
     def _open(self) -> LiveCatalogue:
         torch.set_num_threads(1)
@@ -213,6 +228,8 @@ class Service:
         self.draining = True
         if self._loading is not None:
             await asyncio.wait([self._loading])
+        if self._following is not None:
+            self._following.cancel()
         if self._editing is not None:
             await asyncio.wait([self._editing])
         if self._batcher is not None:

@@ -39,6 +39,11 @@ class Edit:
     items: tuple[str, ...] = ()
     to: int = 0
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The ids of the items that are added, retired or restored."""
+        return tuple(str(row["item_id"]) for row in self.rows) + self.items
+
     def to_line(self, version: int) -> dict[str, Any]:
         """The journal's form of the edit, with the version it created."""
         line: dict[str, Any] = {"version": version, "operation": self.operation}
@@ -67,10 +72,10 @@ class State:
     def after(self, *edits: Edit) -> State:
         """The state after edits that add, retire or restore."""
         rows = tuple(row for edit in edits if edit.operation == "add" for row in edit.rows)
-        last = {item: edit.operation for edit in edits for item in edit.items}
+        last = {item: edit.operation for edit in edits for item in edit.named}
         retired = frozenset(item for item, operation in last.items() if operation == "retire")
         restored = frozenset(item for item, operation in last.items() if operation == "restore")
-        return State(self.added + rows, (self.retired - restored) | retired, (self.restored - retired) | restored)
+        return State(self.added + rows, (self.retired - last.keys()) | retired, (self.restored - retired) | restored)
 
     def to_line(self, version: int, before: State) -> dict[str, Any]:
         """The journal's form of a whole state. It does not repeat the first rows that `before` has too."""
