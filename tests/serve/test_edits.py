@@ -14,6 +14,8 @@ from served import Served, until_ready
 from small_recipes import world
 from test_http import refused
 
+from capsid.serve.snapshot import Edit
+
 ITEMS = list(world().items)
 
 
@@ -141,3 +143,28 @@ def test_a_service_that_cannot_follow_is_not_ready_until_it_can(own: Served, run
         (tmp_path / "away").rename(copy)
         until_ready(other.client)
         assert ITEMS[0] not in names(other.recommend([], k=100))
+
+
+def test_reads_see_the_edits_of_others(own: Served, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capsid.serve.service.LOOK", 600.0)
+    with Served(run, tmp_path / "state") as other:
+        paths = ["items/n{}", "items?q=n{}", "info", "tree", "report", "runs", "histories/0"]
+        for number, path in enumerate(paths):
+            added = own.client.post("/v1/items", json={"items": [new(f"n{number}")]})
+            answer = other.client.get(f"/v1/{path.format(number)}")
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-catalogue-version"] == str(added.json()["version"]), path
+        assert other.client.get("/v1/items", params={"q": "n0"}).json()["total"] == 1
+
+
+def test_what_is_unknown_is_of_the_version_that_was_searched(own: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = own.service.ask
+
+    async def edited_before_the_answer(*arguments: Any) -> Any:
+        answers = await ask(*arguments)
+        await own.service.edit(lambda _: Edit("add", rows=(new("n0"),)))
+        return answers
+
+    monkeypatch.setattr(own.service, "ask", edited_before_the_answer)
+    answer = own.recommend(["n0"])
+    assert (answer["personal"], answer["unknown"], answer["version"]) == (False, ["n0"], 1)

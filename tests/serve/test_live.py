@@ -148,14 +148,14 @@ def test_a_group_is_tried_and_written_once(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_depends_on_items_alone_is_not_made_again_for_every_version(tmp_path: Path) -> None:
     live = live_in(tmp_path)
-    first, reports = live.current, Reports(SimpleNamespace(snapshot=live.current))  # type: ignore[arg-type]
-    report, lowered, prefixes = reports.quality(), first.lowered, first.prefixes
-    reports._service.snapshot = retired = live.edit(Edit("retire", items=(ITEMS[0],)))  # type: ignore[misc]
+    first, reports = live.current, Reports(SimpleNamespace())  # type: ignore[arg-type]
+    report, lowered, prefixes = reports.quality(first), first.lowered, first.prefixes
+    retired = live.edit(Edit("retire", items=(ITEMS[0],)))
     assert retired.lowered is lowered
     assert retired.prefixes is prefixes
-    assert reports.quality() is report
-    reports._service.snapshot = grown = live.edit(add("n0"))  # type: ignore[misc]
-    assert reports.quality()["items"] == report["items"] + 1
+    assert reports.quality(retired) is report
+    grown = live.edit(add("n0"))
+    assert reports.quality(grown)["items"] == report["items"] + 1
     assert len(grown.lowered) == len(grown.tokenizer.titles) == len(grown.prefixes.trie) == len(ITEMS) + 1
 
 

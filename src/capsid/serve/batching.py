@@ -1,7 +1,8 @@
 """Many requests, one model thread: queries that wait together are searched together.
 
 A batch holds at most `most` queries of one length class and one search group, oldest first. A single request never
-waits; only after a batch of several does the thread wait briefly for their clients to ask again. Requests past the
+waits; only after a batch of several does the thread wait briefly for their clients to ask again. What was submitted
+together is searched in one version of the catalogue, even where it takes several batches. Requests past the
 deadline and requests of disconnected clients are dropped when a batch forms. Calls of the service itself come before
 all that wait. Knows nothing about HTTP.
 """
@@ -47,14 +48,25 @@ class Gauges(Protocol):
 
 
 @dataclass(eq=False)
+class Pin:
+    """The version that the first of the queries submitted together was searched in; for the model thread only."""
+
+    snapshot: Snapshot | None = None
+
+
+@dataclass(eq=False)
 class Ticket:
-    """One query (or call) in the queue. `taken` once it is searched; `gone` when its client no longer waits."""
+    """One query (or call) in the queue. `taken` once it is searched; `gone` when its client no longer waits.
+
+    The answer comes with the version that was searched, which is that of all tickets with the same `pin`.
+    """
 
     work: Work
-    answer: asyncio.Future[tuple[Any, int]]
+    answer: asyncio.Future[tuple[Any, Snapshot]]
     deadline: float
     group: tuple[Any, ...]
     kind: int
+    pin: Pin
     since: float = field(default_factory=time.monotonic)
     taken: bool = False
     gone: bool = False
@@ -121,7 +133,8 @@ class Batcher:
                 self._gauges.dropped(refusal.code)
                 raise
             deadline = time.monotonic() + seconds
-            tickets = [self._ticket(work, deadline) for work in works]
+            pin = Pin()
+            tickets = [self._ticket(work, deadline, pin) for work in works]
             self._queue.extend(tickets)
             for ticket in tickets:
                 self._backlog.enter(ticket.kind)
@@ -153,13 +166,13 @@ class Batcher:
         if self._closing:
             raise Refused(503, "draining", "the service is stopping", headers={"retry-after": "1"})
 
-    def _ticket(self, work: Work, deadline: float) -> Ticket:
+    def _ticket(self, work: Work, deadline: float, pin: Pin) -> Ticket:
         """Only queries of one group are searched together: similar history length, same allow list, similar k."""
         answer = self._loop.create_future()
         if not isinstance(work, Query):
-            return Ticket(work, answer, deadline, ("call", id(work)), 0)
+            return Ticket(work, answer, deadline, ("call", id(work)), 0, pin)
         kind = length_class(len(work.history))
-        return Ticket(work, answer, deadline, (kind, *self._group_of(work)), kind)
+        return Ticket(work, answer, deadline, (kind, *self._group_of(work)), kind, pin)
 
     def _run(self) -> None:
         last = 0
@@ -228,12 +241,7 @@ class Batcher:
         self._busy_since = start = time.monotonic()
         waited = [start - ticket.since for ticket in batch]
         try:
-            snapshot = self._snapshot()
-            results = _answers(snapshot, [ticket.work for ticket in batch])
-            told = [
-                (ticket, result if isinstance(result, Exception) else (result, snapshot.version))
-                for ticket, result in zip(batch, results)
-            ]
+            told = [one for part in _parts(batch, self._snapshot()) for one in _searched(*part)]
         except Exception as error:
             told = [(ticket, error) for ticket in batch]
         self._busy_since = 0.0
@@ -249,6 +257,27 @@ class Batcher:
             self._loop.call_soon_threadsafe(_settle, told)
         except RuntimeError:
             return  # the event loop has ended, so no client waits
+
+
+def _parts(batch: list[Ticket], current: Snapshot) -> list[tuple[Snapshot, list[Ticket]]]:
+    """The tickets of a batch by version: the current one, unless a query submitted with them was searched before."""
+    parts: dict[int, tuple[Snapshot, list[Ticket]]] = {}
+    for ticket in batch:
+        ticket.pin.snapshot = snapshot = ticket.pin.snapshot or current
+        parts.setdefault(id(snapshot), (snapshot, []))[1].append(ticket)
+    return list(parts.values())
+
+
+def _searched(snapshot: Snapshot, tickets: list[Ticket]) -> list[tuple[Ticket, Any]]:
+    """The tickets with their answers and the version of these, or with exceptions."""
+    try:
+        results = _answers(snapshot, [ticket.work for ticket in tickets])
+    except Exception as error:
+        results = [error] * len(tickets)
+    return [
+        (ticket, result if isinstance(result, Exception) else (result, snapshot))
+        for ticket, result in zip(tickets, results)
+    ]
 
 
 def _answers(snapshot: Snapshot, works: list[Work]) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from capsid.serve.errors import too_many
 from capsid.serve.service import Service
+from capsid.serve.snapshot import Snapshot
 
 # Maximum number of live pages; each costs a connection and one line per second.
 MOST_WATCHERS = 32
@@ -21,7 +22,7 @@ MOST_ITEMS = 50_000
 
 
 class Reports:
-    """Reports of the current version; the quality report is made once for the same ids, by one thread at a time."""
+    """Reports of a version; the quality report is made once for the same ids, by one thread at a time."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -29,24 +30,23 @@ class Reports:
         self._report: tuple[Any, dict[str, Any]] | None = None
         self._watchers = 0
 
-    def quality(self) -> dict[str, Any]:
+    def quality(self, snapshot: Snapshot) -> dict[str, Any]:
         """What `capsid tokenizer report --json` prints."""
         with self._making:
-            snapshot = self._service.snapshot
             ids = snapshot.recommender.fitted.tokenizer.ids
             if self._report is None or self._report[0] is not ids:
                 self._report = ids, finite(snapshot.tokenizer.quality(most=MOST_ITEMS).to_dict())
             return self._report[1]
 
-    def facets(self, depth: int, count: int) -> dict[str, Any]:
+    def facets(self, snapshot: Snapshot, depth: int, count: int) -> dict[str, Any]:
         """Items whose weight is split between two capsules."""
         with self._making:
-            return _plain(self._service.snapshot.tokenizer.facets(depth=depth, count=count, most=MOST_ITEMS))
+            return _plain(snapshot.tokenizer.facets(depth=depth, count=count, most=MOST_ITEMS))
 
-    def merges(self, top: int) -> dict[str, Any]:
+    def merges(self, snapshot: Snapshot, top: int) -> dict[str, Any]:
         """The most used merged tokens."""
         with self._making:
-            return _plain(self._service.snapshot.tokenizer.merges(top=top))
+            return _plain(snapshot.tokenizer.merges(top=top))
 
     def watch(self) -> AsyncIterator[str]:
         """Server-sent events, one per second, until the service stops."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ from capsid.serve import schema
 from capsid.serve.edge import VERSION, App, Receive, Scope, Send
 from capsid.serve.errors import Refused, invalid
 from capsid.serve.others import compared, listed
-from capsid.serve.questions import about_item, example_history, explained, info, number_of, search_items
+from capsid.serve.questions import about_item, example_history, explained, info, search_items
 from capsid.serve.reports import Reports
 from capsid.serve.service import Service
 from capsid.serve.snapshot import Edit, Snapshot
@@ -86,9 +86,9 @@ class Routes:
         add("/v1/items/{item_id:path}", self.retire, methods=["DELETE"], **edited)  # type: ignore[arg-type]
         add("/v1/runs", self.runs, response_model=schema.RunsAnswer, responses=_errors())
         add("/v1/compare", self.compare, response_model=schema.CompareAnswer, **post)  # type: ignore[arg-type]
-        add("/v1/report", self.report, responses=_errors())
-        add("/v1/facets", self.facets, responses=_errors(409))
-        add("/v1/merges", self.merges, responses=_errors(409))
+        add("/v1/report", self.report, response_model=dict[str, Any], responses=_errors())
+        add("/v1/facets", self.facets, response_model=dict[str, Any], responses=_errors(409))
+        add("/v1/merges", self.merges, response_model=dict[str, Any], responses=_errors(409))
         # Left out of the document: the stream never ends, so a client generated from it would hang.
         add("/v1/events", self.events, include_in_schema=False)
         add("/v1/histories/{number}", self.history, response_model=schema.HistoryAnswer, responses=_errors(404))
@@ -120,7 +120,7 @@ class Routes:
         text = self.service.metrics.text(items=on_offer, version=self.service.version)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    async def info(self) -> Response:
+    async def info(self, request: Request) -> Response:
         """What is served, and its limits."""
         options = self.service.options
         limits = {
@@ -132,13 +132,12 @@ class Routes:
             "deadline_seconds": options.deadline,
         }
         live = self.service.live
-        return _json(info(live.current, Path(options.run), live.versions, limits))
+        return await self._look(request, lambda snapshot: info(snapshot, Path(options.run), live.versions, limits))
 
     async def recommend(self, body: schema.RecommendRequest, request: Request) -> Response:
         """The next items after a history."""
-        ((answer, version),) = await self._ask(request, [_query(body, body.history)])
-        request.scope[VERSION] = version
-        return _json(self._shown(body.history, answer, version))
+        (found,) = await self._ask(request, [_query(body, body.history)])
+        return _json(self._shown(body.history, *found))
 
     def quick(self) -> dict[tuple[str, str], App]:
         """Probes and `/v1/recommend` as plain ASGI; the routes of the same names document them."""
@@ -168,9 +167,7 @@ class Routes:
             # No 429: it would never fit, however often it is sent again.
             raise Refused(422, "invalid_request", f"histories: at most {most} (--queue), got {count}")
         answers = await self._ask(request, [_query(body, history) for history in body.histories])
-        results = [self._shown(h, answer, version) for h, (answer, version) in zip(body.histories, answers)]
-        request.scope[VERSION] = max(version for _, version in answers)
-        return _json({"results": results})
+        return _json({"results": [self._shown(h, *found) for h, found in zip(body.histories, answers)]})
 
     async def explain(self, body: schema.ExplainRequest, request: Request) -> Response:
         """The next items after a history, and how they were found."""
@@ -179,28 +176,27 @@ class Routes:
         def work(snapshot: Snapshot) -> dict[str, Any]:
             return explained(snapshot, query, body.prefix, body.influence, body.shown)
 
-        ((answer, version),) = await self._ask(request, [work])
-        request.scope[VERSION] = version
+        ((answer, _),) = await self._ask(request, [work])
         return _json(answer)
 
     async def items(
         self,
+        request: Request,
         q: Annotated[str, InQuery(max_length=200)] = "",
         limit: Annotated[int, InQuery(ge=1, le=100)] = 20,
         offset: Annotated[int, InQuery(ge=0, le=10_000)] = 0,
     ) -> Response:
         """Items by id or by words of their titles; without a text, the most popular ones."""
-        return _json(await asyncio.to_thread(search_items, self.service.snapshot, q, limit, offset))
+        return await self._look(request, lambda snapshot: search_items(snapshot, q, limit, offset))
 
     async def item(self, item_id: ItemInPath, request: Request) -> Response:
         """An item, its attributes, and what its id means."""
-        number_of(self.service.snapshot, item_id)
-        ((about, version),) = await self._ask(request, [lambda snapshot: about_item(snapshot, item_id)])
-        request.scope[VERSION] = version
+        ((about, _),) = await self._ask(request, [lambda snapshot: about_item(snapshot, item_id)])
         return _json(about)
 
     async def tree(
         self,
+        request: Request,
         prefix: Annotated[
             str, InQuery(pattern=_TOKENS, description="Tokens separated by commas; empty is the root.")
         ] = "",
@@ -215,17 +211,17 @@ class Routes:
     ) -> Response:
         """A prefix of the ids, and its largest children."""
         tokens = [int(token) for token in prefix.split(",")] if prefix else []
-        ask = partial(tree, self.service.snapshot, tokens, limit, offset=offset, levels=levels, of=of)
-        return _json(await asyncio.to_thread(ask))
+        ask = partial(tree, prefix=tokens, limit=limit, offset=offset, levels=levels, of=of)
+        return await self._look(request, ask)
 
-    async def history(self, number: Annotated[int, InPath(ge=0, le=10**9)]) -> Response:
+    async def history(self, number: Annotated[int, InPath(ge=0, le=10**9)], request: Request) -> Response:
         """A history of the test split, to try the service with; users are not named."""
-        return _json(await asyncio.to_thread(example_history, self.service.snapshot, number))
+        return await self._look(request, lambda snapshot: example_history(snapshot, number))
 
-    async def runs(self) -> Response:
+    async def runs(self, request: Request) -> Response:
         """The served run and those it is compared with, with their metrics."""
-        service = self.service
-        return _json(await asyncio.to_thread(listed, Path(service.options.run), service.snapshot, service.others))
+        run, others = Path(self.service.options.run), self.service.others
+        return await self._look(request, lambda snapshot: listed(run, snapshot, others))
 
     async def compare(self, body: schema.RecommendRequest, request: Request) -> Response:
         """What every run recommends after one history."""
@@ -234,25 +230,25 @@ class Routes:
         def work(snapshot: Snapshot) -> dict[str, Any]:
             return compared(run, snapshot, self.service.others, query)
 
-        ((answer, version),) = await self._ask(request, [work])
-        request.scope[VERSION] = version
+        ((answer, _),) = await self._ask(request, [work])
         return _json(answer)
 
-    async def report(self) -> dict[str, Any]:
+    async def report(self, request: Request) -> Response:
         """What `capsid tokenizer report --json` prints, for the served version."""
-        return await asyncio.to_thread(self.reports.quality)
+        return await self._look(request, self.reports.quality)
 
     async def facets(
         self,
+        request: Request,
         depth: Annotated[int, InQuery(ge=1, le=64)] = 1,
         count: Annotated[int, InQuery(ge=1, le=100)] = 10,
-    ) -> dict[str, Any]:
+    ) -> Response:
         """Items of two facets, if the tokenizer routes."""
-        return await asyncio.to_thread(self.reports.facets, depth, count)
+        return await self._look(request, partial(self.reports.facets, depth=depth, count=count))
 
-    async def merges(self, top: Annotated[int, InQuery(ge=1, le=200)] = 20) -> dict[str, Any]:
+    async def merges(self, request: Request, top: Annotated[int, InQuery(ge=1, le=200)] = 20) -> Response:
         """The most used merged tokens, if ids are merged."""
-        return await asyncio.to_thread(self.reports.merges, top)
+        return await self._look(request, partial(self.reports.merges, top=top))
 
     async def events(self) -> Response:
         """Live counts once per second, as server-sent events."""
@@ -291,20 +287,28 @@ class Routes:
         request.scope[VERSION] = after.version
         return _json({"version": after.version, "items": list(edit.named)}, status)
 
-    async def _ask(self, request: Request, works: list[Any]) -> list[tuple[Any, int]]:
-        """Ask the service, and cancel when the client disconnects."""
-        return await self.service.ask(works, lambda: _hung_up(request))
+    async def _ask(self, request: Request, works: list[Any]) -> list[tuple[Any, Snapshot]]:
+        """Ask the service, and cancel when the client disconnects. All answers are from one version."""
+        answers = await self.service.ask(works, lambda: _hung_up(request))
+        request.scope[VERSION] = answers[0][1].version
+        return answers
 
-    def _shown(self, history: list[str], answer: Recommendation, version: int) -> dict[str, Any]:
+    async def _look(self, request: Request, question: Callable[[Snapshot], dict[str, Any]]) -> Response:
+        """Answer a question that needs no search."""
+        answer, snapshot = await self.service.look(question)
+        request.scope[VERSION] = snapshot.version
+        return _json(answer)
+
+    def _shown(self, history: list[str], answer: Recommendation, snapshot: Snapshot) -> dict[str, Any]:
         if not answer.personal:
             self.service.metrics.not_personal()
-        known = self.service.snapshot.recommender.catalogue_.items
+        known = snapshot.recommender.catalogue_.items
         ranked = zip(answer.items, answer.titles, answer.scores)
         return {
             "items": [{"item": item, "title": title, "score": score} for item, title, score in ranked],
             "personal": answer.personal,
             "unknown": [item for item in history if item not in known],
-            "version": version,
+            "version": snapshot.version,
         }
 
 

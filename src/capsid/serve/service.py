@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -31,6 +31,7 @@ from capsid.serve.peers import Peers
 from capsid.serve.snapshot import Snapshot
 
 logger = logging.getLogger("capsid.serve")
+T = TypeVar("T")
 # Maximum number of waiting edits; further ones are refused with a 429.
 MOST_EDITS = 64
 # Seconds between two versions: building and trying one takes time away from searches, however small the edit.
@@ -156,8 +157,10 @@ class Service:
         time.sleep(PAUSE)
         self._pausing = False
 
-    async def ask(self, works: list[Work], gone: Callable[[], Awaitable[None]] | None = None) -> list[tuple[Any, int]]:
-        """The answers with their versions. `gone` returns when the client has disconnected."""
+    async def ask(
+        self, works: list[Work], gone: Callable[[], Awaitable[None]] | None = None
+    ) -> list[tuple[Any, Snapshot]]:
+        """The answers, all from one version, with that version. `gone` returns when the client has disconnected."""
         if self._batcher is None:
             raise _not_ready()
         tickets = self._batcher.submit(works, self.options.deadline)
@@ -176,6 +179,16 @@ class Service:
                     self._batcher.withdraw(ticket)
                 elif not ticket.answer.cancelled():
                     ticket.answer.exception()  # retrieved, so that asyncio does not warn about an unhandled exception
+
+    async def look(self, question: Callable[[Snapshot], T]) -> tuple[T, Snapshot]:
+        """Answer a question that needs no search, in a thread, about the newest version that any process has made."""
+        live = self.live
+
+        def answer() -> tuple[T, Snapshot]:
+            snapshot = live.catch_up()
+            return question(snapshot), snapshot
+
+        return await asyncio.to_thread(answer)
 
     async def edit(self, make: Make) -> Made:
         """Make an edit; returns when it is on disk and served. `make` gets the catalogue that the edit applies to.
