@@ -393,6 +393,7 @@ def test_an_edit_waits_for_what_another_thread_has_followed(tmp_path: Path) -> N
     ((_, after),) = live.edit_all([lambda _: retire(ITEMS[1])], follow_meanwhile)  # type: ignore[misc]
     assert after.version == 3
     assert other.catch_up().state.retired == set(ITEMS[:2])
+    assert len({live.current.state, other.current.state}) == 1, "states are values"
 
 
 def test_a_reload_that_is_not_made_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

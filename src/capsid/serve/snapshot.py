@@ -75,7 +75,7 @@ class State:
         last = {item: edit.operation for edit in edits for item in edit.named}
         retired = frozenset(item for item, operation in last.items() if operation == "retire")
         restored = frozenset(item for item, operation in last.items() if operation == "restore")
-        return State(self.added + rows, (self.retired - last.keys()) | retired, (self.restored - retired) | restored)
+        return State(self.added + rows, self.retired.difference(last) | retired, (self.restored - retired) | restored)
 
     def to_line(self, version: int, before: State) -> dict[str, Any]:
         """The journal's form of a whole state. It does not repeat the first rows that `before` has too."""
