@@ -48,7 +48,10 @@ class Vocabulary(Sequence[str]):
         """These ids, then more, which must be new."""
         import pyarrow as pa
 
-        return Vocabulary(pa.chunked_array([self._ids, _column(ids)]))
+        more = _column(ids)
+        for number in self.numbers(Vocabulary(more), missing="drop")[:1]:
+            raise DataError(f"{self[number]!r} already has an id", hint="leave it out: known ids never change")
+        return Vocabulary(pa.chunked_array([self._ids, more]))
 
     def part(self, start: int, stop: int) -> Vocabulary:
         """The ids `start` to `stop` - 1, not copied."""

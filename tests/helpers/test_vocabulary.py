@@ -83,8 +83,10 @@ def test_more_ids_come_after() -> None:
     few = Vocabulary(["a", "b"])
     assert few.extended(["c"]) == Vocabulary(["a", "b", "c"])
     assert few.extended([]) == few
-    with pytest.raises(DataError, match="'b' occurs twice"):
+    with pytest.raises(DataError, match="'b' already has an id"):
         few.extended(["c", "b"])
+    with pytest.raises(DataError, match="'c' occurs twice"):
+        few.extended(["c", "c"])
 
 
 def test_what_is_no_id() -> None:

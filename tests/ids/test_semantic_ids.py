@@ -72,7 +72,7 @@ def test_extending_beyond_the_room_is_refused() -> None:
         ids.extend(["b"], Ragged.from_rows([[0, 0]]))
     with pytest.raises(DataError, match="outside the codebook"):
         ids.extend(["b"], Ragged.from_rows([[0, 4]]))
-    with pytest.raises(DataError, match="'a1' occurs twice"):
+    with pytest.raises(DataError, match="'a1' already has an id"):
         ids.extend(["a1"], Ragged.from_rows([[1, 1]]))
 
 

@@ -91,7 +91,7 @@ def test_adding_changes_no_old_id_and_extends_the_trie(data: Dataset) -> None:
     assert trie.rows() == after.prefix_free
     leaf = int(trie.leaf_of(np.array([len(before)]))[0])
     assert trie.path(leaf) == list(after["n0"])
-    with pytest.raises(DataError, match="item 'n0' already has an id"):
+    with pytest.raises(DataError, match="'n0' already has an id"):
         grown.with_items(NEW)
     assert len(grown.ids) == len(before) + 2
 

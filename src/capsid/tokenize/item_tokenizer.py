@@ -28,7 +28,7 @@ from capsid.encode.base import ItemEncoder, fresh, with_vectors
 from capsid.encode.cache import encode_blocks
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.views import MAIN, Views, blocks_of
-from capsid.errors import ConfigError, DataError, NotFittedError
+from capsid.errors import ConfigError, NotFittedError
 from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
 from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures
@@ -278,9 +278,6 @@ class ItemTokenizer:
 
     def _with_table(self, table: ItemTable) -> ItemTokenizer:
         """A copy that also knows the items of a table."""
-        known = next((item for item in table.items if item in self.ids.items), None)
-        if known is not None:
-            raise DataError(f"item {known!r} already has an id", hint="leave it out: known ids never change")
         grown, second = copy.copy(self), None
         codes = self.tokenizer_.encode(table)
         old = self.ids.mixtures
