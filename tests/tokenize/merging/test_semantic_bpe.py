@@ -15,10 +15,12 @@ from worlds import Watcher, make_ids, make_table
 from capsid.errors import ConfigError, NotFittedError
 from capsid.evaluate.merge_report import merge_report, merge_uses
 from capsid.ids.merges import MergeTable
+from capsid.progress import silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
+from capsid.tokenize.merging.candidates import Candidates
 from capsid.tokenize.merging.gate import gumbel_noise
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.tokenize.merging.semantic_bpe import SemanticBPE, _Pass
 
 
 @cache
@@ -70,6 +72,31 @@ def test_the_noise_is_gumbel() -> None:
     assert float(noise.mean()) == pytest.approx(0.5772, abs=0.01)
     assert float(noise.var()) == pytest.approx(np.pi**2 / 6, abs=0.02)
     assert float((noise[:, 0] - noise[:, 1] > 1).float().mean()) == pytest.approx(1 / (1 + np.e), abs=0.005)
+
+
+def test_the_gate_learns_from_the_targets_of_its_schedule() -> None:
+    """Weight and threshold move from their first values to their last over half of the training, then stay."""
+    # Pair 0 is the most frequent, 1 the most alike; 2 is a compromise. Two of them may be merged.
+    found = dataclasses.replace(
+        Candidates.none(),
+        left=np.array([2, 3, 4]),
+        frequency=np.array([1.0, 0.1, 0.5]),
+        cosine=np.array([0.7, 0.95, 0.85]),
+    )
+    ids, table = planted()
+    targets = lambda share, **fields: (  # noqa: E731
+        _Pass(SemanticBPE(size=2, **fields), 1, ids, table, silent)._teacher(found)(share).tolist()
+    )
+    theta = {"alpha": (0.0, 0.0), "theta": (0.9, 0.6)}
+    assert targets(0.0, **theta) == [False, True, False], "cosines above 0.9"
+    assert targets(0.25, **theta) == [False, True, True], "cosines above 0.75"
+    assert targets(0.1, **theta) == [False, True, True], "cosines above 0.84"
+    assert targets(0.05, **theta) == [False, True, False], "cosines above 0.87"
+    alpha = {"alpha": (1.0, 0.0), "theta": (0.0, 0.0)}
+    assert targets(0.0, **alpha) == [True, False, True], "by frequency"
+    assert targets(0.25, **alpha) == [True, False, True], "scores 0.85, 0.525 and 0.675"
+    for share in (0.5, 0.75, 1.0):
+        assert targets(share, **theta) == targets(share, **alpha) == [False, True, True], "by meaning"
 
 
 def test_counted_by_users() -> None:
