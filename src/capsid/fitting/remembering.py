@@ -68,7 +68,7 @@ def with_memory(
     new = dataclasses.replace(fitted, tokenizer=tokenizer, generator=generator)
     if isinstance(generator, Trainable) and remembers_later(generator):
         context = TermContext(tokenizer.ids, fitted.trie, recipe.over, seed=seed, second=fitted.second)
-        settled = settle_memory(generator, context, split.valid, table.sequences)
+        settled = settle_memory(generator, context, split.valid, table.sequences, fitted.dense)
         progress.line(_best_ranking(new, recipe, settled, split.valid, seed, progress))
     return new
 

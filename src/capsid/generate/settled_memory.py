@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from capsid.blocks.cross_entropy import Added
 from capsid.data.split import Cases
 from capsid.errors import ConfigError
+from capsid.generate.dense_items import DenseItems
 from capsid.generate.generator import Trainable
 from capsid.generate.memory import REACH, Memory, Remembered, remembered
 from capsid.generate.network import Predictions
@@ -67,11 +68,12 @@ def memory_of(generator: Trainable) -> Memory:
 
 
 def settle_memory(
-    generator: Trainable, context: TermContext, cases: Cases, sequences: Ragged
+    generator: Trainable, context: TermContext, cases: Cases, sequences: Ragged, dense: DenseItems | None
 ) -> tuple[SettledMemory, ...]:
     """Fit the memory's weights to the targets of `cases`, or, where there are none, to the last items of `sequences`.
 
-    One fit for each temperature, the most likely first; the memory gets its weights. The last items of sequences are in
+    `dense` are the vectors that the network reads beside the tokens, as a search does. One fit for each temperature,
+    the most likely first; the memory gets its weights. The last items of sequences are in
     the counted transitions, so each is left out of the counts for itself, as in training.
     """
     network, memory, held_out = generator.network, memory_of(generator), len(cases) > 0
@@ -82,7 +84,7 @@ def settle_memory(
     memory.awake = False
     with torch.no_grad():
         lessons = _lessons(context.ids, rows.take(chosen), generator.history, counted=not held_out)
-        steps = [Step(lesson, network, network.predict(lesson)) for lesson in lessons]
+        steps = [Step(lesson, network, network.predict(lesson, _inputs(dense, lesson))) for lesson in lessons]
     memory.awake = True
     found = []
     for temperature in TEMPERATURES:
@@ -174,6 +176,10 @@ def _lessons(ids: SemanticIds, rows: Ragged, history: int, *, counted: bool) -> 
     for start in range(0, len(rows), BATCH):
         part = rows.take(np.arange(start, min(start + BATCH, len(rows))))
         yield ids.lesson(part, last=history + 1, counted=counted).latest()
+
+
+def _inputs(dense: DenseItems | None, lesson: Lesson) -> Tensor | None:
+    return None if dense is None else dense.inputs(lesson.batch)
 
 
 def _minimise(weight: nn.Parameter, loss: Callable[[], Tensor]) -> None:
