@@ -33,6 +33,7 @@ CAPSID_LITERAL = dataclasses.replace(
         tie_weight=0.0,
         balance_weight=0.0,
         reseed=False,
+        shrink_step=False,
         training=dataclasses.replace(stage_one_training(), steps=300),
     ),
 )

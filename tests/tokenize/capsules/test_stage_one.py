@@ -17,6 +17,7 @@ from worlds import Watcher, assert_resumes, make_table, ragged_codes
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
+from capsid.recipes import RECIPES
 from capsid.settings import check_together
 from capsid.tokenize.capsules import stage_one
 from capsid.tokenize.capsules.centres import fit_centres
@@ -139,15 +140,20 @@ def test_dead_capsules_come_back_to_life() -> None:
     assert any("re-seeded" in line for line in watcher.lines)
 
 
-def test_growing_residuals_shorten_the_step() -> None:
-    settings = fixed()
+def with_growth(watcher: Watcher, **fields: Any) -> stage_one.CapsuleTraining:
+    """Capsules at whose second depth residuals grow."""
+    settings = fixed(**fields)
     network = CapsuleNetwork(settings, VECTORS.shape[1], torch.Generator().manual_seed(0))
     start_from_data(network, torch.from_numpy(VECTORS), settings.masses, 0)
     with torch.no_grad():
         network.depths[1].outputs *= 6
+    return stage_one.CapsuleTraining(settings.training, network, VECTORS, VECTORS, watcher, settings)
+
+
+def test_growing_residuals_shorten_the_step() -> None:
     watcher = Watcher()
-    job = stage_one.CapsuleTraining(settings.training, network, VECTORS, VECTORS, watcher, settings)
-    grew = job.watch()[1].grew
+    job = with_growth(watcher)
+    network, grew = job.network, job.watch()[1].grew
     assert grew[1] > 0.5
     for _ in range(8):
         job.answer(early=True)
@@ -155,6 +161,16 @@ def test_growing_residuals_shorten_the_step() -> None:
     assert float(network.depths[1].step) < 0.5
     assert job.watch()[1].grew[1] < grew[1]
     assert any("grew at depth 2; its step is now" in line for line in watcher.lines)
+
+
+def test_to_the_letter_the_step_stays_and_growth_is_only_told() -> None:
+    literal = RECIPES["capsid-literal"].tokenizer
+    assert isinstance(literal, CapsuleTokenizer)
+    watcher = Watcher()
+    job = with_growth(watcher, shrink_step=literal.shrink_step)
+    job.answer(early=True)
+    assert [float(layer.step) for layer in job.network.depths] == [1.0, 1.0, 1.0]
+    assert any(line.endswith("of the residuals grew at depth 2") for line in watcher.lines)
 
 
 def test_collapse_is_said_loudly() -> None:

@@ -110,6 +110,7 @@ class CapsuleSettings:
     tie_weight: float = setting(0.25, "Weight of the loss that ties outputs to centres.", least=0)
     balance_weight: float = setting(0.2, "Weight of the loss that balances the use of capsules.", least=0)
     reseed: bool = setting(True, "Whether capsules that win no item are re-seeded from the data.")
+    shrink_step: bool = setting(True, "Whether a depth subtracts less in training where many residuals grow.")
     training: StageOneTraining = setting(factory=stage_one_training, about="How stage 1 trains.")
     sample: int = setting(65_536, "Largest number of items used for initialisation and validation.", least=1)
     block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))

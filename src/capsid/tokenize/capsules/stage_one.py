@@ -21,7 +21,7 @@ from capsid.tokenize.capsules.early_exit import Encoded, encode, encode_catalogu
 from capsid.tokenize.capsules.encoding import trace
 from capsid.tokenize.capsules.initialise import GAIN, settle, start_from_data
 from capsid.tokenize.capsules.losses import terms
-from capsid.tokenize.capsules.network import CapsuleNetwork, Depth, Projection
+from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork, Depth, Projection
 from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.capsules.votes import norm
 from capsid.tokenize.capsules.watch import Watch, collision_rate, look, warn_of_collapse
@@ -121,7 +121,7 @@ def _decoding(project: Projection, x_BI: Tensor, unit_BD: Tensor, missing_BD: Te
 
 @dataclass(eq=False)
 class CapsuleTraining(VectorTraining):
-    """Reduces the step of depths whose residuals grow, and re-seeds capsules that no item uses."""
+    """Reports depths whose residuals grow and reduces their step, and re-seeds capsules that no item uses."""
 
     name: ClassVar[str] = NAME
     network: CapsuleNetwork
@@ -144,18 +144,23 @@ class CapsuleTraining(VectorTraining):
         return self.watch()[1]
 
     def answer(self, *, early: bool) -> None:
-        """Reduce steps where residuals grow; re-seed unused capsules."""
+        """Report where residuals grow and reduce these steps; re-seed unused capsules."""
         seen, watch = self.watch()
         with torch.no_grad():
             for depth, layer in enumerate(self.network.depths):
-                if watch.grew[depth] > GROWTH and float(layer.step) > STEP_FLOOR:
-                    layer.step.mul_(STEP_FACTOR)
-                    self.progress.line(
-                        f"capsules: {100 * watch.grew[depth]:.1f} % of the residuals grew at depth {depth + 1}; "
-                        f"its step is now {float(layer.step):.2f}"
-                    )
+                if watch.grew[depth] > GROWTH:
+                    self._answer_growth(depth, layer, watch.grew[depth])
             if self.settings.reseed and early:
                 self._reseed(seen)
+
+    def _answer_growth(self, depth: int, layer: CapsuleLayer, grew: float) -> None:
+        """Without `shrink_step` the growth is only reported: the step (eta of CapsID, Eq. 7) stays as it is."""
+        told = f"capsules: {100 * grew:.1f} % of the residuals grew at depth {depth + 1}"
+        if not self.settings.shrink_step:
+            self.progress.line(told)
+        elif float(layer.step) > STEP_FLOOR:
+            layer.step.mul_(STEP_FACTOR)
+            self.progress.line(f"{told}; its step is now {float(layer.step):.2f}")
 
     def _reseed(self, seen: Trace) -> None:
         """Reinitialise unused capsules on the items with the largest residuals."""
