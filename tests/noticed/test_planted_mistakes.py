@@ -163,12 +163,19 @@ def test_balance_is_least_where_all_capsules_are_used_alike() -> None:
     assert float(balance(alone)) == pytest.approx(math.log(8), abs=1e-6)
 
 
+@pytest.mark.parametrize("of", ["hard", "soft"])
 @pytest.mark.parametrize(("confidence", "left"), [(0.0, 0.0), (1.0, 5.0), (1.0, 0.0), (0.0, 5.0)])
-def test_an_id_survives_only_where_neither_rule_ends_it(confidence: float, left: float) -> None:
+def test_an_id_survives_only_where_neither_rule_ends_it(confidence: float, left: float, of: str) -> None:
+    # The other residual is large where this one is small, and says nothing.
+    vectors_BD = {"hard": torch.tensor([[5.0 - left, 0.0]]), "soft": torch.tensor([[5.0 - left, 0.0]])}
+    vectors_BD[of] = torch.tensor([[left, 0.0]])
     depth: Any = SimpleNamespace(
-        mass_B=torch.ones(1), confidence_B=torch.tensor([confidence]), hard_BD=torch.tensor([[left, 0.0]])
+        mass_B=torch.ones(1),
+        confidence_B=torch.tensor([confidence]),
+        hard_BD=vectors_BD["hard"],
+        soft_BD=vectors_BD["soft"],
     )
-    alive_BL = survival([depth, depth], confidence=0.5, residual=0.5)
+    alive_BL = survival([depth, depth], confidence=0.5, residual=0.5, residual_of=of)
     assert float(alive_BL[0, 0]) == 1
     assert float(alive_BL[0, 1]) == pytest.approx(float(confidence == 0 and left > 0), abs=1e-3)
 

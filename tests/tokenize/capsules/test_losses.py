@@ -59,7 +59,7 @@ def twin_survival(depths: list[Depth], item: int, s: CapsuleSettings) -> list[fl
     """Probability that the id of one item reaches each depth."""
     alive = [1.0]
     for depth in depths[:-1]:
-        norm = float(np.linalg.norm(array(depth.hard_BD)[item]))
+        norm = float(np.linalg.norm(array(getattr(depth, f"{s.residual_of}_BD"))[item]))
         sure = sigmoid((float(depth.confidence_B[item]) - s.confidence) / SURE_WIDTH)
         small = sigmoid((s.residual - norm) / SMALL_WIDTH)
         alive.append(alive[-1] * (1 - sure) * (1 - small))
@@ -88,12 +88,12 @@ def twin(depths: list[Depth], centres: list[np.ndarray], margins: list[float], s
 
 @pytest.mark.parametrize("rivals", RIVALS)
 @settings(max_examples=8, deadline=None)
-@given(seeds(), st.booleans())
-def test_terms_are_those_of_the_slow_twin(rivals: str, seed: int, alone: bool) -> None:
+@given(seeds(), st.booleans(), st.sampled_from(["hard", "soft"]))
+def test_terms_are_those_of_the_slow_twin(rivals: str, seed: int, alone: bool, of: str) -> None:
     rng = np.random.default_rng(seed)
     depths, margins = random_depths(rng), [0.3, 0.6, 0.9]
     centres = [rng.normal(size=(CODES, WIDTH)) for _ in depths]
-    s = CapsuleSettings(rivals=rivals, confidence=0.5, residual=0.2, max_sharing=0 if alone else 1)
+    s = CapsuleSettings(rivals=rivals, confidence=0.5, residual=0.2, residual_of=of, max_sharing=0 if alone else 1)
     found = terms(
         depths,
         [torch.as_tensor(c) for c in centres],
@@ -101,6 +101,7 @@ def test_terms_are_those_of_the_slow_twin(rivals: str, seed: int, alone: bool) -
         rivals=rivals,
         confidence=s.confidence,
         residual=s.residual,
+        residual_of=of,
         alone=alone,
     )
     wanted = twin(depths, centres, margins, s)
@@ -119,7 +120,7 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize("rivals", RIVALS)
+@pytest.mark.parametrize(("rivals", "of"), [("strongest", "hard"), ("mean", "soft"), ("sum", "soft")])
 @pytest.mark.parametrize(
     ("share", "winner_mass", "margins"),
     [
@@ -133,9 +134,10 @@ WEIGHTS = {
 )
 @in_double()
 def test_the_loss_is_the_weighted_sum_with_the_margins_of_the_schedule(
-    rivals: str, share: float, winner_mass: tuple[float, ...], margins: list[float]
+    rivals: str, of: str, share: float, winner_mass: tuple[float, ...], margins: list[float]
 ) -> None:
     more: dict[str, Any] = {"confidence": 0.5, "residual": 0.3, "max_sharing": 0, "winner_mass": winner_mass}
+    more["residual_of"] = of
     world = make_world("default", 3, rivals=rivals, margin=(0.2, 0.9), **WEIGHTS, **more)
     found, depths = routing_loss(world.settings, world.network, world.unit_ND, share)
     parts = twin(depths, [array(layer.centres) for layer in world.network.depths], margins, world.settings)

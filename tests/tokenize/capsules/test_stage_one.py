@@ -26,7 +26,7 @@ from capsid.tokenize.capsules.network import CapsuleNetwork
 from capsid.tokenize.capsules.routing import route
 from capsid.tokenize.capsules.settings import CapsuleSettings, stage_one_training
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
-from capsid.tokenize.capsules.watch import CollapseWarning
+from capsid.tokenize.capsules.watch import CollapseWarning, look
 from capsid.train.options import Training
 
 BRANCHING = (8, 4, 4)
@@ -171,6 +171,14 @@ def test_to_the_letter_the_step_stays_and_growth_is_only_told() -> None:
     job.answer(early=True)
     assert [float(layer.step) for layer in job.network.depths] == [1.0, 1.0, 1.0]
     assert any(line.endswith("of the residuals grew at depth 2") for line in watcher.lines)
+
+
+@pytest.mark.parametrize(("hard_weight", "kind"), [(1.0, "hard"), (0.0, "soft")])
+def test_the_best_step_has_the_least_of_the_error_that_is_trained(hard_weight: float, kind: str) -> None:
+    tokenizer = fixed(hard_weight=hard_weight).fit(TABLE)
+    seen = tokenizer.trace(TABLE)
+    watch = look(tokenizer, seen)
+    assert watch.score == pytest.approx(-getattr(seen, kind)[:, -1].mean() - watch.collision_rate)
 
 
 def test_collapse_is_said_loudly() -> None:

@@ -30,14 +30,16 @@ class Terms:
     balance: Tensor
 
 
-def survival(depths: list[Depth], confidence: float, residual: float) -> Tensor:
-    """Probability that an id reaches each depth, under smoothed stop rules. Shape: (B, depths)."""
+def survival(depths: list[Depth], confidence: float, residual: float, residual_of: str) -> Tensor:
+    """Probability that an id reaches each depth, under smoothed stop rules that read the same residual as the hard
+    ones. Shape: (B, depths)."""
     alive_B = torch.ones_like(depths[0].mass_B)
     out = []
     for depth in depths:
         out.append(alive_B)
         sure_B = torch.sigmoid((depth.confidence_B - confidence) / SURE_WIDTH)
-        small_B = torch.sigmoid((residual - depth.hard_BD.detach().norm(dim=1)) / SMALL_WIDTH)
+        left_BD = depth.hard_BD if residual_of == "hard" else depth.soft_BD
+        small_B = torch.sigmoid((residual - left_BD.detach().norm(dim=1)) / SMALL_WIDTH)
         alive_B = alive_B * (1 - sure_B) * (1 - small_B)
     return torch.stack(out, 1)
 
@@ -83,13 +85,14 @@ def terms(
     rivals: str,
     confidence: float,
     residual: float,
+    residual_of: str,
     alone: bool,
 ) -> Terms:
     """All terms of a batch. Prefixes are weighted by survival where the smooth rules `alone` decide the length.
 
     Where prefix counts matter too, or nothing ends an id early, all prefixes weigh the same.
     """
-    alive_BL = survival(depths, confidence, residual)
+    alive_BL = survival(depths, confidence, residual, residual_of)
     weight_BL = alive_BL.detach() if alone else torch.ones_like(alive_BL)
     mean = torch.stack
     return Terms(

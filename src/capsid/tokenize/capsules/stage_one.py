@@ -1,6 +1,6 @@
 """Stage 1: train the capsules in the common loop, monitor them, then set the values that are not trained.
 
-The best step has the least hard error and the fewest collisions on a sample of the catalogue.
+The best step has the least error of codes and the fewest collisions on a sample of the catalogue.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ def routing_loss(
         rivals=s.rivals,
         confidence=s.confidence,
         residual=s.residual,
+        residual_of=s.residual_of,
         alone=s.max_sharing == 0 and s.stops,
     )
     total = s.soft_weight * t.soft + s.hard_weight * t.hard + s.spread_weight * t.spread

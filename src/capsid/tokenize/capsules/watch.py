@@ -33,7 +33,7 @@ class Watch:
     mass: list[float]
     grew: list[float]
     hard: list[float]
-    hard_at_end: float
+    error_at_end: float
     collision_rate: float
     mean_length: float
     stops: Stops
@@ -41,8 +41,8 @@ class Watch:
 
     @property
     def score(self) -> float:
-        """Higher is better: little hard error, few collisions."""
-        return -(self.hard_at_end + self.collision_rate)
+        """Higher is better: little error at the ends of ids, few collisions."""
+        return -(self.error_at_end + self.collision_rate)
 
     def line(self) -> str:
         """All statistics as one progress line."""
@@ -57,10 +57,14 @@ class Watch:
 
 
 def look(settings: CapsuleSettings, seen: Trace, shared: SharedPrefixes | None = None) -> Watch:
-    """Statistics of a trace; prefixes are counted among these items unless a table is given."""
+    """Statistics of a trace; prefixes are counted among these items unless a table is given.
+
+    The error is that of the centres, or, where the loss leaves them untrained, that of the routed mixtures.
+    """
     shared = shared or SharedPrefixes.count(seen.codes, settings.codebooks, settings.max_sharing)
     residual = seen.hard if settings.residual_of == "hard" else seen.soft
     stops = stop(seen.confidence, residual, shared.mask(seen.codes), settings.rules)
+    error_NL = seen.hard if settings.hard_weight else seen.soft
     rows = np.arange(len(seen))
     live_NL = np.arange(seen.codes.shape[1]) < stops.lengths[:, None]
     return Watch(
@@ -68,7 +72,7 @@ def look(settings: CapsuleSettings, seen: Trace, shared: SharedPrefixes | None =
         mass=seen.mass.mean(0).tolist(),
         grew=seen.grew.mean(0).tolist(),
         hard=[float(seen.hard[rows, np.minimum(d, stops.lengths - 1)].mean()) for d in range(live_NL.shape[1])],
-        hard_at_end=float(seen.hard[rows, stops.lengths - 1].mean()),
+        error_at_end=float(error_NL[rows, stops.lengths - 1].mean()),
         collision_rate=collision_rate(Ragged.from_dense(seen.codes, stops.lengths)),
         mean_length=float(stops.lengths.mean()),
         stops=stops,
