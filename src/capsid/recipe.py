@@ -23,6 +23,7 @@ from capsid.encode.kinds import ENCODERS
 from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.encode.views import Views
 from capsid.errors import ConfigError
+from capsid.generate.alternating import Alternating
 from capsid.generate.dense_match import DenseMatch
 from capsid.generate.encoder_decoder import EncoderDecoderGenerator
 from capsid.generate.generator import (
@@ -186,6 +187,30 @@ class Recipe:
             self._check_reading()
         if any(isinstance(term, NextToken) and term.soft_target for term in self._terms):
             self._check_soft_target()
+        self._check_soft_input()
+        self._check_alternating()
+
+    def _check_soft_input(self) -> None:
+        """Mixtures replace the members of a merged token, so its vector must contain them."""
+        generator = self.generator
+        soft = isinstance(generator, ReadsSoftly) and generator.soft_input > 0
+        if soft and self.merges is not None and not getattr(generator, "compose", True):
+            raise ConfigError(
+                "generator.soft_input above 0 needs generator.compose=true where tokens are merged: the vector of a "
+                "merged token must contain its members to be softened",
+                hint="set generator.compose=true, generator.soft_input=0 or merges=null",
+            )
+
+    def _check_alternating(self) -> None:
+        """Alignment reads the row that a generator makes of a history, which not all of them have."""
+        without = EncoderDecoderGenerator | MaskedGenerator
+        aligns = any(isinstance(phase.adapt, Alternating) and phase.adapt.aligns for phase in self.schedule)
+        if aligns and isinstance(self.generator, without):
+            raise ConfigError(
+                f"schedule.adapt=alternating does not work with generator={self.generator.kind}: it has no row of a "
+                "history to align with the next item",
+                hint="set generator=timeline",
+            )
 
     def _check_reading(self) -> None:
         """Parts that add something to every item that is read need one position per item."""

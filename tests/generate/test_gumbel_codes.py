@@ -206,3 +206,11 @@ def test_what_cannot_be_trained() -> None:
     plain = ItemTokenizer(tokenizer=ResidualKMeans(codebooks=(4, 4))).fit(make_table(VECTORS))
     with pytest.raises(ConfigError, match="'residual-kmeans' has no codebooks to train"):
         GumbelCodes().bind(context(plain))
+
+
+def test_ids_of_varying_length_are_refused() -> None:
+    rqvae = RQVAE(codebooks=(4, 4, 4), hidden=(8,), latent=4, crowd=9, training=Training(steps=5, batch_size=8))
+    short = ItemTokenizer(tokenizer=rqvae).fit(make_table(VECTORS))
+    assert short.ids.codes.lengths.min() == 2, "all ids are long, so nothing is tested"
+    with pytest.raises(ConfigError, match=r"one token at every depth, 3 here, got ids with 2 to [23]"):
+        GumbelCodes().bind(context(short))

@@ -15,7 +15,7 @@ from small_recipes import small, world
 from test_retokenise import same, untimed, whole_and_resumed
 from worlds import EVERY_STEP, Killed, Killer, Watcher
 
-from capsid.errors import DataError
+from capsid.errors import ConfigError, DataError
 from capsid.ids.trie import Trie
 from capsid.recipe import Recipe
 from capsid.recommender import Recommender
@@ -170,3 +170,11 @@ def test_what_was_learnt_is_saved(tmp_path: Path) -> None:
     history = list(world().items)[:4]
     assert loaded.recommend(history, 5) == run.recommend(history, 5)
     assert steps_until_best(tmp_path / "run")[0] == "schedule.0.training.steps=20"
+
+
+@pytest.mark.parametrize("generator", ["encoder-decoder", "masked"])
+def test_a_generator_without_rows_of_histories_is_refused_before_the_warm_up(generator: str) -> None:
+    with pytest.raises(ConfigError, match=f"alternating does not work with generator={generator}"):
+        recipe(f"generator={generator}")
+    apart = [f"schedule.0.adapt.{name}_weight=0" for name in ("sequence", "preference")]
+    recipe("generator=encoder-decoder", *apart)

@@ -99,3 +99,12 @@ def test_codebooks_mix_nearby_codes(name: str, tmp_path: Path) -> None:
 def test_a_tokenizer_without_weights_has_no_mixtures() -> None:
     with pytest.raises(ConfigError, match="has no weights of codes"):
         fitted("frequency", 4)
+
+
+@pytest.mark.parametrize("generator", ["timeline", "encoder-decoder"])
+def test_merged_tokens_without_their_members_cannot_be_softened(generator: str) -> None:
+    soft = ["generator.soft_input=3", "generator.compose=false"]
+    with pytest.raises(ConfigError, match=r"needs generator\.compose=true where tokens are merged"):
+        small("capsid-bpe").with_settings([f"generator={generator}", *soft])
+    for fine in (["generator.compose=true"], ["generator.soft_input=0"], ["merges=null"]):
+        small("capsid-bpe").with_settings([f"generator={generator}", *soft, *fine])

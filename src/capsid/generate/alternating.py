@@ -66,6 +66,11 @@ class Alternating:
         if self.warm >= self.share:
             raise ConfigError(f"warm must be below share, got {self.warm} and {self.share}", hint="raise share")
 
+    @property
+    def aligns(self) -> bool:
+        """Whether any alignment has a weight."""
+        return self.sequence_weight > 0 or self.preference_weight > 0
+
     def parts(self, steps: int) -> tuple[Part, ...]:
         """The generator warms up; then both learn in turns."""
         end = min(round(steps * self.share), steps - 1)
@@ -117,7 +122,7 @@ class BoundSides(BoundTerm):
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
         """Both alignments over the different targets of the batch, and the tokenizer's own loss if it learns."""
         settings, own = self._settings, self._side.learns == "tokenizer"
-        aligned = self._side.aligned and (settings.sequence_weight > 0 or settings.preference_weight > 0)
+        aligned = self._side.aligned and settings.aligns
         if not own and not aligned:
             return torch.zeros(())
         # A target that occurs more than once is read where it comes first; otherwise it would be its own wrong answer.

@@ -85,7 +85,13 @@ class BoundCodes(BoundTerm):
         tokenizer, found, vectors_NI = _trainable(context)
         if len(context.ids.layout.merges) or (context.ids.codes.values == ABSENT).any():
             raise ConfigError("soft codes need ids with one token at every depth", hint="drop merges from the recipe")
-        centres = found.centres()
+        centres, lengths_N = found.centres(), context.ids.codes.lengths
+        if (lengths_N < len(centres)).any():
+            raise ConfigError(
+                f"soft codes need ids with one token at every depth, {len(centres)} here, got ids with "
+                f"{lengths_N.min()} to {lengths_N.max()}",
+                hint="set tokenizer.crowd=0",
+            )
         self.books = nn.ParameterList([torch.as_tensor(np.array(centre)) for centre in centres])
         self._tokenizer, self._found, self._ids, self._seed = tokenizer, found, context.ids, context.seed
         # Looked at, not owned: latents do not learn, and hard codes stay for the stretch.
