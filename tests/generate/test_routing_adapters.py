@@ -25,6 +25,7 @@ from capsid.ids.collisions import Bucket, Suffix
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
+from capsid.progress import silent
 from capsid.ragged import Ragged
 from capsid.recipe import Phase, Stretch
 from capsid.tokenize.atomic import Atomic
@@ -183,6 +184,21 @@ def test_a_negative_bias_lets_the_weakest_merges_rest_and_keeps_their_tokens() -
     assert used[1] < used[0]
     assert after.undo(new) == before.undo(old)
     assert type(merges)(size=6).load_state(shifted.state()).table_ == after
+
+
+def test_a_later_refresh_goes_on_from_the_bias_of_the_earlier_one() -> None:
+    """The gate of the next stretch sees the decisions that the last one has made."""
+    tokenizer, table = fitted(), dataclasses.replace(TABLE, sequences=SEQUENCES)
+    logit, total = parts()[2].candidates_.logit, 0.0
+    for learnt in (-0.5, -0.25, 0.125):
+        companion = bound(RoutingAdapters(churn=1.0), tokenizer)
+        assert companion.gate is not None
+        np.testing.assert_allclose(companion.gate._logit_C.numpy(), logit + total, rtol=1e-5)
+        with torch.no_grad():
+            companion.gate.bias.fill_(learnt)
+        tokenizer, total = companion.settle(table, silent), total + learnt
+        assert isinstance(tokenizer.merges_, SemanticBPE)
+        assert tokenizer.merges_.learnt_bias_ == total
 
 
 def test_a_bias_that_tells_certain_merges_apart_keeps_their_order() -> None:

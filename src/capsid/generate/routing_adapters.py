@@ -92,7 +92,7 @@ class BoundAdapters(BoundTerm):
 
     @property
     def bias(self) -> float:
-        """The current bias of the gate."""
+        """The bias that the gate has learnt since the last refresh."""
         return float(self.gate.bias.detach()) if self.gate is not None else 0.0
 
     def prepare(self, lesson: Lesson, network: GeneratorNetwork) -> Prepared:
@@ -143,7 +143,8 @@ class _Gate(nn.Module):
         self.bias = nn.Parameter(torch.zeros(()))
         pairs = merges.candidates_
         chosen = np.flatnonzero(pairs.merge >= 0)
-        own = merges.bias
+        # A bias that an earlier refresh has learnt stays, and this one is added to it.
+        own = merges.bias + merges.learnt_bias_
         self._logit_M = torch.as_tensor(pairs.logit[chosen[np.argsort(pairs.merge[chosen])]] + own).float()
         self._logit_C = torch.as_tensor(pairs.logit + own).float()
         self._target_C = torch.as_tensor(pairs.target.astype(np.float32))

@@ -223,7 +223,7 @@ class Merges(Protocol):
         """Learn merges for unmerged ids from the table's vectors and training sequences."""
 
     def shifted(self, bias: float) -> Self:
-        """A copy with the same merges and a shifted gate bias."""
+        """A copy with the same merges and a gate bias that is larger by `bias`."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Learnt arrays by name."""

@@ -112,9 +112,10 @@ class SemanticBPE:
         return out
 
     def shifted(self, bias: float) -> SemanticBPE:
-        """A copy with the gate bias learnt in stage 2: the weakest merges may become inactive, none are added."""
+        """A copy whose gate bias, learnt in stage 2, is larger by `bias`: the weakest merges may become inactive, none
+        are added."""
         out = dataclasses.replace(self).load_state(self.state())
-        out.learnt_bias_ = bias
+        out.learnt_bias_ = self.learnt_bias_ + bias
         return out
 
     def fit(
