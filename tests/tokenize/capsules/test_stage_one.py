@@ -21,7 +21,7 @@ from capsid.recipes import RECIPES
 from capsid.settings import check_together
 from capsid.tokenize.capsules import stage_one
 from capsid.tokenize.capsules.centres import fit_centres
-from capsid.tokenize.capsules.initialise import calibrate, fit_depth, start_from_data
+from capsid.tokenize.capsules.initialise import calibrate, calibrate_all, fit_depth, start_from_data
 from capsid.tokenize.capsules.network import CapsuleNetwork
 from capsid.tokenize.capsules.routing import route
 from capsid.tokenize.capsules.settings import CapsuleSettings, stage_one_training
@@ -116,8 +116,29 @@ def test_without_steps_the_start_is_kept() -> None:
     np.testing.assert_allclose(tokenizer.trace(TABLE).mass.mean(0), tokenizer.masses, atol=0.05)
 
 
-def test_settled_masses_are_the_targets() -> None:
-    tokenizer = fixed(winner_mass=(0.6, 0.7, 0.8)).fit(TABLE)
+def test_random_capsules_start_with_the_temperatures_of_the_target_masses() -> None:
+    settings = fixed(winner_mass=(0.6, 0.7, 0.8), start="random")
+    network = CapsuleNetwork(settings, VECTORS.shape[1], torch.Generator().manual_seed(0)).requires_grad_(False)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    calibrate_all(network, torch.from_numpy(VECTORS), settings.masses)
+    depths = network(network.enter(torch.from_numpy(VECTORS)))
+    np.testing.assert_allclose([float(d.mass_B.mean()) for d in depths], settings.masses, atol=0.02)
+    after = network.state_dict()
+    assert {name for name in after if not torch.equal(after[name], before[name])} == {
+        f"layers.{depth}.kappa" for depth in range(3)
+    }
+
+
+def test_random_capsules_are_calibrated_before_they_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_one, "settle", lambda *_: None)
+    still = training(1, learning_rate=1e-9)
+    tokenizer = fixed(winner_mass=(0.6, 0.7, 0.8), start="random", training=still).fit(TABLE)
+    np.testing.assert_allclose(tokenizer.trace(TABLE).mass.mean(0), [0.6, 0.7, 0.8], atol=0.05)
+
+
+@pytest.mark.parametrize("start", ["data", "random"])
+def test_settled_masses_are_the_targets(start: str) -> None:
+    tokenizer = fixed(winner_mass=(0.6, 0.7, 0.8), start=start).fit(TABLE)
     np.testing.assert_allclose(tokenizer.trace(TABLE).mass.mean(0), [0.6, 0.7, 0.8], atol=0.05)
 
 

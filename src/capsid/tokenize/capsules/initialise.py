@@ -51,6 +51,15 @@ def start_from_data(network: CapsuleNetwork, x_NI: Tensor, masses: Sequence[floa
             soft_ND, hard_ND = fit_depth(layer, soft_ND, hard_ND)
 
 
+def calibrate_all(network: CapsuleNetwork, x_NI: Tensor, masses: Sequence[float]) -> None:
+    """Set the temperatures of capsules that start at random, depth by depth; nothing else changes."""
+    with torch.no_grad():
+        soft_ND = network.enter(x_NI)
+        for layer, mass in zip(network.depths, masses, strict=True):
+            calibrate(layer, soft_ND, mass)
+            soft_ND = torch.cat([layer.assign(r_BD, confident=False).soft_BD for r_BD in soft_ND.split(CHUNK)])
+
+
 def settle(network: CapsuleNetwork, x_NI: Tensor, masses: Sequence[float]) -> None:
     """After training, reset temperatures to the target masses and refit outputs to the new weights, depth by depth."""
     with torch.no_grad():

@@ -19,7 +19,7 @@ from capsid.running import CheckpointFile
 from capsid.tokenize.capsules.centres import fit_centres
 from capsid.tokenize.capsules.early_exit import Encoded, encode, encode_catalogue
 from capsid.tokenize.capsules.encoding import trace
-from capsid.tokenize.capsules.initialise import GAIN, settle, start_from_data
+from capsid.tokenize.capsules.initialise import GAIN, calibrate_all, settle, start_from_data
 from capsid.tokenize.capsules.losses import terms
 from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork, Depth, Projection
 from capsid.tokenize.capsules.settings import CapsuleSettings
@@ -64,11 +64,13 @@ def fit_stage_one(
     sample_NI = np.array(vectors_NI[sample_N], dtype=np.float32)
     if settings.start == "data":
         start_from_data(network, torch.as_tensor(sample_NI), settings.masses, seed)
+    elif settings.masses:
+        calibrate_all(network, torch.as_tensor(sample_NI), settings.masses)
     job = CapsuleTraining(settings.training, network, vectors_NI, sample_NI, progress, settings)
     if settings.training.steps:
         warn_of_small_batches(settings, progress)
         job.run(seed=seed, checkpoint=checkpoint)
-        if settings.start == "data":
+        if settings.start == "data" or settings.masses:
             settle(network, torch.as_tensor(sample_NI), settings.masses)
     network.requires_grad_(False)
     return _freeze(job, sample_N)
