@@ -110,3 +110,10 @@ def test_popularity_needs_one_token_ids() -> None:
     for ids in (IDS, make_ids([[0], [0]], (1,), Suffix())):
         with pytest.raises(ConfigError, match="one-token ids"):
             PopularityGenerator().build(ids, np.ones(len(ids)), seed=0)
+
+
+def test_items_that_share_an_id_are_as_popular_as_all_of_them() -> None:
+    ids = make_ids([[0], [1], [0]], (2,))
+    generator = PopularityGenerator().build(ids, np.array([100, 10, 0]), seed=0)
+    first, second = (generator.state()["logits"][ids.prefix_free[row][0]] for row in (0, 1))
+    np.testing.assert_allclose([first, second], np.log([100.5, 10.5]), rtol=1e-6)

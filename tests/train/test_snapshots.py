@@ -94,3 +94,26 @@ def test_a_resumed_run_has_the_same_mean(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(between, 2, tmp_path / "c", die_at=9)
     assert run(between, 2, tmp_path / "c")[0] == expected
+
+
+def test_the_mean_is_measured_with_the_buffers_that_it_keeps() -> None:
+    network = Line()
+    network.register_buffer("leak", torch.zeros(()))
+    seen: list[tuple[float, float]] = []
+
+    def loss(rows: object, step: int) -> Loss:
+        network.leak.fill_(step / 9)
+        return Loss((network.weight - 1).square().sum(), 1)
+
+    def validate() -> float:
+        seen.append((float(network.weight.detach()), float(network.leak)))
+        return -abs(sum(seen[-1]) - 1)
+
+    options = Training(steps=10, validate_every=1, ema=0.0, learning_rate=0.1, warmup=0.0, patience=100, snapshots=3)
+    result = train(Task(network, BatchPlan(np.ones(4), 4, 0), loss, validate), options, seed=0)
+    *steps, mean = seen
+    best = sorted(steps, key=lambda pair: abs(sum(pair) - 1))[:3]
+    assert mean == pytest.approx(np.mean(best, axis=0).tolist()), "measured"
+    kept = (float(network.weight.detach()), float(network.leak))
+    assert kept == (mean if result.averaged == 3 else best[0])
+    assert result.best_metric == -abs(sum(kept) - 1)

@@ -361,8 +361,11 @@ class PopularityGenerator:
         """Count tokens; ids must have one token per item, or prefixes would be scored like items."""
         if int(ids.prefix_free.lengths.max()) != 1:
             raise ConfigError("the popularity generator needs one-token ids", hint="use the atomic tokenizer")
+        # Items that share an id are recommended together, so its count is theirs together.
+        taken = np.zeros(ids.layout.vocabulary, dtype=counts.dtype)
+        np.add.at(taken, ids.prefix_free.values, counts)
         logits = np.full(ids.layout.vocabulary, -1e9, dtype=np.float32)
-        logits[ids.prefix_free.values] = np.log(counts + 0.5)
+        logits[ids.prefix_free.values] = np.log(taken[ids.prefix_free.values] + 0.5)
         self.logits_ = torch.as_tensor(logits)
         return self
 

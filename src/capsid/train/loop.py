@@ -256,7 +256,8 @@ class _Run:
         self.progress.line(f"{self._status()}  valid {self.task.metric} {metric:.4f} ({best})")
 
     def _measured(self, validate: Callable[[], float], weights: dict[str, Tensor]) -> float:
-        with _Lent(self.parameters, weights):
+        """The metric of weights, and of buffers where these are given too."""
+        with _Lent({n: t for n, t in (self.parameters | self.buffers).items() if n in weights}, weights):
             self.task.network.eval()
             metric = validate()
             self.task.network.train()
@@ -368,16 +369,16 @@ class _Run:
 
 
 class _Lent:
-    """Temporarily give the network other weights."""
+    """Temporarily give parameters and buffers of the network other values."""
 
-    def __init__(self, parameters: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
-        self.parameters, self.values = parameters, values
+    def __init__(self, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+        self.tensors, self.values = tensors, values
 
     def __enter__(self) -> None:
-        self.own = {n: p.data for n, p in self.parameters.items()}
-        for name, parameter in self.parameters.items():
-            parameter.data = self.values[name]
+        self.own = {n: t.data for n, t in self.tensors.items()}
+        for name, tensor in self.tensors.items():
+            tensor.data = self.values[name]
 
     def __exit__(self, *_: object) -> None:
-        for name, parameter in self.parameters.items():
-            parameter.data = self.own[name]
+        for name, tensor in self.tensors.items():
+            tensor.data = self.own[name]
