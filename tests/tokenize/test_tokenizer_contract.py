@@ -20,11 +20,15 @@ from capsid.data.item_table import ItemTable
 from capsid.errors import DataError, NotFittedError
 from capsid.ids.collisions import Reassign
 from capsid.ids.layout import ABSENT
+from capsid.ids.reassign import cheapest_last_codes
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
-from capsid.tokenize.base import Adapting, LastCosts, Revising, SoftAssigning, Tracing, tokenizer_key
+from capsid.tokenize.base import Adapting, LastCosts, Revising, SoftAssigning, Tokenizer, Tracing, tokenizer_key
+from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.kinds import TOKENIZERS
 from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rqvae.assign import Sinkhorn
+from capsid.tokenize.rqvae.tokenizer import RQVAE
 from capsid.train.options import Training
 from capsid.vocabulary import Vocabulary
 
@@ -247,7 +251,8 @@ def test_abilities_are_declared(kind: str) -> None:
 def test_the_own_last_code_costs_least_and_company_changes_nothing(kind: str) -> None:
     whole = table()
     tokenizer = make(kind).fit(whole)
-    codes, costs = tokenizer.encode(whole), tokenizer.last_costs(whole)
+    codes = tokenizer.encode(whole)
+    costs = tokenizer.last_costs(whole, codes)
     rows = np.arange(60)
     all_NK = costs(rows)
     assert np.isfinite(all_NK).all()
@@ -259,11 +264,40 @@ def test_the_own_last_code_costs_least_and_company_changes_nothing(kind: str) ->
     for some in (rows[[17]], rows[::-7]):
         np.testing.assert_allclose(costs(some), all_NK[some], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(
-            tokenizer.last_costs(part_of(whole, some.tolist()))(np.arange(len(some))),
+            tokenizer.last_costs(part_of(whole, some.tolist()), codes.take(some))(np.arange(len(some))),
             all_NK[some],
             rtol=1e-4,
             atol=1e-5,
         )
+
+
+JOINTLY: dict[str, Tokenizer] = {
+    "residual k-means": ResidualKMeans(codebooks=(6, 5, 4), capacity=1.0),
+    "RQ-VAE": RQVAE(
+        codebooks=(6, 5, 4),
+        hidden=(8,),
+        latent=4,
+        assign=Sinkhorn(depths=3, catalogue=True),
+        training=Training(steps=10, batch_size=32, ema=0.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOINTLY)
+def test_costs_belong_to_the_codes_of_a_catalogue_that_is_assigned_jointly(name: str) -> None:
+    whole = table()
+    fitted = ItemTokenizer(tokenizer=JOINTLY[name], collisions=Reassign()).fit(whole)
+    own, codes_NL = fitted.tokenizer_, fitted.ids.encoded.dense()
+    vectors_ND = own.latents(whole.vectors()) if isinstance(own, RQVAE) else whole.vectors()
+    first, second, last_KD = own.centres()  # type: ignore[attr-defined]
+    left_ND = vectors_ND - first[codes_NL[:, 0]] - second[codes_NL[:, 1]]
+    wanted_NK = ((left_ND[:, None] - last_KD) ** 2).sum(2)
+    costs = own.last_costs(whole, fitted.ids.encoded)  # type: ignore[attr-defined]
+    rows = np.arange(len(left_ND))[::-1]
+    np.testing.assert_allclose(costs(rows)[:, : len(last_KD)], wanted_NK[rows], rtol=1e-3, atol=1e-4)
+    nearest_N = ((vectors_ND[:, None] - first) ** 2).sum(2).argmin(1)
+    assert (nearest_N != codes_NL[:, 0]).any(), "all items have the nearest code, so nothing is tested"
+    assert fitted.ids.codes == cheapest_last_codes(fitted.ids.encoded, own.sizes, costs), "the fit has these costs"
 
 
 @pytest.mark.parametrize("kind", able(LastCosts))
@@ -271,7 +305,8 @@ def test_reassigning_separates_twins_as_far_as_there_are_codes(kind: str) -> Non
     vectors = np.repeat(np.random.default_rng(0).normal(size=(20, 7)), 2, axis=0)
     whole = make_table(vectors)
     tokenizer = make(kind).fit(whole)
-    before, costs = tokenizer.encode(whole), tokenizer.last_costs(whole)
+    before = tokenizer.encode(whole)
+    costs = tokenizer.last_costs(whole, before)
     ids = SemanticIds.assign(whole.items, before, tokenizer.sizes, Reassign(), costs)
     assert ids.encoded == before
     about = ids.statistics()

@@ -94,10 +94,12 @@ class ReadsBlock(Protocol):
 class LastCosts(Protocol):
     """Can give the cost of every alternative last code of an item, so that a collision policy can change that code."""
 
-    def last_costs(self, table: ItemTable) -> Costs:
+    def last_costs(self, table: ItemTable, codes: Ragged) -> Costs:
         """A function from rows of the table to the costs of every code at each item's last depth, all finite.
 
-        The code that `encode` gives costs least. Columns beyond that depth's codebook are padding.
+        `codes` are the items' codes: their last ones may change, those before stay and must be the ones that costs
+        are computed for. Of the codes that `encode` gives, the last costs least. Columns beyond that depth's codebook
+        are padding.
         """
 
 

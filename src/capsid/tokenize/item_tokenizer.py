@@ -233,12 +233,12 @@ class ItemTokenizer:
 
     def _settled(self, table: ItemTable, codes: Ragged) -> SemanticIds:
         """Ids of a whole catalogue with these codes under the collision policy."""
-        return SemanticIds.assign(table.items, codes, self.tokenizer_.sizes, self.collisions, self._costs(table))
+        return SemanticIds.assign(table.items, codes, self.tokenizer_.sizes, self.collisions, self._costs(table, codes))
 
-    def _costs(self, table: ItemTable) -> Costs | None:
+    def _costs(self, table: ItemTable, codes: Ragged) -> Costs | None:
         if not self.collisions.needs_costs or not isinstance(self.tokenizer_, LastCosts):
             return None
-        return self.tokenizer_.last_costs(table)
+        return self.tokenizer_.last_costs(table, codes)
 
     def _check_parts(self) -> None:
         for part in (self.encoder, self.tokenizer, self.merges):
@@ -287,7 +287,7 @@ class ItemTokenizer:
             second = grown.second_.ids
         grown.blocks_ = {n: np.concatenate([old_ND, table.vectors(n)]) for n, old_ND in self.blocks_.items()}
         near = None if self.ids.transitions is None else grown_neighbours(self.ids.transitions.near, grown.vectors_)
-        costs = self._costs(table)
+        costs = self._costs(table, codes)
         grown.ids_ = self.ids.extend(list(table.items), codes, self.collisions, costs, soft, second, near)
         return grown
 

@@ -107,18 +107,18 @@ class ResidualKMeans:
         """The nearest codes of every item at every depth, weighted by distance."""
         return nearby_codes(self._vectors(table, self._fitted()[0].shape[1]), self._fitted(), strongest)
 
-    def last_costs(self, table: ItemTable) -> Costs:
+    def last_costs(self, table: ItemTable, codes: Ragged) -> Costs:
         """Squared distances from the residuals of the earlier depths to the centres of the last depth.
 
         Capacity is ignored, so another code may cost less than an item's own.
         """
         *earlier, last = self._fitted()
-        vectors = table.vectors(self.block)
+        vectors, codes_ND = table.vectors(self.block), codes.dense()
 
         def costs(rows: np.ndarray) -> np.ndarray:
             residual = np.array(vectors[rows], dtype=np.float32)
-            for centres in earlier:
-                residual -= centres[nearest(residual, centres)]
+            for depth, centres in enumerate(earlier):
+                residual -= centres[codes_ND[rows, depth]]
             return squared_distances(residual, last)
 
         return costs

@@ -93,7 +93,8 @@ def test_near_twins_part_and_twins_do_not() -> None:
     for world, separable in ((near, True), (np.concatenate([rows, rows]), False)):
         table = make_table(world)
         tokenizer = small(assign=Sinkhorn()).fit(table)
-        codes, costs = tokenizer.encode(table), tokenizer.last_costs(table)
+        codes = tokenizer.encode(table)
+        costs = tokenizer.last_costs(table, codes)
         ids = SemanticIds.assign(table.items, codes, tokenizer.sizes, Reassign(how="sinkhorn"), costs)
         before, after = ids.statistics().collision_rate, ids.statistics().collision_rate_final
         parted = [ids.codes[i].tolist() != ids.codes[i + 30].tolist() for i in range(30)]

@@ -104,8 +104,8 @@ class CapsuleTokenizer(CapsuleSettings):
         loss, depths = routing_loss(self, self._fitted(), x_UI, 1.0)
         return [depth.routed.weights_BK for depth in depths], loss
 
-    def last_costs(self, table: ItemTable) -> Costs:
-        """-log of the routing weights at the depth where an id ends."""
+    def last_costs(self, table: ItemTable, codes: Ragged) -> Costs:
+        """-log of the routing weights at the depth where an id ends; routing does not depend on the codes."""
         from capsid.tokenize.capsules.encoding import last_weights
 
         network, vectors = self._fitted(), self._checked(table)

@@ -7,7 +7,7 @@ and in a batch. Knows nothing about items, training or the initialisation of cod
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -196,22 +196,19 @@ def balanced_codes(network: RQVAENetwork, latents_ND: np.ndarray, assign: Sinkho
     return Ragged.from_dense(found.codes_BL.to(torch.int32).numpy())
 
 
-def last_distances(
-    network: RQVAENetwork, vectors_NI: np.ndarray, lengths: Callable[[np.ndarray], np.ndarray]
-) -> np.ndarray:
-    """Squared distances from the latent's residual before an id's last depth to the codebook of that depth.
+def last_distances(network: RQVAENetwork, vectors_NI: np.ndarray, codes: Ragged) -> np.ndarray:
+    """Squared distances from what an id leaves of the latent before its last code to the codebook of that depth.
 
-    `lengths` gives the lengths of ids from their codes. Columns beyond a depth's codebook are zeros. Shape: (items, K).
+    `codes` are the items' ids. Columns beyond a depth's codebook are zeros. Shape: (items, K).
     """
-    out_NK = np.zeros((len(vectors_NI), max(map(len, network.books))), dtype=np.float32)
-    for block, (_, found) in enumerate(quantized_blocks(network, vectors_NI)):
-        last_B = lengths(found.codes_BL.numpy()) - 1
-        for depth in np.unique(last_B):
-            rows_R = np.flatnonzero(last_B == depth)
-            left_RD, book_KD = found.residuals_LBD[depth][torch.as_tensor(rows_R)], network.books[depth]
-            with torch.inference_mode():
-                costs_RK = squared_distances(left_RD, book_KD)
-            out_NK[block * BLOCK + rows_R, : len(book_KD)] = costs_RK.numpy()
+    left_ND, codes_NL = torch.as_tensor(latents(network, vectors_NI)), torch.as_tensor(codes.dense().astype(np.int64))
+    last_N = torch.as_tensor(codes.lengths) - 1
+    out_NK = np.zeros((len(left_ND), max(map(len, network.books))), dtype=np.float32)
+    for depth, book_KD in enumerate(book.detach() for book in network.books):
+        ends_R, goes_on_R = (last_N == depth).nonzero()[:, 0], (last_N > depth).nonzero()[:, 0]
+        out_NK[ends_R.numpy(), : len(book_KD)] = squared_distances(left_ND[ends_R], book_KD).numpy()
+        if len(goes_on_R):
+            left_ND[goes_on_R] -= book_KD[codes_NL[goes_on_R, depth]]
     return out_NK
 
 

@@ -98,12 +98,12 @@ class RQVAE(RQVAESettings):
         """A copy with the weights of a joint network."""
         return replace(self).load_state({name: t.numpy().copy() for name, t in network.state_dict().items()})
 
-    def last_costs(self, table: ItemTable) -> Costs:
+    def last_costs(self, table: ItemTable, codes: Ragged) -> Costs:
         """Squared distances, in latent space, from the residuals of the earlier depths to an id's last codebook."""
         from capsid.tokenize.rqvae.network import last_distances
 
         network, vectors = self._fitted(), table.vectors(self.block)
-        return lambda rows: last_distances(network, np.asarray(vectors[rows]), self._lengths)
+        return lambda rows: last_distances(network, np.asarray(vectors[rows]), codes.take(rows))
 
     def decode(self, codes: Ragged) -> np.ndarray:
         """The decoded sum of the codes' centres."""
