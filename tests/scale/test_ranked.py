@@ -21,7 +21,7 @@ OLD = Path(__file__).parents[1] / "recommender" / "runs-before-the-redesign.tar.
 METHODS = {
     "ids of several lengths": ("capsid", ()),
     "merges, soft input, memory": ("capsid-bpe", ("generator.soft_input=3", "generator.memory=2")),
-    "two ids": ("capsid-two", ("generator.memory=2", "generator.soft_input=2")),
+    "two ids": ("capsid-two", ("generator.memory=2", "generator.soft_input=2", "generator.compose=true")),
     "dense vectors": ("tiger-dense", ()),
     "in context, several readings": ("actionpiece", ()),
     "one token per item": ("sasrec", ()),
