@@ -161,15 +161,12 @@ def _csv_frames(
     header, lines = b"", 0
     with _opened(path) as file:
         for piece in _pieces(file, size):
-            data = header + piece
-            try:
-                if _ends_too_early(piece, header or piece, form.separator):
-                    raise ValueError("reading it row by row says where")
-                names = None if only is None else list(only)
-                yield pl.read_csv(data, infer_schema=False, separator=form.separator, columns=names)
-            except pl.exceptions.NoDataError:
-                raise
-            except (Exception, pl.exceptions.PanicException):  # polars may panic on a damaged file.
+            data, frame = header + piece, None
+            if not _ends_too_early(piece, header or piece, form.separator):
+                frame = _csv_at_once(data, form, only)
+            if frame is not None:
+                yield frame
+            else:
                 yield from _csv_by_line(
                     io.BytesIO(data), path.name, findings, form, None, lines=lines - header.count(b"\n")
                 )
@@ -177,6 +174,17 @@ def _csv_frames(
             header = header or _first_record(piece)
         if not lines and not header:
             raise pl.exceptions.NoDataError
+
+
+def _csv_at_once(data: bytes, form: CsvForm, only: Collection[str] | None) -> pl.DataFrame | None:
+    """The rows of a CSV; None if there are broken ones."""
+    try:
+        names = None if only is None else list(only)
+        return pl.read_csv(data, infer_schema=False, separator=form.separator, columns=names)
+    except pl.exceptions.NoDataError:
+        raise
+    except (Exception, pl.exceptions.PanicException):  # polars may panic on a damaged file.
+        return None
 
 
 def _ends_too_early(piece: bytes, header: bytes, separator: str) -> bool:
