@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, BlockShape, SasRecBlock
-from capsid.blocks.packed import Packed
+from capsid.blocks.packed import Packed, Spread
+from capsid.blocks.relative import MixingBlock
 
+Kind = TypeVar("Kind", Block, SasRecBlock, MixingBlock)
 # Short and long ones in any order, so that there are several groups.
 LENGTHS = np.array([3, 9, 1, 20, 4, 5, 17, 2])
 
 
-def make(kind: type[Block], rate: float) -> Block:
+def make(kind: type[Kind], rate: float) -> Kind:
     shape = BlockShape(
         layers=1,
         heads=2,
@@ -36,22 +40,25 @@ def make(kind: type[Block], rate: float) -> Block:
     return block
 
 
-def slopes(block: Block, rows_RD: Tensor, inputs: Tensor) -> list[Tensor]:
+def slopes(block: nn.Module, rows_RD: Tensor, inputs: Tensor) -> list[Tensor]:
     factors = torch.randn(rows_RD.shape, generator=torch.Generator().manual_seed(2))
     return list(torch.autograd.grad((rows_RD * factors).sum(), [inputs, *block.parameters()]))
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.6])
-@pytest.mark.parametrize("empty", [False, True])
-@pytest.mark.parametrize("kind", [Block, SasRecBlock])
-def test_a_block_on_real_rows_is_the_block_on_padded_sequences(kind: type[Block], empty: bool, rate: float) -> None:
+@pytest.mark.parametrize(
+    ("kind", "empty"),
+    [(Block, False), (Block, True), (SasRecBlock, False), (SasRecBlock, True), (MixingBlock, False)],
+)
+def test_a_block_on_real_rows_is_the_block_on_padded_sequences(kind: type[Kind], empty: bool, rate: float) -> None:
     """To the same random numbers: what is dropped of one is dropped of the other."""
     block, packed = make(kind, rate), Packed.of(LENGTHS, 20)
     assert len(packed.groups) > 2
     empty_B = torch.as_tensor(20 - LENGTHS) if empty else None
     x_BLD = torch.randn(len(LENGTHS), 20, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
     torch.manual_seed(3)
-    expected = packed.among.rows(block(x_BLD, empty_B=empty_B)[0])
+    before: dict[str, Any] = {} if kind is MixingBlock else {"empty_B": empty_B}
+    expected = packed.among.rows(block(x_BLD, **before)[0])
     after = torch.get_rng_state()
     torch.manual_seed(3)
     found = block.packed(packed.among.rows(x_BLD), packed, empty_B)
@@ -94,3 +101,22 @@ def test_what_is_dropped_of_rows_is_dropped_of_padded_sequences() -> None:
     torch.manual_seed(4)
     assert torch.equal(dropout(packed.among.rows(x_BLD), 0.5, True, packed.among), expected)
     assert dropout(x_BLD, 0.5, False, packed.among) is x_BLD
+
+
+@pytest.mark.parametrize("kind", [Block, SasRecBlock])
+def test_dead_beams_are_left_out_of_a_step(kind: type[Block]) -> None:
+    """Two steps: in the second one, beams continue live and dead ones. Live rows are what they are without `live`."""
+    block = make(kind, 0.0).eval()
+    source = torch.Generator().manual_seed(1)
+    _, cache = block(torch.randn(3, 5, 8, generator=source))
+    found, expected = cache, cache
+    padding_UL = torch.arange(5) >= torch.tensor([5, 2, 4])[:, None]
+    live_UW = torch.tensor([[True, True, False, False], [True, False, False, False], [True, True, True, False]])
+    parents_UW = torch.zeros(3, 4, dtype=torch.int64)
+    for _ in range(2):
+        x_UWD = torch.randn(3, 4, 8, generator=source)
+        rows, found = block.step(x_UWD, found, parents_UW, padding_UL, Spread.where(live_UW))
+        whole, expected = block.step(x_UWD, expected, parents_UW, padding_UL)
+        torch.testing.assert_close(rows[live_UW], whole[live_UW], rtol=1e-5, atol=1e-5)
+        assert not rows[~live_UW].any()
+        parents_UW = torch.tensor([[1, 0, 0, 0], [0, 0, 0, 0], [2, 0, 1, 0]])

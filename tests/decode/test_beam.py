@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import (
+    MakeGenerator,
     TableModel,
     first_scores,
     make_ids,
@@ -25,7 +26,8 @@ from capsid.decode.exact import exact_scores
 from capsid.decode.ranked import RankedItems
 from capsid.decode.retrieve import Retriever
 from capsid.errors import ConfigError
-from capsid.generate.generator import PopularityGenerator
+from capsid.generate import network
+from capsid.generate.generator import PopularityGenerator, TimelineGenerator, TransformerGenerator
 from capsid.ids.collisions import Suffix
 from capsid.ids.layout import END
 from capsid.ids.semantic_ids import SemanticIds
@@ -290,3 +292,19 @@ def test_the_search_leaves_no_gradients() -> None:
     assert isinstance(ranked.scores_UK, np.ndarray)
     assert all(p.grad is None for p in generator.network.parameters())
     assert torch.is_grad_enabled()
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 10_000), kind=st.sampled_from([TransformerGenerator, TimelineGenerator]))
+def test_dead_beams_change_nothing_where_they_are_left_out(seed: int, kind: MakeGenerator) -> None:
+    """Users differ in how many hypotheses can still win, so beams of some are dead while others go on."""
+    ids = make_ids(random_codes(seed, items=60, sizes=(4, 4, 4), variable=True), (4, 4, 4))
+    reader = reader_of(random_generator(ids, seed, kind=kind), ids, over="children")
+    histories = random_histories(seed, len(ids), [1, 3, 9, 2])
+    lists = []
+    for many in (1, 1 << 40):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(network, "MANY_BEAMS", many)
+            lists.append(beam.BeamSearch(width=12).rank(reader, histories, 3))
+    np.testing.assert_array_equal(lists[0].items_UK, lists[1].items_UK)
+    np.testing.assert_allclose(lists[0].scores_UK, lists[1].scores_UK, rtol=1e-4, atol=1e-4)

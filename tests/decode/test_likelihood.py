@@ -148,6 +148,32 @@ def test_scores_of_pairs_are_entries_of_all_scores(seed: int, edges: int) -> Non
         state, rows = generator.step(state, torch.zeros(2, 3, dtype=torch.long), tokens)
         whole = generator.scores(state, rows).flatten(0, 1)
         rng = np.random.default_rng(seed)
-        row, token = rng.integers(0, 6, edges), rng.integers(0, ids.layout.vocabulary, edges)
+        # Pairs in order, each once, as a model may expect them.
+        size = 6 * ids.layout.vocabulary
+        row, token = np.divmod(np.sort(rng.permutation(size)[:edges]), ids.layout.vocabulary)
         found = generator.scores_of(state, rows, torch.from_numpy(row), torch.from_numpy(token))
     torch.testing.assert_close(found, whole[row, token], rtol=1e-4, atol=1e-4)
+
+
+@KINDS
+@settings(max_examples=10)
+@given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS))
+def test_a_model_is_asked_about_pairs_in_order(kind: MakeGenerator, seed: int, form: str) -> None:
+    """By row and then by token, each once, at every depth and whether or not all first tokens are scored."""
+    ids = ids_of_form(seed, form)
+    generator, asked = random_generator(ids, seed, kind=kind), []
+    reader = reader_of(generator, ids, over="children")
+    with pytest.MonkeyPatch.context() as patch:
+        scores_of = generator.scores_of
+
+        def watched(state: object, rows: torch.Tensor, row_E: torch.Tensor, token_E: torch.Tensor) -> torch.Tensor:
+            asked.append(row_E * ids.layout.vocabulary + token_E)
+            return scores_of(state, rows, row_E, token_E)
+
+        patch.setattr(generator, "scores_of", watched)
+        BeamSearch(width=5).rank(reader, random_histories(seed, len(ids), [1, 3, 6]), 4)
+        with torch.inference_mode():
+            started = reader.start(random_histories(seed, len(ids), [2, 5]))
+            root_log_probabilities(reader.model, *started, reader.root.token, "children", all_tokens=False)
+    assert len(asked) > 1
+    assert all((pairs_E[1:] > pairs_E[:-1]).all() for pairs_E in asked)

@@ -116,9 +116,15 @@ class Block(Layer):
         mixed = self._attend(q, k, v)
         return self._finish(x_RD, own.rows(mixed.transpose(1, 2).flatten(2)))
 
-    def step(self, x_UWD: Tensor, cache: Cache, parents_UW: Tensor, padding_UL: Tensor) -> tuple[Tensor, Cache]:
-        """Add one position per beam: the queries of all beams of a user share that user's history keys."""
-        q_UWHK, k, v = self._project(x_UWD)
+    def step(
+        self, x_UWD: Tensor, cache: Cache, parents_UW: Tensor, padding_UL: Tensor, live: Spread | None = None
+    ) -> tuple[Tensor, Cache]:
+        """Add one position per beam: the queries of all beams of a user share that user's history keys.
+
+        With `live`, linear layers see only these beams, and the rows of the others are 0.
+        """
+        x = x_UWD if live is None else live.rows(x_UWD)
+        q_UWHK, k, v = (t if live is None else live.padded(t) for t in self._project(x))
         cache = cache.reordered(parents_UW, k, v)
         own_k, own_v = cache.own_keys_UWTHK, cache.own_values_UWTHK
         assert own_k is not None
@@ -131,7 +137,10 @@ class Block(Layer):
         length = shared_UHWL.shape[-1]
         mixed_UHWK = weights[..., :length] @ cache.values_UHLK
         mixed_UHWK += torch.einsum("uhwt,uwthk->uhwk", weights[..., length:], own_v)
-        return self._finish(x_UWD, mixed_UHWK.transpose(1, 2).flatten(2)), cache
+        mixed_UWD = mixed_UHWK.transpose(1, 2).flatten(2)
+        if live is None:
+            return self._finish(x, mixed_UWD), cache
+        return live.padded(self._finish(x, live.rows(mixed_UWD))), cache
 
     def _after_empty(self, k_BHLK: Tensor, v_BHLK: Tensor, empty_B: Tensor) -> tuple[Tensor, Tensor]:
         """Prepend the keys and values of as many empty positions as the largest of `empty_B`."""

@@ -28,6 +28,11 @@ class Spread:
     sequences: int
     width: int
 
+    @classmethod
+    def where(cls, there_BL: Tensor) -> Self:
+        """One row for each place that is marked."""
+        return cls(there_BL.flatten().nonzero()[:, 0], *there_BL.shape)
+
     def padded(self, rows_R: Tensor) -> Tensor:
         """Rows at their slots, zeros elsewhere. Shape: (sequences, width, ...)."""
         out = rows_R.new_zeros(self.sequences * self.width, *rows_R.shape[1:]).index_copy(0, self.slots_R, rows_R)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, BlockShape, Cache, Layer
+from capsid.blocks.packed import Packed
 
 
 class Distances(nn.Module):
@@ -62,8 +63,29 @@ class MixingBlock(Layer):
 
     def forward(self, x_BLD: Tensor) -> tuple[Tensor, None]:
         """Run whole sequences; there is no cache."""
-        value_BLHK = self.value(self.norm_attention(x_BLD)).unflatten(-1, (self.heads, -1))
-        weights_HLM = self.distances(x_BLD.shape[1]).softmax(-1)
-        weights_HLM = dropout(weights_HLM, self.attention_dropout, self.training)
-        mixed_BLHK = torch.einsum("hlm,bmhk->blhk", weights_HLM, value_BLHK)
+        mixed_BLHK = _mixed(self._weights(x_BLD.shape[1]), self._values(x_BLD))
         return self._finish(x_BLD, mixed_BLHK.flatten(2)), None
+
+    def packed(self, x_RD: Tensor, packed: Packed, empty_B: Tensor | None = None) -> Tensor:
+        """As `forward` on padded sequences, for their real rows alone; the same elements are dropped.
+
+        `empty` is ignored.
+        """
+        values_RHK, weights_HLM = self._values(x_RD), self._weights(packed.among.width)
+        mixed = []
+        for group in packed.groups:
+            # What a position sees does not depend on the length of its sequence.
+            near_HLM = weights_HLM[:, : group.own.width, : group.own.width]
+            mixed.append(group.own.rows(_mixed(near_HLM, group.own.padded(values_RHK[group.rows]))))
+        return self._finish(x_RD, torch.cat(mixed).flatten(1), packed.among)
+
+    def _values(self, x: Tensor) -> Tensor:
+        return self.value(self.norm_attention(x)).unflatten(-1, (self.heads, -1))
+
+    def _weights(self, length: int) -> Tensor:
+        """Weights of this and earlier positions. Shape: (H, L, L)."""
+        return dropout(self.distances(length).softmax(-1), self.attention_dropout, self.training)
+
+
+def _mixed(weights_HLM: Tensor, values_BMHK: Tensor) -> Tensor:
+    return torch.einsum("hlm,bmhk->blhk", weights_HLM, values_BMHK)

@@ -224,8 +224,8 @@ class _Finished:
 
     def see(self, edges: Edges) -> None:
         """Add the probability of the scored items, whether or not the filter allows them."""
-        leaves = edges.select(edges.leaf)
-        self.seen.index_add_(0, torch.as_tensor(leaves.user), leaves.score.exp())
+        leaves = np.flatnonzero(edges.leaf)
+        self.seen.index_add_(0, torch.as_tensor(edges.user[leaves]), edges.score[torch.as_tensor(leaves)].exp())
 
     def begin(self, scores_UF: Tensor, nodes_F: Tensor) -> None:
         """The first finished ones: scores of the same leaves for all users, minus infinity where the filter blocks."""

@@ -31,7 +31,10 @@ class Decodable(Protocol):
         """Scores of all tokens after each row; the caller may overwrite them. Shape: (U, W, V)."""
 
     def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """Scores of token `token_E[e]` after row `row_E[e]`, rows numbered user by user. Shape: (E,)."""
+        """Scores of token `token_E[e]` after row `row_E[e]`, rows numbered user by user. Shape: (E,).
+
+        Pairs come in order, by row and then by token, each once.
+        """
 
 
 @runtime_checkable

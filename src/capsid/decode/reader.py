@@ -18,7 +18,7 @@ from capsid.ids.trie import ROOT, Children, Over, Trie
 from capsid.ragged import Ragged
 
 # If fewer tokens than one of this many can begin an id, only those are scored.
-FEW_OF = 4
+FEW_OF = 8
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, BlockShape, Cache, Layer, SasRecBlock, after_empty, reset
 from capsid.blocks.packed import Packed, Spread
 from capsid.blocks.pairs import pair_products
+from capsid.blocks.relative import MixingBlock
 from capsid.errors import ConfigError
 from capsid.generate.memory import Memory, bonuses, open_followers
 from capsid.generate.open_items import OpenItems
@@ -29,6 +30,8 @@ from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import Ragged
 
+# From this many beams on, dead ones among them are left out of linear layers if they are at least a quarter.
+MANY_BEAMS = 256
 BLOCKS: dict[str, type[Block]] = {"pre-norm": Block, "sasrec": SasRecBlock}
 
 
@@ -157,7 +160,7 @@ class GeneratorNetwork(nn.Module):
         rows_RD = self.norm(rows_UWD).flatten(0, 1)
         scores_E = pair_products(rows_RD, state.vectors.score_VS, row_E, token_E)
         for items in state.open:
-            scores_E = scores_E + items.added_of(row_E, token_E, state.depth)
+            scores_E = items.added_to_pairs(scores_E, row_E, token_E, state.depth)
         return scores_E
 
 
@@ -241,7 +244,7 @@ class TokenNetwork(BonusNetwork):
         """Rows of histories of `read` positions, without padding, after all blocks."""
         empty_B = self._empty(read_B)
         for block in self.blocks:
-            assert isinstance(block, Block)
+            assert isinstance(block, Block | MixingBlock)
             x_RD = block.packed(x_RD, packed, empty_B)
         return x_RD
 
@@ -252,11 +255,14 @@ class TokenNetwork(BonusNetwork):
     def _stepped(
         self, blocks: nn.ModuleList, x_UWD: Tensor, state: State, parents_UW: Tensor, tokens_UW: Tensor
     ) -> tuple[State, Tensor]:
-        """One new position per beam through blocks with caches."""
+        """One new position per beam through blocks with caches. Beams without a token are dead: nobody reads them."""
+        live_UW, live = tokens_UW != PAD, None
+        if live_UW.numel() >= MANY_BEAMS and int(live_UW.sum()) * 4 <= live_UW.numel() * 3:
+            live = Spread.where(live_UW)
         caches = []
         for block, old in zip(blocks, state.caches):
             assert isinstance(block, Block)
-            x_UWD, cache = block.step(x_UWD, old, parents_UW, state.padding_UL)
+            x_UWD, cache = block.step(x_UWD, old, parents_UW, state.padding_UL, live)
             caches.append(cache)
         return self._after(state, tuple(caches), parents_UW, tokens_UW), x_UWD
 

@@ -48,6 +48,7 @@ class TimelineTransformer(TokenNetwork):
 
     def __init__(self, shape: NetworkShape, depth_layers: int, reads: str, members: Ragged | None = None) -> None:
         super().__init__(shape, members)
+        self.mixes = READINGS[reads] is MixingBlock
         self.place = nn.Embedding(shape.history + 1, shape.width) if reads in PLACED else None
         self.blocks = nn.ModuleList(READINGS[reads](shape) for _ in range(shape.layers))
         self.depth_blocks = nn.ModuleList(Block(shape) for _ in range(depth_layers))
@@ -135,7 +136,8 @@ class TimelineTransformer(TokenNetwork):
             number_BP = counted(torch.arange(positions)[None], read_B, self.shape)
             x_BPD = x_BPD + F.embedding(number_BP, self.place.weight)
         x_BPD = dropout(x_BPD, self.shape.embedding_dropout, self.training)
-        if self.shape.empty_positions:
+        if self.shape.empty_positions or (self.mixes and not self.training):
+            # Histories that are searched together may have any lengths; those of a training batch are about equal.
             packed = Packed.of(read_B, positions)
             return packed.among.padded(self._through(packed.among.rows(x_BPD), packed, read_B))
         for block in self.blocks:
