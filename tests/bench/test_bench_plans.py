@@ -19,7 +19,7 @@ from capsid.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
 
-SEEDED = {"rq-kmeans", "tiger", "capsid", "capsid-bpe"}
+SEEDED = {"rq-kmeans", "tiger", "capsid", "capsid-bpe", "kmeans-flat", "lc-rec"}
 
 
 def test_the_plans_that_come_with_capsid() -> None:
