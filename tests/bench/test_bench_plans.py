@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from capsid.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
 
+# Rows without ids, which have settings of their own.
+CONTEXT = {"sasrec", "bert4rec"}
 SEEDED = {"rq-kmeans", "tiger", "capsid", "capsid-bpe", "kmeans-flat", "lc-rec"}
 
 
@@ -82,7 +85,7 @@ def test_the_strongest_recipes_are_rows_of_the_strong_plan(recipe: str, method: 
 
 def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
     variants = ("trial", "capsid-bpe, ", "capsid-strong", "capsid-two", "rq-kmeans, ")
-    rows = [c for c in read_plan("strong").cells if c.method != "sasrec"]
+    rows = [c for c in read_plan("strong").cells if c.method not in CONTEXT and c.label != "sasrec, memory"]
     cells = [c for c in rows if not c.label.startswith(variants)]
     recipes = [RECIPES[c.method].with_settings(c.settings) for c in cells]
     assert {c.method for c in cells} == {"capsid-bpe", "capsid", "rq-kmeans", "kmeans-flat", "tiger"}
@@ -105,6 +108,19 @@ def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
         beauty = [c for c in read_plan("strong").cells if c.label == label and c.dataset == "amazon-beauty"]
         assert {c.seed for c in beauty} == {0, 1, 2}
     assert all("test" not in c.evaluations for c in read_plan("strong").cells if c.label.startswith("trial"))
+
+
+def test_sasrec_with_a_memory_is_sasrec_with_the_vectors_and_the_memory_of_ids() -> None:
+    cells = [c for c in read_plan("strong").cells if c.label == "sasrec, memory"]
+    assert [c.dataset for c in cells] == ["amazon-beauty", "amazon-toys", "amazon-sports"]
+    recipes = [RECIPES[c.method].with_settings(c.settings) for c in cells]
+    like = RECIPES["capsid-strong"]
+    memory = {name: getattr(like.generator, name) for name in ("memory", "memory_after", "neighbours")}
+    for recipe in recipes:
+        assert recipe.encoder == like.encoder
+        assert recipe.generator == replace(RECIPES["sasrec"].generator, **memory)
+        for part in ("tokenizer", "collisions", "merges", "second", "objective", "over", "decoder", "schedule"):
+            assert getattr(recipe, part) == getattr(RECIPES["sasrec"], part)
 
 
 def test_the_strong_ablation_changes_one_thing_at_a_time() -> None:
