@@ -127,11 +127,11 @@ def test_text_numbers_and_dates_of_late_blocks_decide_how_all_are_read(tmp_path:
 
 
 BROKEN = {
-    "a time that is NaN": ("csv", ["user,item,ts", "u,a,1", "u,b,nan"], r"interactions\.csv row 2: timestamp 'nan'"),
+    "a time that is NaN": ("csv", ["user,item,ts", "u,a,1", "u,b,nan"], r"interactions\.csv:3: timestamp 'nan'"),
     "too many fields": ("csv", ["user,item,ts", "u,a,1", "u,a,2", "u,b,2,3"], r"interactions\.csv:4: the line has 4"),
     "not UTF-8": ("csv", b"user,item,ts\nu,a,1\nu,\xff,2\n", r"interactions\.csv:3: .*UTF-8"),
-    "a tab in an id": ("csv", ["user,item,ts", "u,a,1", '"u\tv",a,1'], "row 2: the id 'u\\\\tv' contains a tab"),
-    "no item": ("csv", ["user,item,ts", "u,a,1", "u,,1"], "row 2: item is missing"),
+    "a tab in an id": ("csv", ["user,item,ts", "u,a,1", '"u\tv",a,1'], "csv:3: the id 'u\\\\tv' contains a tab"),
+    "no item": ("csv", ["user,item,ts", "u,a,1", "u,,1"], "csv:3: item is missing"),
     "no rows": ("csv", ["user,item,ts"], "holds no interactions"),
     "nothing": ("csv", b"", "is empty"),
     "no time": ("csv", ["user,item", "u,a"], "no column for the timestamp"),
@@ -176,7 +176,7 @@ def test_ratings_and_unknown_items(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no rating is 9 or more"):
         import_dataset(tmp_path / "data", tmp_path / "none", min_rating=9, mapped=True)
     write(tmp_path / "data" / "items.csv", ["item,title", "a,A", "b,B"])
-    with pytest.raises(DataError, match=r"interactions\.csv row 3: item 'c' is not in items\.csv"):
+    with pytest.raises(DataError, match=r"interactions\.csv:4: item 'c' is not in items\.csv"):
         import_dataset(tmp_path / "data", tmp_path / "none", mapped=True)
 
 

@@ -53,6 +53,7 @@ def read_histories(path: Path) -> UserHistories:
     """All users of a table with the columns user, item and timestamp, in any form that `--data` reads."""
     from capsid.data.dataset import Dataset
     from capsid.data.findings import Findings
+    from capsid.data.frames import join_tables
     from capsid.data.table_files import ENDINGS, read_table
 
     if not path.is_file():
@@ -60,9 +61,11 @@ def read_histories(path: Path) -> UserHistories:
     if not path.name.endswith(ENDINGS):
         raise DataError(f"--histories must end in {' or '.join(ENDINGS)}, got {path.name}", hint="convert the file")
     findings = Findings()
-    frame = read_table(path, findings)
-    findings.raise_first(str(path))
-    return _of(Dataset.from_frames(frame, name=path.name))
+    block = read_table(path, findings)
+    findings.raise_first()
+    histories = join_tables([block], None, findings=findings)
+    findings.raise_first()
+    return _of(Dataset.of(histories, name=path.name))
 
 
 def _of(dataset: Dataset) -> UserHistories:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
-from capsid.data.columns import as_text_ids, find_column, item_attributes
 from capsid.data.findings import Findings
+from capsid.data.frames import read_catalogue
 from capsid.data.prepared import read_items
 from capsid.data.table_files import read_table
 from capsid.errors import DataError
@@ -29,16 +29,7 @@ def read_items_file(path: Path) -> tuple[Vocabulary, pl.DataFrame]:
     if ".jsonl" in path.name:
         names, attributes = read_items(path, findings, spaces=True)
     else:
-        names, attributes = _table(path, findings)
-    findings.raise_first(str(path))
+        ids, attributes = read_catalogue(read_table(path, findings), {}, findings)
+        names = Vocabulary(ids)
+    findings.raise_first()
     return names, attributes
-
-
-def _table(path: Path, findings: Findings) -> tuple[Vocabulary, pl.DataFrame]:
-    frame = read_table(path, findings)
-    column = find_column(frame.columns, "item", path.name, {})
-    ids = as_text_ids(frame[column], path.name)
-    if ids.null_count():
-        row = ids.is_null().arg_true()[0] + 1
-        raise DataError(f"{path.name} row {row}: the item's id is missing", hint="every item needs an id")
-    return Vocabulary(ids), item_attributes(frame.drop(column), path.name, findings)

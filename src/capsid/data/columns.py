@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from capsid.data.attributes import FIXED, price_number
+from capsid.data.block import Block
 from capsid.data.findings import Findings
 from capsid.errors import DataError
 from capsid.vocabulary import Vocabulary
@@ -63,21 +64,18 @@ def can_be_id(text: str) -> bool:
     return bool(text) and text == text.strip() and not any(c in text for c in NOT_IN_IDS)
 
 
-def as_text_ids(series: pl.Series, file: str, *, first: int = 1) -> pl.Series:
-    """Ids as text: 7 and 7.0 both become "7"; empty text becomes null. A tab or line break in an id is an error.
-
-    `first` is the number of the first row in its file.
-    """
+def as_text_ids(series: pl.Series, block: Block) -> pl.Series:
+    """Ids of a block as text: 7 and 7.0 both become "7"; empty text becomes null. A tab or line break is an error."""
     if series.dtype.is_float():
         whole = series.cast(pl.Int64, strict=False)
         if bool((whole.cast(series.dtype) != series).any()):
             raise DataError(
-                f"{file}: the ids in column {series.name!r} are fractions", hint="use whole numbers or text"
+                f"{block.file}: the ids in column {series.name!r} are fractions", hint="use whole numbers or text"
             )
         series = whole
     elif not (series.dtype.is_integer() or series.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
         raise DataError(
-            f"{file}: column {series.name!r} of type {series.dtype} cannot hold ids",
+            f"{block.file}: column {series.name!r} of type {series.dtype} cannot hold ids",
             hint="ids are text or whole numbers",
         )
     if series.dtype.is_integer():
@@ -85,23 +83,24 @@ def as_text_ids(series: pl.Series, file: str, *, first: int = 1) -> pl.Series:
     text = series.cast(pl.String).str.strip_chars()
     broken = text.str.contains(f"[{NOT_IN_IDS}]").fill_null(False).arg_true()
     if len(broken):
+        row = int(broken[0])
         raise DataError(
-            f"{file} row {broken[0] + first}: the id {text[int(broken[0])]!r:.80} contains a tab or line break",
+            f"{block.where(row)}: the id {text[row]!r:.80} contains a tab or line break",
             hint="ids may contain spaces, but no tabs or line breaks",
         )
     empty = text == ""
     return text.set(empty, None) if empty.any() else text
 
 
-def item_attributes(frame: pl.DataFrame, file: str, findings: Findings) -> pl.DataFrame:
+def item_attributes(block: Block, findings: Findings) -> pl.DataFrame:
     """Every column as text, list of text, number or truth value; other values are reported and left out."""
-    return pl.DataFrame([_attribute(frame[name], file, findings) for name in frame.columns])
+    return pl.DataFrame([_attribute(series, block, findings) for series in block.frame])
 
 
-def _attribute(series: pl.Series, file: str, findings: Findings) -> pl.Series:
+def _attribute(series: pl.Series, block: Block, findings: Findings) -> pl.Series:
     name, dtype = series.name, series.dtype
     if name == "price":
-        return _price(series, file, findings)
+        return _price(series, block, findings)
     if isinstance(dtype, pl.List | pl.Array) and dtype.inner in (pl.String, pl.Categorical, pl.Null):
         return series.cast(pl.List(pl.String))
     if name == "categories" and dtype in (pl.String, pl.Null):
@@ -118,7 +117,7 @@ def _attribute(series: pl.Series, file: str, findings: Findings) -> pl.Series:
         return series.cast(pl.Float64).fill_nan(None)
     findings.error(
         "mixed-types",
-        file,
+        block.file,
         f"column {name!r} of type {dtype} cannot be an attribute",
         "use text, numbers or lists of text",
     )
@@ -143,29 +142,30 @@ def _guess(series: pl.Series) -> pl.Series:
     return series
 
 
-def _price(series: pl.Series, file: str, findings: Findings) -> pl.Series:
+def _price(series: pl.Series, block: Block, findings: Findings) -> pl.Series:
     if series.dtype != pl.String:
         if series.dtype.is_numeric() or series.dtype == pl.Null:
             return series.cast(pl.Float64).fill_nan(None)
-        findings.error("mixed-types", file, f"column 'price' of type {series.dtype} is not a number")
+        findings.error("mixed-types", block.file, f"column 'price' of type {series.dtype} is not a number")
         return pl.Series("price", [None] * series.len(), dtype=pl.Float64)
     values: list[float | None] = []
     for row, text in enumerate(series.to_list()):
         values.append(price_number(text) if text and text.strip() else None)
         if text and text.strip() and values[-1] is None:
-            where = f"{file} row {row + 1}"
-            findings.error("mixed-types", where, f"the price {text!r} is not a number", "write prices as 12.50")
+            message = f"the price {text!r} is not a number"
+            findings.error("mixed-types", block.where(row), message, "write prices as 12.50")
     return pl.Series("price", values, dtype=pl.Float64)
 
 
 def items_frame(items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> tuple[pl.DataFrame, Vocabulary]:
     """Items with a column `item_id` as a frame, and their ids."""
-    frame = to_polars(items)
+    block = Block("items", 1, to_polars(items))
+    frame = block.frame
     if "item_id" not in frame.columns:
         raise DataError("items need a column 'item_id'", hint=f"found: {', '.join(frame.columns)}")
     # Convert ids as the file readers do, so that an item added later has the same id as in a file.
-    ids = as_text_ids(frame["item_id"], "items")
+    ids = as_text_ids(frame["item_id"], block)
     if ids.null_count():
-        row = int(ids.is_null().arg_true()[0]) + 1
-        raise DataError(f"items row {row}: the item's id is missing", hint="every item needs an id of its own")
+        where = block.where(int(ids.is_null().arg_true()[0]))
+        raise DataError(f"{where}: the item's id is missing", hint="every item needs an id of its own")
     return frame.with_columns(ids.alias("item_id")), Vocabulary(ids)

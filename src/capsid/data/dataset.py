@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from capsid.data.block import Block
 from capsid.data.columns import to_polars
 from capsid.data.findings import Findings
 from capsid.data.frames import Histories, join_tables
-from capsid.data.table_files import Block
 from capsid.errors import DataError
 from capsid.mapped_arrays import BLOCK, blocks_of, counted, int64_blocks
 from capsid.ragged import Ragged
@@ -78,7 +78,7 @@ class Dataset:
             columns={what: column for what, column in given.items() if column is not None},
             min_rating=min_rating,
         )
-        findings.raise_first("")
+        findings.raise_first()
         note = {} if min_rating is None else {"min_rating": str(min_rating)}
         return cls.of(histories, name=name, text_fields=tuple(text_fields), provenance=note)
 

@@ -7,14 +7,14 @@ for the whole table; then each block is read. One block with all rows is the spe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
+from capsid.data.block import Block
 from capsid.data.columns import ALIASES, as_text_ids, find_column
 from capsid.data.findings import Findings
-from capsid.data.table_files import Block
 from capsid.data.times import TextTimes, sortable_times
 from capsid.errors import DataError
 
@@ -111,20 +111,20 @@ def look(
 
 
 def read_events(block: Block, form: EventForm, findings: Findings) -> pl.DataFrame:
-    """The events of a block: row (its number in the file), user, item, timestamp. Rows with gaps are reported."""
-    frame, file, first = _with_all(block, form), block.file, block.first
+    """The events of a block: row (counted from 0 in the block), user, item, timestamp. Rows with gaps are reported."""
+    frame = _with_all(block, form)
     user, item, time = (frame[form.names[role]] for role in ROLES)
     column = form.columns[form.names["timestamp"]]
     events = pl.DataFrame(
         {
-            "row": pl.int_range(first, first + frame.height, eager=True),
-            "user": as_text_ids(user, file, first=first),
-            "item": as_text_ids(item, file, first=first),
-            "timestamp": sortable_times(time, file, column.texts),
+            "row": pl.int_range(frame.height, eager=True),
+            "user": as_text_ids(user, block),
+            "item": as_text_ids(item, block),
+            "timestamp": sortable_times(time, block.file, column.texts),
         }
     )
     if form.min_rating is not None:
-        rating = _ratings(frame[form.names["rating"]], file, first, findings)
+        rating = _ratings(frame[form.names["rating"]], block, findings)
         events = events.filter((rating >= form.min_rating).fill_null(False))
     if not any(events[role].null_count() for role in ROLES):
         return events
@@ -132,7 +132,7 @@ def read_events(block: Block, form: EventForm, findings: Findings) -> pl.DataFra
     events = events.filter(~pl.all_horizontal(pl.col(*ROLES).is_null()))
     gaps = events.select(gap=pl.any_horizontal(pl.all().is_null()))["gap"]
     for row in events.filter(gaps).iter_rows(named=True):
-        _note_gap(row, {"user": user, "item": item, "timestamp": time}, replace(block, frame=frame), findings)
+        _note_gap(row, {"user": user, "item": item, "timestamp": time}, block, findings)
     return events.filter(~gaps)
 
 
@@ -159,11 +159,11 @@ def _with_all(block: Block, form: EventForm) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def _ratings(given: pl.Series, file: str, first: int, findings: Findings) -> pl.Series:
+def _ratings(given: pl.Series, block: Block, findings: Findings) -> pl.Series:
     rating = given.cast(pl.Float64, strict=False)
     for row in (rating.is_null() & given.is_not_null() & (given.cast(pl.String) != "")).arg_true().to_list():
-        where = f"{file} row {row + first}"
-        findings.error("mixed-types", where, f"the rating {given[row]!r} is not a number", "write ratings as 4.5")
+        message = f"the rating {given[row]!r} is not a number"
+        findings.error("mixed-types", block.where(row), message, "write ratings as 4.5")
     return rating
 
 
@@ -171,13 +171,13 @@ def _note_gap(row: Mapping[str, Any], given: Mapping[str, pl.Series], block: Blo
     """Report which values of a row are missing or cannot be read."""
     told, hint = [], EVENT
     for what, column in given.items():
-        value = column[row["row"] - block.first]
+        value = column[row["row"]]
         if row[what] is not None:
             continue
         told.append(f"{what} is missing" if value in (None, "") else f"{what} {value!r:.60} cannot be read")
         if what == "timestamp":
             hint = TIMES_HINT
-    findings.error("missing-value", f"{block.file} row {row['row']}", ", ".join(told), hint)
+    findings.error("missing-value", block.where(row["row"]), ", ".join(told), hint)
 
 
 def _kind(dtype: pl.DataType) -> str:

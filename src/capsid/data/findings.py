@@ -52,15 +52,18 @@ class Findings:
         """How many errors there were, kept or not."""
         return sum(n for code, n in self.counts.items() if self.severities[code] == "error")
 
-    def raise_first(self, source: str) -> None:
-        """Raise a DataError for the first error, saying how many more there are."""
+    def raise_first(self, source: str | None = None) -> None:
+        """Raise a DataError for the first error, saying how many more there are.
+
+        `source` is the name or folder of a dataset, which `capsid data check` takes.
+        """
         first = next((f for f in self.kept if f.severity == "error"), None)
         if first is None:
             return
         more = self.errors - 1
         tail = f" (and {more} more error{'s' if more > 1 else ''})" if more else ""
         hint = first.hint
-        if more:
+        if more and source is not None:
             hint = f"{hint}; " if hint else ""
             hint += f"`capsid data check {source}` explains them all"
         raise DataError(f"{first.where}: {first.message}{tail}", hint=hint)

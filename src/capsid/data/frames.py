@@ -7,15 +7,15 @@ row order breaks ties. Knows frames, not files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
+from capsid.data.block import Block
 from capsid.data.columns import as_text_ids, find_column, item_attributes
 from capsid.data.events import check_any, look, read_events
 from capsid.data.findings import Findings
-from capsid.data.table_files import Block
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
 
@@ -41,20 +41,20 @@ def join_tables(
 ) -> Histories:
     """Everything readable; problems go to `findings`. `columns` names the user, item, timestamp or rating column."""
     form = look(interactions, columns=columns, min_rating=min_rating)
-    events = pl.concat(
-        [read_events(block, form, findings).with_columns(file=pl.lit(block.file)) for block in interactions]
-    )
+    parts = [read_events(block, form, findings) for block in interactions]
     rows = sum(block.frame.height for block in interactions)
-    check_any(rows, events.height, interactions[0].file, min_rating, findings)
+    check_any(rows, sum(part.height for part in parts), interactions[0].file, min_rating, findings)
     if items is None:
+        events = pl.concat(parts)
         item_ids = first_seen(events["item"])
         attributes = no_attributes(len(item_ids))
     else:
         ids, attributes = read_catalogue(items, columns or {}, findings)
         item_ids = ids.to_list()
-        known = events["item"].is_in(ids.implode())
-        note_unknown(events.filter(~known), items.file, findings)
-        events = events.filter(known)
+        unknown = [~part["item"].is_in(ids.implode()) for part in parts]
+        for block, part, which in zip(interactions, parts, unknown, strict=True):
+            note_unknown(part.filter(which), block, items.file, findings)
+        events = pl.concat([part.filter(~which) for part, which in zip(parts, unknown, strict=True)])
     users, sequences, times = group_events(events, item_ids)
     return Histories(users, Vocabulary(item_ids), sequences, attributes, times)
 
@@ -91,24 +91,24 @@ def read_catalogue(items: Block, columns: Mapping[str, str], findings: Findings)
     frame, file = items.frame, items.file
     # The items table may use another column name than the interactions, so the given name need not exist here.
     column = find_column(frame.columns, "item", file, columns if columns.get("item") in frame.columns else {})
-    ids = as_text_ids(frame[column], file)
+    ids = as_text_ids(frame[column], items)
     first = ids.is_first_distinct() & ids.is_not_null()
     for row in (~first).arg_true().to_list():
-        where = f"{file} row {row + 1}"
+        where = items.where(row)
         if ids[row] is None:
             findings.error("missing-value", where, "the item's id is missing", "give every item an id, or drop the row")
         else:
             findings.error("duplicate-id", where, f"item {ids[row]!r} occurs twice", "keep one row per item")
     rest = frame.drop(column)
     if rest.width:
-        attributes = item_attributes(rest, file, findings).filter(first)
+        attributes = item_attributes(replace(items, frame=rest), findings).filter(first)
     else:  # a frame without columns has no rows either
         attributes = no_attributes(int(first.sum()))
     return ids.filter(first), attributes
 
 
-def note_unknown(events: pl.DataFrame, items: str, findings: Findings) -> None:
-    """Report events (with row and file) whose items are not in the table of items."""
+def note_unknown(events: pl.DataFrame, block: Block, items: str, findings: Findings) -> None:
+    """Report events of a block whose items are not in the table of items."""
     hint = f"add it to {items}, or leave {items} out"
-    for row, item, file in events.select("row", "item", "file").iter_rows():
-        findings.error("unknown-id", f"{file} row {row}", f"item {item!r} is not in {items}", hint)
+    for row, item in events.select("row", "item").iter_rows():
+        findings.error("unknown-id", block.where(row), f"item {item!r} is not in {items}", hint)

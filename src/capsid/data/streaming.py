@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from capsid.artifacts import new_folder
+from capsid.data.block import Block
 from capsid.data.dataset import choose_text_fields
 from capsid.data.events import check_any, read_events
 from capsid.data.findings import Findings
@@ -27,7 +28,7 @@ from capsid.data.kcore import Core, check_k, core_provenance, everything, find_c
 from capsid.data.mapped import ITEMS, KIND, USERS, about_of, copy_texts, histories_writer, write_rest
 from capsid.data.numbered_rows import NumberedRows, Partitions
 from capsid.data.numbering import Numbering
-from capsid.data.table_files import Block, BlockSize
+from capsid.data.table_files import BlockSize
 from capsid.data.tables import TableFiles, provenance
 from capsid.mapped_texts import map_texts
 from capsid.progress import Progress, silent
@@ -155,5 +156,4 @@ class _Import:
 
 def _refuse_unknown(events: pl.DataFrame, numbers: np.ndarray, block: Block, table: str, findings: Findings) -> None:
     if len(numbers) and numbers.min() < 0:
-        unknown = events.filter(pl.Series(numbers < 0)).with_columns(file=pl.lit(block.file))
-        note_unknown(unknown, table, findings)
+        note_unknown(events.filter(pl.Series(numbers < 0)), block, table, findings)

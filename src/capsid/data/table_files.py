@@ -1,7 +1,8 @@
 """Reads table files (Parquet, CSV, JSON lines; plain or gzipped) whole or in blocks of rows.
 
 A block is what a file of only those rows would give, so a caller that goes through all blocks sees the same rows for
-any size of block. Broken lines are reported with their numbers. Knows tables, not what the columns mean.
+any size of block. Broken lines are reported with their numbers, and rows of text files know their lines. Knows tables,
+not what the columns mean.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import io
 import itertools
 import json
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import polars as pl
 
+from capsid.data.block import Block
 from capsid.data.columns import ALIASES
 from capsid.data.findings import Findings
 from capsid.data.lines import not_utf8, numbered_lines
@@ -28,6 +32,7 @@ from capsid.errors import DataError
 ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
 # Comma first: it wins ties.
 SEPARATORS = (",", ";", "\t", "|")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,15 +44,6 @@ class BlockSize:
 
 
 @dataclass(frozen=True)
-class Block:
-    """Rows of a file; `first` is the number of the first one, counted from 1."""
-
-    file: str
-    first: int
-    frame: pl.DataFrame
-
-
-@dataclass(frozen=True)
 class CsvForm:
     """Separator and encoding of a CSV file."""
 
@@ -55,14 +51,22 @@ class CsvForm:
     encoding: str
 
 
-def read_table(path: Path, findings: Findings) -> pl.DataFrame:
+@dataclass(frozen=True)
+class _Part:
+    """Rows of a file and, if it is text, on which lines they begin."""
+
+    frame: pl.DataFrame
+    line_of: Callable[[int], int] | None = None
+
+
+def read_table(path: Path, findings: Findings) -> Block:
     """Read a whole file.
 
     CSV columns are read as text, so that an id such as 007 is kept. The separator and the encoding (UTF-8 or UTF-16)
     are detected from the beginning of the file. Text in another encoding is reported, with what it probably says.
     """
     (block,) = table_blocks(path, findings)
-    return block.frame
+    return block
 
 
 def table_blocks(
@@ -74,9 +78,9 @@ def table_blocks(
     """
     first = 1
     try:
-        for frame in _frames(path, findings, size, only):
-            yield Block(path.name, first, frame)
-            first += frame.height
+        for part in _parts(path, findings, size, only):
+            yield Block(path.name, first, part.frame, part.line_of)
+            first += part.frame.height
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(
             f"{path.name} cannot be unpacked: {error}", hint="the copy or download is not complete: fetch it again"
@@ -92,18 +96,16 @@ def table_blocks(
         ) from None
 
 
-def _frames(
-    path: Path, findings: Findings, size: BlockSize | None, only: Collection[str] | None
-) -> Iterator[pl.DataFrame]:
+def _parts(path: Path, findings: Findings, size: BlockSize | None, only: Collection[str] | None) -> Iterator[_Part]:
     name = path.name.removesuffix(".gz")
     if name.endswith(".parquet"):
-        return _parquet_frames(path, size, only)
+        return map(_Part, _parquet_frames(path, size, only))
     if name.endswith(".jsonl"):
-        return _json_frames(path, findings, size, only)
+        return _json_parts(path, findings, size, only)
     form = csv_form(path)
     if form.encoding != "utf-8":
         return _csv_by_line(_opened(path), path.name, findings, form, size)
-    return _csv_frames(path, findings, form, size, only)
+    return _csv_parts(path, findings, form, size, only)
 
 
 def _parquet_frames(path: Path, size: BlockSize | None, only: Collection[str] | None) -> Iterator[pl.DataFrame]:
@@ -154,22 +156,20 @@ def _opened(path: Path) -> IO[bytes]:
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
 
 
-def _csv_frames(
+def _csv_parts(
     path: Path, findings: Findings, form: CsvForm, size: BlockSize | None, only: Collection[str] | None
-) -> Iterator[pl.DataFrame]:
+) -> Iterator[_Part]:
     """Every piece of a CSV, read below the header. Pieces with broken rows are read again, row by row."""
     header, lines = b"", 0
     with _opened(path) as file:
         for piece in _pieces(file, size):
-            data, frame = header + piece, None
+            data, frame, before = header + piece, None, lines - header.count(b"\n")
             if not _ends_too_early(piece, header or piece, form.separator):
                 frame = _csv_at_once(data, form, only)
             if frame is not None:
-                yield frame
+                yield _Part(frame, _row_lines(data, frame.height, before))
             else:
-                yield from _csv_by_line(
-                    io.BytesIO(data), path.name, findings, form, None, lines=lines - header.count(b"\n")
-                )
+                yield from _csv_by_line(io.BytesIO(data), path.name, findings, form, None, lines=before)
             lines += piece.count(b"\n")
             header = header or _first_record(piece)
         if not lines and not header:
@@ -185,6 +185,37 @@ def _csv_at_once(data: bytes, form: CsvForm, only: Collection[str] | None) -> pl
         raise
     except (Exception, pl.exceptions.PanicException):  # polars may panic on a damaged file.
         return None
+
+
+def _row_lines(data: bytes, rows: int, before: int) -> Callable[[int], int]:
+    """On which lines the rows of a sound CSV begin, in a file that has `before` lines above it."""
+    header = _first_record(data)
+    first = header.count(b"\n") + before + 1
+    if data.count(b"\n", len(header)) + (not data.endswith(b"\n")) == rows:
+        return range(first, first + rows).__getitem__
+    return _LinesOfFields(data[len(header) :], first).line_of
+
+
+class _LinesOfFields:
+    """Lines of rows whose fields may have line breaks. They are counted when one is asked for, which is rare."""
+
+    def __init__(self, data: bytes, first: int) -> None:
+        self._data = data
+        self._first = first
+
+    def line_of(self, row: int) -> int:
+        """The line on which a row begins."""
+        return self._first + self._begins[row]
+
+    @cached_property
+    def _begins(self) -> array[int]:
+        # A row ends at a line break with an even number of quotation marks before it.
+        begins, quotes = array("q", [0]), 0
+        for number, line in enumerate(io.BytesIO(self._data), 1):
+            quotes += line.count(b'"')
+            if quotes % 2 == 0:
+                begins.append(number)
+        return begins
 
 
 def _ends_too_early(piece: bytes, header: bytes, separator: str) -> bool:
@@ -230,7 +261,7 @@ def _first_record(data: bytes) -> bytes:
 
 def _csv_by_line(
     file: IO[bytes], name: str, findings: Findings, form: CsvForm, size: BlockSize | None, *, lines: int = 0
-) -> Iterator[pl.DataFrame]:
+) -> Iterator[_Part]:
     """Read the valid rows of a CSV one by one (slow); the others are reported. `lines` stand before it in its file."""
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
     with io.TextIOWrapper(file, encoding=encoding, errors="surrogateescape", newline="") as text:
@@ -239,10 +270,20 @@ def _csv_by_line(
         header = next(filter(None, reader), [])
         rows = _valid_rows(reader, source, len(header), name, findings, lines)
         while True:
-            part = list(itertools.islice(rows, None if size is None else size.rows))
-            yield pl.DataFrame(part, schema={name: pl.String for name in header}, orient="row")
+            begins, part = _taken(rows, size)
+            frame = pl.DataFrame(part, schema={name: pl.String for name in header}, orient="row")
+            yield _Part(frame, begins.__getitem__)
             if size is None or len(part) < size.rows:
                 return
+
+
+def _taken(numbered: Iterator[tuple[int, T]], size: BlockSize | None) -> tuple[array[int], list[T]]:
+    """The next rows with their lines."""
+    begins, part = array("q"), []
+    for line, row in itertools.islice(numbered, None if size is None else size.rows):
+        begins.append(line)
+        part.append(row)
+    return begins, part
 
 
 class _Lines:
@@ -267,16 +308,17 @@ class _Lines:
 
 def _valid_rows(
     reader: Any, source: _Lines, width: int, name: str, findings: Findings, lines: int
-) -> Iterator[list[str]]:
+) -> Iterator[tuple[int, list[str]]]:
+    """Rows with the lines on which they begin."""
     try:
-        begin = reader.line_num + 1
+        after = reader.line_num + lines + 1
         for row in reader:
-            where, begun = f"{name}:{reader.line_num + lines}", f"{name}:{begin + lines}"
-            begin = reader.line_num + 1
+            begin, after = after, reader.line_num + lines + 1
+            where = f"{name}:{begin}"
             if source.ended:
                 # A complete row is given before the next line is asked for.
                 message = "a quotation mark is opened here and never closed"
-                findings.error("broken-line", begun, message, "close it, or write it twice if it belongs to the text")
+                findings.error("broken-line", where, message, "close it, or write it twice if it belongs to the text")
             elif len(row) < width and row and not source.last.endswith(("\n", "\r")):
                 message = f"the file ends within a line: {len(row)} fields, the header has {width}"
                 findings.error("truncated-file", where, message, "the copy or download is not complete: fetch it again")
@@ -287,27 +329,28 @@ def _valid_rows(
                 message = f"the line has {len(row)} fields, the header {width}"
                 findings.error("broken-line", where, message, 'put text with commas in "quotation marks"')
             elif row:
-                yield row + [""] * (width - len(row))
+                yield begin, row + [""] * (width - len(row))
     except csv.Error as error:
         findings.error("broken-line", f"{name}:{reader.line_num + lines}", f"broken CSV: {error}")
 
 
-def _json_frames(
+def _json_parts(
     path: Path, findings: Findings, size: BlockSize | None, only: Collection[str] | None
-) -> Iterator[pl.DataFrame]:
+) -> Iterator[_Part]:
     records = _json_records(path, findings)
     while True:
-        part = list(itertools.islice(records, None if size is None else size.rows))
+        begins, part = _taken(records, size)
         names = list(dict.fromkeys(name for record in part for name in record))
         if only is not None:
             names = [name for name in names if name in only]
-        yield pl.DataFrame({n: pl.Series([r.get(n) for r in part], strict=False) for n in names})
+        frame = pl.DataFrame({n: pl.Series([r.get(n) for r in part], strict=False) for n in names})
+        yield _Part(frame, begins.__getitem__)
         if size is None or len(part) < size.rows:
             return
 
 
-def _json_records(path: Path, findings: Findings) -> Iterator[dict[str, Any]]:
-    """One record per line; other lines are reported."""
+def _json_records(path: Path, findings: Findings) -> Iterator[tuple[int, dict[str, Any]]]:
+    """One record per line, with its number; other lines are reported."""
     for number, line in numbered_lines(path, findings):
         try:
             record = json.loads(line.decode("utf-8"))
@@ -318,7 +361,7 @@ def _json_records(path: Path, findings: Findings) -> Iterator[dict[str, Any]]:
             findings.error("broken-line", f"{path.name}:{number}", f"broken JSON: {error}", "a line is one object")
             continue
         if isinstance(record, dict):
-            yield record
+            yield number, record
         else:
             message = f"expected a JSON object, found {line[:60].decode(errors='replace')!r}"
             findings.error("broken-line", f"{path.name}:{number}", message, "a line is one object")

@@ -9,12 +9,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from capsid.data.block import Block
 from capsid.data.dataset import Dataset
 from capsid.data.events import EventForm, look
 from capsid.data.findings import Findings
 from capsid.data.frames import join_tables
 from capsid.data.lines import find_file
-from capsid.data.table_files import ENDINGS, Block, BlockSize, table_blocks
+from capsid.data.table_files import ENDINGS, BlockSize, table_blocks
 from capsid.errors import DataError
 
 NAME = "interactions"
