@@ -155,6 +155,18 @@ def test_recommend(fitted: Path) -> None:
     refused(capsid(*command, "i1", "-k", 0), 2, "-k must be a whole number from 1 to 100,000, got 0", "hint: ")
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--port", "70000", "--port must be from 0 to 65535, got 70000"),
+        ("--body-limit", "0", "--body-limit must be at least 1024, got 0"),
+        ("--rate-limit", "-1", "--rate-limit must be at least 0, got -1\n"),
+    ],
+)
+def test_serve_names_the_option(fitted: Path, option: str, value: str, message: str) -> None:
+    refused(capsid("serve", fitted, option, value), 2, message, "hint: ")
+
+
 def test_tokenizer(fitted: Path, tmp_path: Path) -> None:
     refused(capsid("tokenizer", "inspect", fitted, "i777"), 1, "there is no item 'i777'", "did you mean 'i7'")
     refused(capsid("tokenizer", "export", fitted, "--out", tmp_path), 1, "is a folder", "hint: ")

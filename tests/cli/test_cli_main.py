@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import typer
@@ -14,6 +15,7 @@ from cli_world import capsid
 import capsid.data.sources as capsid_sources
 from capsid import __version__
 from capsid.cli.main import VERBS, Verbs, app
+from capsid.cli.usage import usage_error
 from capsid.evaluate.metrics import LIST_METRICS, METRICS
 
 GROUPS = {
@@ -76,14 +78,22 @@ def test_version() -> None:
     ("arguments", "message", "hint"),
     [
         (["recomend"], "error: there is no command 'recomend'", "hint: did you mean 'recommend'"),
-        (["fit"], "error: Missing argument 'RECIPE'", "hint: see `capsid fit --help`"),
-        (["fit", "sasrec", "--data", "x"], "error: Missing option '--out'", "hint: see `capsid fit --help`"),
-        (["data", "list", "--jsn"], "error: No such option: --jsn", "hint: see `capsid data list --help`"),
+        (["data", "lst"], "error: there is no command 'lst'", "hint: did you mean 'list'"),
+        (["fit"], "error: RECIPE must be given", "hint: A recipe (`capsid recipes list`). See `capsid fit --help`."),
+        (["fit", "sasrec", "--data", "x"], "error: --out must be given", "See `capsid fit --help`."),
+        (["data", "list", "--jsn"], "error: there is no option '--jsn'", "hint: did you mean '--json'"),
+        (["--nope"], "error: there is no option '--nope'", "hint: allowed: --quiet, --version"),
+        (["data", "list", "a", "b"], "error: too many arguments: 'a b'", "hint: see `capsid data list --help`"),
+        (["data", "list", "--json=3"], "error: --json takes no value", "hint: write --json alone"),
+        (["recommend", "r", "-k"], "error: -k needs a value", "hint: write -k VALUE"),
         (
-            ["fit", "sasrec", "--data", "x", "--out", "y", "--seed", "one"],
-            "Invalid value for '--seed'",
-            "hint: see `capsid fit --help`",
+            ["recommend", "r", "-k", "abc"],
+            "error: -k must be a whole number, got 'abc'",
+            "hint: How many items. See `capsid recommend --help`.",
         ),
+        (["recommend", "r", "-k", "1.5"], "error: -k must be a whole number, got '1.5'", "hint: How many items."),
+        (["fit", "sasrec", "--data", "x", "--out", "y", "--seed=one"], "--seed must be a whole number, got 'one'", ""),
+        (["serve", "r", "--deadline", "soon"], "error: --deadline must be a number, got 'soon'", "hint: Seconds"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], message: str, hint: str) -> None:
@@ -92,6 +102,41 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], message: str, hint: st
     assert message in answer.err
     assert hint in answer.err
     assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize("kind", ["integer", "float"])
+def test_older_parsers_put_the_value_in_their_message(kind: str) -> None:
+    error = typer.BadParameter(f"'it's' is not a valid {kind}.", param_hint="'-k' / '--count'")
+    rule = "a whole number" if kind == "integer" else "a number"
+    assert usage_error(error).message == f'-k must be {rule}, got "it\'s"'
+
+
+def test_other_errors_of_the_parser_keep_their_words() -> None:
+    error = usage_error(typer.BadParameter("file 'x' is not readable.", param_hint="'--data'"))
+    assert (error.message, error.hint) == (
+        "Invalid value for '--data': file 'x' is not readable.",
+        "see `capsid --help`",
+    )
+
+
+def test_every_number_of_every_verb_is_refused_in_our_words() -> None:
+    tried = 0
+    for path in COMMANDS:
+        for option in command_of(path).params:
+            if option.param_type_name == "option" and not option.is_flag and isinstance(option.default, int | float):
+                tried += 1
+                answer = capsid(*path, option.opts[0], "seven")
+                assert answer.code == 2, path
+                assert f"error: {option.opts[0]} must be " in answer.err, answer.err
+                assert "got 'seven'" in answer.err, answer.err
+    assert tried > 20
+
+
+def command_of(path: tuple[str, ...]) -> Any:
+    command: Any = typer.main.get_command(app)
+    for name in path:
+        command = command.get_command(None, name)
+    return command
 
 
 def test_without_a_verb_help_is_shown() -> None:

@@ -71,6 +71,8 @@ def complete(*words: str) -> list[str]:
 def test_shells_can_complete() -> None:
     assert complete("capsid", "rec") == ["recipes", "recommend"]
     assert complete("capsid", "fit", "--da") == ["--data"]
+    for wrong in ("recomend", "nothing"):
+        complete("capsid", wrong, "--da")  # A wrong word is no error while a line is being written.
     for shell in ("bash", "zsh", "fish"):
         assert "_CAPSID_COMPLETE" in capsid("completion", shell).out
     assert subprocess.run(["bash", "-n"], input=capsid("completion", "bash").out, text=True).returncode == 0

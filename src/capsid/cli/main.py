@@ -16,12 +16,12 @@ from importlib import metadata
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from capsid import __version__
 from capsid.cli.interrupts import Interrupts
 from capsid.cli.streams import OutputError, safe_streams, silence_output
-from capsid.errors import CapsidError, ConfigError, nearest
+from capsid.cli.usage import Commands, is_usage_error, usage_error
+from capsid.errors import CapsidError
 from capsid.printable import printable
 from capsid.progress import Console
 
@@ -70,7 +70,7 @@ class Stopped(CapsidError):
         super().__init__("stopped; run the same command again to resume")
 
 
-class Verbs(TyperGroup):
+class Verbs(Commands):
     """Finds verbs in `VERBS`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -78,9 +78,9 @@ class Verbs(TyperGroup):
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a verb."""
+        """Import a verb; None if there is none of this name."""
         if cmd_name not in VERBS:
-            raise ConfigError(f"there is no command {cmd_name!r}", hint=nearest(cmd_name, VERBS))
+            return None
         command = typer.main.get_command(importlib.import_module(VERBS[cmd_name][0]).app)
         command.name = cmd_name
         return command
@@ -166,14 +166,13 @@ def _run(arguments: Sequence[str], interrupts: Interrupts) -> int:
         # Code that is interrupted may fail in any way.
         if interrupts.came:
             return _tell_stopped(interrupts)
-        # Wrong usage. The class is from click, which typer vendors in a module that differs by version.
-        if not hasattr(error, "format_message"):
+        if not is_usage_error(error):
             raise
-        context = getattr(error, "ctx", None)
         if type(error).__name__ == "NoArgsIsHelpError":
-            print(printable(error.format_message()), file=sys.stderr)
+            print(printable(str(error)), file=sys.stderr)
         else:
-            _tell(error.format_message(), f"see `{context.command_path if context else 'capsid'} --help`")
+            wrong = usage_error(error)
+            _tell(wrong.message, wrong.hint)
         return 2
 
 

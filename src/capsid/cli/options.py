@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from capsid.cli.usage import Commands
 from capsid.errors import ConfigError
 from capsid.running import ALONE, RunOptions, Team
-from capsid.settings import SettingError
+from capsid.settings import SettingError, short
 
 
 def single_verb() -> typer.Typer:
@@ -19,7 +20,7 @@ def single_verb() -> typer.Typer:
 
 def verb_group(about: str) -> typer.Typer:
     """The app of a verb with commands below it."""
-    return typer.Typer(help=about, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+    return typer.Typer(cls=Commands, help=about, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe (`capsid recipes list`).")]
@@ -84,8 +85,14 @@ def run_options(checkpoint_every: float, team: Team = ALONE, device: str = "cpu"
     try:
         return RunOptions(checkpoint_every=checkpoint_every, team=team, device=device)
     except SettingError as error:
-        message = f"--checkpoint-every must be {error.allowed}, got {checkpoint_every:g}"
-        raise ConfigError(message, hint=error.hint) from None
+        raise of_option(error) from None
+
+
+def of_option(error: SettingError) -> ConfigError:
+    """The error of a field as that of the option that sets it: `body_limit` is `--body-limit`."""
+    value = f"{error.value:g}" if isinstance(error.value, float) else short(error.value)
+    option = f"--{error.rule.name.replace('_', '-')}"
+    return ConfigError(f"{option} must be {error.allowed}, got {value}", hint=error.hint)
 
 
 def check_share(share: float) -> float:

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from capsid.cli.options import single_verb
+from capsid.cli.options import of_option, single_verb
 from capsid.errors import ArtifactError, ConfigError
+from capsid.settings import SettingError
 
 app = single_verb()
 
@@ -88,4 +89,8 @@ def serve_folder(run: Path, *, show: bool = False, **options: Any) -> None:
         from capsid.serve.run import serve as serve_run
     except ImportError as error:
         raise ConfigError(f"serving needs the extra `serve`: {error}", hint="pip install 'capsid-rec[serve]'") from None
-    serve_run(ServeOptions(run=str(run), **options), show=show)
+    try:
+        given = ServeOptions(run=str(run), **options)
+    except SettingError as error:
+        raise of_option(error) from None
+    serve_run(given, show=show)
