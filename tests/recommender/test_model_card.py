@@ -7,6 +7,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from small_recipes import small, world
 
 from capsid.errors import ArtifactError
 from capsid.explaining.model_card import escaped, model_card
+from capsid.ids.layout import TokenLayout
 from capsid.recommender import Recommender
 from capsid.stored import Stored
 
@@ -63,6 +65,21 @@ def test_the_card_is_part_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "run" / "README.md").write_text(card + "more")
     with pytest.raises(ArtifactError, match=r"README\.md was changed"):
         Recommender.from_pretrained(tmp_path / "run")
+
+
+def test_the_card_names_the_sizes_that_were_used() -> None:
+    card = model_card(stored())
+    assert "| codes at each depth | 8 x 8 x 8 |" in card
+    assert "256" not in card.split("## Settings")[0], "that is the size of the recipe on larger data"
+
+
+def test_second_ids_and_merges_are_counted() -> None:
+    layout = TokenLayout((8, 9), suffix=3, second=TokenLayout((5,), first=50))
+    ids = SimpleNamespace(layout=layout)
+    fitted_ = SimpleNamespace(tokenizer=SimpleNamespace(ids=ids), log=())
+    card = model_card(dataclasses.replace(stored(), fitted=fitted_))  # type: ignore[arg-type]
+    assert "| tokens that tell colliding items apart | 3 |\n| merged tokens | 0 |" in card
+    assert "| codes of second ids at each depth | 5 |" in card
 
 
 def test_metrics_of_another_catalogue_are_forgotten() -> None:

@@ -32,6 +32,12 @@ def test_round_trip(name: str) -> None:
     assert recipe.about
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_descriptions_name_no_sizes(name: str) -> None:
+    """Sizes follow the data, and the description of a run is that of its recipe."""
+    assert not re.search(r"\d\d", RECIPES[name].about)
+
+
 def test_names() -> None:
     assert {"rq-kmeans", "sasrec", "popularity"} <= set(RECIPES)
     assert get_recipe("sasrec") is RECIPES["sasrec"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def test_a_different_run_is_replaced_only_when_asked(run: Path, tmp_path: Path) 
     assert not fit_or_reuse(other, tiny_world(), copy, replace=True).reused
     assert Recommender.from_pretrained(copy).recipe.name == "popularity"
     assert not fit_or_reuse(other, tiny_world(), copy, force=True).reused, "force refits what is there"
+
+
+def test_a_rewritten_description_does_not_make_another_run(run: Path) -> None:
+    recipe = small("rq-kmeans", 4)
+    told = dataclasses.replace(recipe, about="As before, told better", paper="Ours", deviations=("none",))
+    assert fit_or_reuse(Recommender(told), tiny_world(), run).reused
+    with pytest.raises(ArtifactError, match="holds another run"):
+        fit_or_reuse(Recommender(dataclasses.replace(recipe, name="other")), tiny_world(), run)
 
 
 def test_another_seed_does_not_reuse_a_run(run: Path) -> None:

@@ -1,8 +1,8 @@
 """The model card of a run: README.md with YAML front matter, as model hubs show it.
 
-Recipe, data, metrics with intervals if they were measured, settings, how to load, limits. Names come from data and are
-untrusted: front matter holds JSON strings only, and in the text they are escaped, so that no name can add a heading, a
-link or HTML. The card holds no time and no path, so the same run has the same card.
+Recipe, data, metrics with intervals if they were measured, sizes of ids, settings, how to load, limits. Names come from
+data and are untrusted: front matter holds JSON strings only, and in the text they are escaped, so that no name can add
+a heading, a link or HTML. The card holds no time and no path, so the same run has the same card.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Z = 1.96
 
 def model_card(run: Stored, evaluations: Sequence[Evaluation] = ()) -> str:
     """The text of README.md."""
-    sections = [_title, _loading, _data, lambda r: _metrics(evaluations), _training, _settings, lambda r: _LIMITS]
+    sections = [_title, _loading, _data, lambda r: _metrics(evaluations), _ids, _training, _settings, lambda r: _LIMITS]
     return "\n\n".join([_front(run, evaluations), *(section(run) for section in sections)]) + "\n"
 
 
@@ -112,6 +112,23 @@ def _interval(values: np.ndarray | None) -> str:
         return "-"
     mean, half = float(values.mean()), _Z * float(values.std(ddof=1)) / math.sqrt(len(values))
     return f"{max(mean - half, 0.0):.4f} to {mean + half:.4f}"
+
+
+def _ids(run: Stored) -> str:
+    """Sizes that the run has: those of a recipe are made smaller for small data, and there may be fewer codes still."""
+    layout = run.fitted.tokenizer.ids.layout
+    rows = [
+        ("codes at each depth", _listed(layout.sizes)),
+        ("tokens that tell colliding items apart", f"{layout.suffix:,}"),
+        ("merged tokens", f"{len(layout.merges):,}"),
+    ]
+    if layout.second is not None:
+        rows += [("codes of second ids at each depth", _listed(layout.second.sizes))]
+    return "## Ids\n\n" + _table(("", ""), rows)
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return " x ".join(f"{size:,}" for size in sizes)
 
 
 def _training(run: Stored) -> str:

@@ -14,7 +14,7 @@ from capsid.tokenize.mixture.tokenizer import Mixture
 ADA_SID = dataclasses.replace(
     RQ_KMEANS,
     name="ada-sid",
-    about="7 parallel codebooks of 256: 2 of text and behaviour, 2 of text, up to 3 of behaviour, fewer for rare items",
+    about="7 parallel codebooks: 2 of text and behaviour, 2 of text, up to 3 of behaviour, fewer for rare items",
     paper="ADA-SID (Xu et al. 2025, arXiv 2510.25622)",
     deviations=(
         "two views, text and the item vectors of our SASRec; there are no images",

@@ -11,7 +11,7 @@ from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 CAPSID = Recipe(
     name="capsid",
-    about="Capsule routing, ids of at most 4 x 256 codes; Transformer over items and depths; beam search in the trie",
+    about="Capsule routing, ids of at most 4 codes; Transformer over items and depths; beam search in the trie",
     paper="CapsID (arXiv 2605.05096), sections 3.1 to 3.4",
     deviations=(
         "capsules are initialised from the data and not trained; one pose matrix per depth (tokenizer.training, rank)",

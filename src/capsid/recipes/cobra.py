@@ -10,7 +10,7 @@ from capsid.tokenize.rqvae.tokenizer import RQVAE
 COBRA = dataclasses.replace(
     TIGER_DENSE,
     name="cobra",
-    about="RQ-VAE, 3 x 32 codes, shared by many items; vectors read with them and predicted after them; both fused",
+    about="RQ-VAE, ids of 3 codes, shared by many items; vectors read with them and predicted after them; both fused",
     paper="COBRA (Yang et al. 2025, arXiv 2503.02453)",
     deviations=(
         "a small network makes item vectors from the vectors that all recipes share, not a text encoder",

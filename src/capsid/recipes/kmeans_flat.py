@@ -10,7 +10,7 @@ from capsid.tokenize.residual_kmeans import ResidualKMeans
 KMEANS_FLAT = dataclasses.replace(
     RQ_KMEANS,
     name="kmeans-flat",
-    about="k-means, one codebook of 4,096 and a suffix; Transformer over items and depths; beam search in the trie",
+    about="k-means, one large codebook and a suffix; Transformer over items and depths; beam search in the trie",
     paper="A row of the tables of CapsID (arXiv 2605.05096)",
     deviations=(
         "codebook chosen so that about two thirds of Beauty's items collide before the suffix, as in the paper's table",

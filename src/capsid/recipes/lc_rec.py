@@ -13,7 +13,7 @@ from capsid.tokenize.rqvae.tokenizer import RQVAE
 LC_REC = dataclasses.replace(
     TIGER,
     name="lc-rec",
-    about="RQ-VAE, 4 x 256 codes, the last balanced by Sinkhorn and reassigned where items collide; no suffix",
+    about="RQ-VAE, 4 codes, the last balanced by Sinkhorn and reassigned where items collide; no suffix",
     paper="LC-Rec (Zheng et al. 2023, arXiv 2311.09049), only the ids",
     deviations=(
         "the shared generator instead of LLaMA, without the tasks that align language and ids",

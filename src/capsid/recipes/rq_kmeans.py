@@ -11,7 +11,7 @@ from capsid.tokenize.residual_kmeans import ResidualKMeans
 
 RQ_KMEANS = Recipe(
     name="rq-kmeans",
-    about="Residual k-means, 3 x 256 codes and a suffix; Transformer over items and depths; beam search in the trie",
+    about="Residual k-means, 3 codes and a suffix; Transformer over items and depths; beam search in the trie",
     paper="TIGER (Rajput et al. 2023, arXiv 2305.05065) with residual k-means instead of the RQ-VAE",
     deviations=(
         "item vectors join text with collaborative vectors",

@@ -11,7 +11,7 @@ from capsid.tokenize.rqvae.tokenizer import RQVAE
 
 TIGER = Recipe(
     name="tiger",
-    about="RQ-VAE, 3 x 256 codes and a suffix; Transformer over items and depths; beam search in the trie",
+    about="RQ-VAE, 3 codes and a suffix; Transformer over items and depths; beam search in the trie",
     paper="TIGER (Rajput et al. 2023, arXiv 2305.05065)",
     deviations=(
         "item vectors join text with collaborative vectors (tiger-text: text only)",

@@ -12,7 +12,7 @@ from capsid.tokenize.residual_kmeans import ResidualKMeans
 UNIREC_COA = dataclasses.replace(
     RQ_KMEANS,
     name="unirec-coa",
-    about="Two category levels, then residual k-means with bounded loads, 3 x 256 codes, and a suffix",
+    about="Two category levels, then residual k-means with bounded loads, 3 codes, and a suffix",
     paper="UniRec (Wang et al. 2026, arXiv 2604.12234), only the chain of attributes",
     deviations=(
         "256 codes at each depth instead of 4,000, and a suffix for colliding items",

@@ -216,8 +216,13 @@ def _is_done(
 
 
 def _read_again(stored: dict[str, Any], recipe: Recipe) -> str | None:
-    """A stored recipe as the current code would write it; None if the current code cannot read it."""
+    """A stored recipe as the current code would write it; None if the current code cannot read it.
+
+    It gets the current description: a sentence that was rewritten does not make another run.
+    """
     try:
-        return canonical_json(Recipe.from_dict(stored, kinds_of(recipe)))
+        again = Recipe.from_dict(stored, kinds_of(recipe))
     except ConfigError:
         return None
+    again = dataclasses.replace(again, about=recipe.about, paper=recipe.paper, deviations=recipe.deviations)
+    return canonical_json(again)
