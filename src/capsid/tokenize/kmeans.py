@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 
 from capsid.rng import child_seed
 
@@ -42,12 +43,16 @@ def squared_distances(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> np.ndar
 def distances(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> Iterator[np.ndarray]:
     """Squared distances to all centres minus the vector's squared norm, block by block.
 
-    All blocks have the same shape, so a vector gets the same distances alone and in a batch.
+    A vector gets the same distances alone and in a batch: all blocks have the same shape, and vectors are columns of
+    the product. As rows, or multiplied by NumPy's BLAS, some places of a block are rounded differently from others on
+    some processors.
     """
-    norms_K = (centres_KD**2).sum(1)
+    # Copies, because torch does not take arrays that are mapped read-only.
+    centres = torch.as_tensor(np.array(centres_KD))
+    norms_K1 = centres.square().sum(1, keepdim=True)
     block = 1024
-    padded = np.zeros((block, vectors_ND.shape[1]), dtype=np.float32)
+    padded = torch.zeros(block, vectors_ND.shape[1])
     for start in range(0, len(vectors_ND), block):
         part = vectors_ND[start : start + block]
-        padded[: len(part)] = part
-        yield (norms_K - 2 * padded @ centres_KD.T)[: len(part)]
+        padded[: len(part)] = torch.as_tensor(np.array(part))
+        yield (norms_K1 - 2 * (centres @ padded.T)).T.contiguous()[: len(part)].numpy()
