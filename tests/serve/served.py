@@ -16,6 +16,7 @@ import httpx
 import uvicorn
 
 from capsid.serve.app import create_app
+from capsid.serve.headers import HeaderLimit
 from capsid.serve.options import ServeOptions
 
 PATIENCE = 60.0
@@ -45,7 +46,14 @@ class Served:
     def __init__(self, run: Path, state: Path | str, **options: Any) -> None:
         self.options = ServeOptions(run=str(run), state=str(state), port=free_port(), **options)
         self.app = create_app(self.options)
-        config = uvicorn.Config(self.app, host="127.0.0.1", port=self.options.port, log_level="warning", loop="uvloop")
+        config = uvicorn.Config(
+            self.app,
+            host="127.0.0.1",
+            port=self.options.port,
+            log_level="warning",
+            loop="uvloop",
+            http=HeaderLimit,
+        )
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.url = f"http://127.0.0.1:{self.options.port}"

@@ -37,6 +37,7 @@ from capsid.serve.edge import (
     internal,
 )
 from capsid.serve.errors import Refused, invalid, not_json, refused
+from capsid.serve.headers import METRICS
 from capsid.serve.metrics import Metrics
 from capsid.serve.options import ServeOptions
 from capsid.serve.routes import Routes
@@ -129,10 +130,10 @@ async def _front() -> Response:
 
 
 @contextlib.asynccontextmanager
-async def _life(service: Service) -> AsyncIterator[None]:
+async def _life(service: Service) -> AsyncIterator[dict[str, Any]]:
     _drain_on_sigterm(service)
     service.start(_fail)
-    yield
+    yield {METRICS: service.metrics}
     await service.stop()
 
 

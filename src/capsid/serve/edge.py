@@ -154,7 +154,7 @@ class Edge:
             await self._app(scope, receive, send)
             return
         start, code, seconds = time.perf_counter(), 500, None
-        request_id = scope[REQUEST] = _request_id(scope)
+        name = scope[REQUEST] = request_id(scope)
         began = ended = False
 
         async def tell(message: Message) -> None:
@@ -165,7 +165,7 @@ class Edge:
                 seconds = time.perf_counter() - start
                 headers = message["headers"] = list(message.get("headers", ()))
                 version = scope.get(VERSION) or self._version()
-                headers += [(b"x-request-id", request_id.encode()), (b"x-catalogue-version", str(version).encode())]
+                headers += [(b"x-request-id", name.encode()), (b"x-catalogue-version", str(version).encode())]
                 if self._draining():
                     headers.append((b"connection", b"close"))
             else:
@@ -177,7 +177,7 @@ class Edge:
         except Refused as refusal:
             await answer_refusal(scope, tell, refusal)
         except Exception:
-            logger.exception("request %s failed", request_id)
+            logger.exception("request %s failed", name)
             if not began:
                 await answer_refusal(scope, tell, internal())
             elif not ended:
@@ -346,11 +346,16 @@ class Quick:
 
 async def answer_refusal(scope: Scope, send: Send, refusal: Refused) -> None:
     """Send an error."""
-    body = json.dumps(envelope(refusal.code, refusal.message, refusal.hint, scope[REQUEST])).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **(refusal.headers or {})}
-    pairs = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": pairs})
+    headers, body = refusal_response(refusal, scope[REQUEST])
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def refusal_response(refusal: Refused, name: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """The headers and the body of an error; `name` is the id of the request."""
+    body = json.dumps(envelope(refusal.code, refusal.message, refusal.hint, name)).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **(refusal.headers or {})}
+    return [(key.encode(), value.encode("latin-1", "replace")) for key, value in headers.items()], body
 
 
 def internal() -> Refused:
@@ -358,7 +363,8 @@ def internal() -> Refused:
     return Refused(500, "internal", "internal error; see the log of the service")
 
 
-def _request_id(scope: Scope) -> str:
+def request_id(scope: Mapping[str, Any]) -> str:
+    """The id that the client has given to its request, or a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return bytes(value).decode()

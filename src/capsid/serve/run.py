@@ -20,6 +20,7 @@ from uvicorn.main import STARTUP_FAILURE
 
 from capsid.serve.closing import PatientServer
 from capsid.serve.edge import Keys
+from capsid.serve.headers import HeaderLimit
 from capsid.serve.journal import Journal
 from capsid.serve.metrics import SHARED
 from capsid.serve.options import ENVIRONMENT, ServeOptions
@@ -37,7 +38,7 @@ _APP = "capsid.serve.app:create_app"
 _SERVER = {
     "factory": True,
     "loop": "uvloop",
-    "http": "httptools",
+    "http": HeaderLimit,
     "ws": "none",
     "access_log": False,
     "log_config": _LOG,
