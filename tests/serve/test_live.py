@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from functools import cache
 from itertools import pairwise
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -367,6 +369,39 @@ def test_processes_that_read_different_runs_arrive_at_the_same_state(tmp_path: P
         assert {"n0", "n1"} <= set(now.recommender.catalogue_.items)
         assert now.is_retired(ITEMS[0])
         assert not now.is_retired("n0")
+
+
+def refitted() -> Recommender:
+    """A run on newer data, whose items have a year and a numbered title."""
+    one = loaded()
+    catalogue = one.catalogue_
+    columns = [pl.lit(None, pl.Int64).alias("year"), pl.lit(1, pl.Int64).alias("title")]
+    one.catalogue_ = dataclasses.replace(catalogue, attributes=catalogue.attributes.with_columns(columns))
+    return one
+
+
+@pytest.mark.parametrize("large", [1, LARGE], ids=["shortened", "long"])
+def test_attributes_that_only_a_newer_run_has_do_not_stop_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, large: int
+) -> None:
+    """The folder was replaced, and one process was started again since."""
+    latest = loaded
+    old = LiveCatalogue(lambda: latest(), Journal(tmp_path))
+    new = LiveCatalogue(refitted, Journal(tmp_path), large=large)
+    new.edit(Edit("add", rows=({**row("n0"), "title": 7, "year": 1999},)))
+    now = old.catch_up()
+    assert (now.version, now.state) == (2, new.current.state)
+    about = now.recommender.catalogue_.attributes.row(-1, named=True)
+    assert about == {"title": None, "categories": row("n0")["categories"]}
+    assert "attributes of added items that do not fit this run are left out: title, year" in caplog.text
+    for mistake in ({"year": 1999}, {"title": 7}):
+        with pytest.raises(DataError, match="attribute"):
+            old.edit(Edit("add", rows=({**row("n1"), **mistake},)))
+    again = live_in(tmp_path)
+    assert answers(again.current) == answers(now), "a start with the older run arrives at the same"
+    latest = refitted
+    reloaded = old.edit(Edit("reload"))
+    assert reloaded.recommender.catalogue_.attributes.row(-1, named=True)["year"] == 1999, "it was kept"
 
 
 @pytest.mark.parametrize("versions", [[3], [2, 2], [2, 4], [2, 3, 2]])

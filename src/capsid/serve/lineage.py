@@ -51,10 +51,12 @@ class Lineage:
         """The lineage after an edit that another process has made.
 
         That process may have read the run's folder at another time, so the items of the edit may be known already or
-        unknown here. The edit is then applied as it is at a start.
+        unknown here, or have other attributes. The edit is then applied as it is at a start.
         """
-        if edit.operation in ("reload", "rollback") or _misfit(self.current, edit) is None:
+        if edit.operation in ("reload", "rollback"):
             return self.edited(edit, load)
+        if _misfit(self.current, edit) is None:
+            return self._then(self.current.then(edit, accepted=True))
         return self._then(with_state(self.base, self.current.state.after(edit), self.next_version))
 
     def moved(self, state: State, version: int, reloaded: int, load: Load) -> Lineage:

@@ -7,6 +7,7 @@ Edits are plain values that a journal can hold: add items, retire or restore som
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from capsid.inspection.prefixes import Prefixes
 from capsid.recommender import Recommender
 from capsid.serve.errors import Refused
 
+logger = logging.getLogger("capsid.serve")
 Operation = Literal["add", "retire", "restore", "rollback", "reload"]
 CANARIES = 10
 # The operation of a journal's line that holds a whole state instead of an edit.
@@ -140,11 +142,15 @@ class Snapshot:
         """Whether an item is retired, so never recommended."""
         return item in self.recommender.catalogue_.retired
 
-    def then(self, edit: Edit) -> Snapshot:
-        """The next version. The edited items must exist; rollback and reload need more than one snapshot."""
+    def then(self, edit: Edit, *, accepted: bool = False) -> Snapshot:
+        """The next version. The edited items must exist; rollback and reload need more than one snapshot.
+
+        New items must fit the run, unless another process has accepted them.
+        """
         grown = copy.copy(self.recommender)
         if edit.operation == "add":
-            grown.add_items(item_frame(edit.rows, self.recommender.catalogue_.attributes))
+            frame = accepted_frame if accepted else item_frame
+            grown.add_items(frame(edit.rows, self.recommender.catalogue_.attributes))
         elif edit.operation == "retire":
             grown.retire(edit.items)
         elif edit.operation == "restore":
@@ -183,13 +189,36 @@ def item_frame(rows: Sequence[Mapping[str, Any]], like: pl.DataFrame) -> pl.Data
             if name not in allowed:
                 raise DataError(f"items of this run have no attribute {name!r}", hint=nearest(name, allowed))
     columns = [pl.Series("item_id", [row["item_id"] for row in rows], dtype=pl.String)]
-    for name, dtype in like.schema.items():
-        values = [row.get(name) for row in rows]
-        try:
-            columns.append(pl.Series(name, values, dtype=dtype, strict=True))
-        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
-            raise DataError(f"attribute {name!r} must be of type {dtype}", hint=f"got {values[0]!r}"[:200]) from None
-    return pl.DataFrame(columns)
+    return pl.DataFrame([*columns, *(_column(name, [row.get(name) for row in rows], like) for name in like.columns)])
+
+
+def accepted_frame(rows: Sequence[Mapping[str, Any]], like: pl.DataFrame) -> pl.DataFrame:
+    """Items that were accepted before, perhaps by a newer or older run: what this run has no place for is left out."""
+    try:
+        return item_frame(rows, like)
+    except DataError:
+        fitting = [{name: row[name] for name in row if _fits(name, row[name], like)} for row in rows]
+    left_out = sorted({name for row, kept in zip(rows, fitting) for name in row if name not in kept})
+    logger.warning("attributes of added items that do not fit this run are left out: %s", ", ".join(left_out))
+    return item_frame(fitting, like)
+
+
+def _fits(name: str, value: Any, like: pl.DataFrame) -> bool:
+    if name not in like.columns:
+        return name == "item_id"
+    try:
+        _column(name, [value], like)
+    except DataError:
+        return False
+    return True
+
+
+def _column(name: str, values: list[Any], like: pl.DataFrame) -> pl.Series:
+    dtype = like.schema[name]
+    try:
+        return pl.Series(name, values, dtype=dtype, strict=True)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+        raise DataError(f"attribute {name!r} must be of type {dtype}", hint=f"got {values[0]!r}"[:200]) from None
 
 
 def with_state(recommender: Recommender, state: State, version: int) -> Snapshot:
@@ -198,7 +227,7 @@ def with_state(recommender: Recommender, state: State, version: int) -> Snapshot
     grown = copy.copy(recommender)
     rows = [row for row in state.added if row["item_id"] not in known]
     if rows:
-        grown.add_items(item_frame(rows, recommender.catalogue_.attributes))
+        grown.add_items(accepted_frame(rows, recommender.catalogue_.attributes))
     grown.restore(i for i in state.restored if i in grown.catalogue_.items)
     grown.retire(i for i in state.retired if i in grown.catalogue_.items)
     return Snapshot(version, grown, state)
