@@ -25,8 +25,8 @@ NAME = "journal.jsonl"
 class Journal:
     """`read` gives each line once; `append` writes some. Both need `locked` where others use the file."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / NAME
+    def __init__(self, folder: Path, name: str = NAME) -> None:
+        self.path = folder / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._open(os.O_CREAT)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from capsid.recommender import Recommender
 from capsid.serve.errors import Refused
-from capsid.serve.snapshot import Edit, Snapshot, State, with_state
+from capsid.serve.snapshot import Edit, Snapshot, State, item_frame, with_state
 
 Load = Callable[[], Recommender]
 
@@ -35,16 +35,22 @@ class Lineage:
         """The number of the version after this one."""
         return self.current.version + 1
 
+    def check(self, edit: Edit) -> None:
+        """Refuse an edit that does not fit, before anything is built."""
+        if edit.operation == "rollback":
+            self._check_kept(edit.to)
+        refusal = _misfit(self.current, edit)
+        if refusal is not None:
+            raise refusal
+        item_frame(edit.rows, self.current.recommender.catalogue_.attributes)
+
     def edited(self, edit: Edit, load: Load) -> Lineage:
-        """The lineage after an edit; an edit that does not fit is refused."""
+        """The lineage after an edit that fits."""
         if edit.operation == "reload":
             return self.moved(self.current.state, self.next_version, self.next_version, load)
         if edit.operation == "rollback":
             old = self._earlier(edit.to)
             return self._then(Snapshot(self.next_version, old.recommender, old.state))
-        refusal = _misfit(self.current, edit)
-        if refusal is not None:
-            raise refusal
         return self._then(self.current.then(edit))
 
     def followed(self, edit: Edit, load: Load) -> Lineage:
@@ -53,10 +59,8 @@ class Lineage:
         That process may have read the run's folder at another time, so the items of the edit may be known already or
         unknown here, or have other attributes. The edit is then applied as it is at a start.
         """
-        if edit.operation in ("reload", "rollback"):
-            return self.edited(edit, load)
         if _misfit(self.current, edit) is None:
-            return self._then(self.current.then(edit, accepted=True))
+            return self.edited(edit, load)
         return self._then(with_state(self.base, self.current.state.after(edit), self.next_version))
 
     def moved(self, state: State, version: int, reloaded: int, load: Load) -> Lineage:
@@ -78,10 +82,13 @@ class Lineage:
         states = {**self.states, self.current.version: self.current.state}
         return {version: states[version] for version in list(states)[max(len(states) - self.kept, 0) :]}
 
-    def _earlier(self, version: int) -> Snapshot:
+    def _check_kept(self, version: int) -> None:
         if version not in self.states:
             kept = ", ".join(map(str, self.states)) or "none"
             raise Refused(409, "unknown_version", f"version {version} is not stored", hint=f"stored versions: {kept}")
+
+    def _earlier(self, version: int) -> Snapshot:
+        self._check_kept(version)
         return self.snapshots.get(version) or with_state(self.base, self.states[version], version)
 
 

@@ -1,7 +1,8 @@
 """The catalogue that changes while it serves: one reference to the current version, and a journal of the edits.
 
 Edits build the next version beside the current one, try a search on it, and write their lines to the journal. Then
-one assignment replaces the current version, so every search sees one version. Other processes follow the journal.
+one assignment replaces the current version, so every search sees one version. Other processes follow the journal, and
+prepare for edits that take long.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from capsid.errors import ArtifactError
+from capsid.serve.ahead import Ahead
 from capsid.serve.errors import Refused
 from capsid.serve.journal import Journal
 from capsid.serve.lineage import Lineage, Load
@@ -38,12 +40,22 @@ def try_here(check: Callable[[], None]) -> None:
 
 
 class LiveCatalogue:
-    """`current` and `catch_up` are for any thread at any time. `edit` is for one thread at a time in this process."""
+    """`current` and `catch_up` are for any thread; `edit` and `keep_up` are for one thread at a time in this process.
+
+    Without `ahead`, nothing is announced and nothing prepared.
+    """
 
     def __init__(
-        self, load: Load, journal: Journal, *, kept: int = KEPT, large: int = LARGE, retry: float = RETRY
+        self,
+        load: Load,
+        journal: Journal,
+        ahead: Ahead | None = None,
+        *,
+        kept: int = KEPT,
+        large: int = LARGE,
+        retry: float = RETRY,
     ) -> None:
-        self._load, self._journal, self._retry = load, journal, retry
+        self._load, self._journal, self._ahead, self._retry = load, journal, ahead, retry
         self._large = self._enough = large
         # Held while the journal is used and while versions are switched. The journal's own lock is held only to read
         # or write lines: a load under it would hold up all processes.
@@ -82,6 +94,11 @@ class LiveCatalogue:
         """Whether an edit of another process could not be made here, so that the current version is too old."""
         return bool(self._problem)
 
+    @property
+    def announced(self) -> bool:
+        """Whether another process is about to make an edit that takes long; one system call."""
+        return self._ahead is not None and self._ahead.announced
+
     def edit(self, edit: Edit) -> Snapshot:
         """Make an edit and return the new version; if it cannot be made, raise and change nothing."""
         ((_, after),) = map(_made, self.edit_all([lambda _: edit]))
@@ -119,10 +136,16 @@ class LiveCatalogue:
 
     def _build(self, before: Lineage, makes: Sequence[Make]) -> list[tuple[Edit, Lineage] | Exception]:
         built: list[tuple[Edit, Lineage] | Exception] = []
+        lines: list[Line] = []
         for make in makes:
             try:
-                edit = make(before.current)
+                edit = make(before.current).marked()
+                before.check(edit)
+                line = edit.to_line(before.next_version)
+                if edit.slow and self._ahead is not None:
+                    self._ahead.announce([*lines, line])
                 before = before.edited(edit, self._load)
+                lines.append(line)
                 built.append((edit, before))
             except Exception as error:
                 built.append(error)
@@ -150,6 +173,12 @@ class LiveCatalogue:
                 self._try_to_follow()
         return self.current
 
+    def keep_up(self) -> None:
+        """Make the edits of other processes, and prepare those that they have announced, beside searches."""
+        self.catch_up()
+        if self._ahead is not None and self._ahead.announced:
+            self._ahead.prepare(self._now, self._after)
+
     def _try_to_follow(self) -> None:
         if not self.stuck or time.monotonic() >= self._tried_at + self._retry:
             try:
@@ -175,11 +204,12 @@ class LiveCatalogue:
         with self._journal.locked():
             lines = self._journal.read()
         for line in lines:
-            self._now = self._after(line)
+            prepared = None if self._ahead is None else self._ahead.take(self._now, line)
+            self._now = prepared or self._after(self._now, line)
 
-    def _after(self, line: Line) -> Lineage:
+    def _after(self, now: Lineage, line: Line) -> Lineage:
         """The lineage after a line of another process."""
-        now, version = self._now, version_of(line)
+        version = version_of(line)
         if not is_whole(line):
             check_consecutive([line], now.current.version)
             return now.followed(edit_of(line), self._load)

@@ -20,6 +20,7 @@ import torch
 from capsid.answering import Query
 from capsid.errors import CapsidError
 from capsid.recommender import Recommender
+from capsid.serve.ahead import COMING, Ahead
 from capsid.serve.batching import Batcher, Ticket, Work, late
 from capsid.serve.errors import Refused, refused, too_many
 from capsid.serve.journal import Journal
@@ -39,9 +40,9 @@ TOGETHER = 0.2
 # Seconds that the event loop sleeps after it refused requests because the queue is full. A refusal itself is cheap, but
 # waking up for each of them takes the interpreter lock and the caches from the search; so they are refused in bursts.
 PAUSE = 0.01
-# Seconds between looks at the journal while no query does it: a worker that cannot follow gets no queries, and an edit
-# that failed is tried again.
-LOOK = 1.0
+# Seconds between looks at the journal and at what other processes have announced. A worker that sees an announcement
+# late builds the version while its searches wait.
+LOOK = 0.05
 
 
 class Service:
@@ -55,7 +56,7 @@ class Service:
         self._peers = Peers(Path(shared) if shared else None, options.workers)
         self._live: LiveCatalogue | None = None
         self._batcher: Batcher | None = None
-        self._journal: Journal | None = None
+        self._journals: list[Journal] = []
         self._editor = ThreadPoolExecutor(1, thread_name_prefix="capsid-edit")
         self._edits: list[tuple[Make, asyncio.Future[Made]]] = []
         self._editing: asyncio.Task[None] | None = None
@@ -117,19 +118,21 @@ class Service:
         logger.info("ready: version %d, %d items", live.current.version, len(live.current.recommender.catalogue_.items))
 
     async def _follow(self, live: LiveCatalogue) -> None:
-        """Make the edits of other processes also while there are no queries."""
+        """Make the edits of other processes also while there are no queries, and prepare for those to come."""
         loop = asyncio.get_running_loop()
         while not self.draining:
             await asyncio.sleep(LOOK)
-            if live.behind:
+            if live.behind or live.announced:
                 with contextlib.suppress(Refused):
-                    await loop.run_in_executor(self._editor, live.catch_up)
+                    await loop.run_in_executor(self._editor, live.keep_up)
 
     def _open(self) -> LiveCatalogue:
         torch.set_num_threads(1)
         run = Path(self.options.run)
-        self._journal = Journal(self.options.state_folder)
-        live = LiveCatalogue(lambda: Recommender.from_pretrained(run), self._journal)
+        folder = self.options.state_folder
+        self._journals = [Journal(folder), Journal(folder, COMING)]
+        journal, coming = self._journals
+        live = LiveCatalogue(lambda: Recommender.from_pretrained(run), journal, Ahead(coming))
         self.others = [OtherRun.load(path) for path in self.options.compare]
         # The first searches allocate and compile; no client should wait for that.
         catalogue = live.current.recommender.catalogue_
@@ -248,8 +251,8 @@ class Service:
         if self._batcher is not None:
             await asyncio.to_thread(self._batcher.close)
         await asyncio.to_thread(self._editor.shutdown, True)
-        if self._journal is not None:
-            self._journal.close()
+        for journal in self._journals:
+            journal.close()
 
 
 def _not_ready() -> Refused:

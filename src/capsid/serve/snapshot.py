@@ -7,8 +7,10 @@ Edits are plain values that a journal can hold: add items, retire or restore som
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,12 +36,25 @@ WHOLE = "state"
 
 @dataclass(frozen=True)
 class Edit:
-    """`rows` are new items with their attributes, `items` ids to retire or restore, `to` a version to go back to."""
+    """`rows` are new items with their attributes, `items` ids to retire or restore, `to` a version to go back to.
+
+    `mark` tells reloads apart, which read the run's folder at different times.
+    """
 
     operation: Operation
     rows: tuple[Mapping[str, Any], ...] = ()
     items: tuple[str, ...] = ()
     to: int = 0
+    mark: str = ""
+
+    @property
+    def slow(self) -> bool:
+        """Whether a version with this edit takes long to build."""
+        return self.operation in ("add", "reload")
+
+    def marked(self) -> Edit:
+        """The edit; a reload gets a mark of its own."""
+        return dataclasses.replace(self, mark=secrets.token_hex(8)) if self.operation == "reload" else self
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -49,7 +64,7 @@ class Edit:
     def to_line(self, version: int) -> dict[str, Any]:
         """The journal's form of the edit, with the version it created."""
         line: dict[str, Any] = {"version": version, "operation": self.operation}
-        for name, value in (("rows", self.rows), ("items", self.items), ("to", self.to)):
+        for name, value in (("rows", self.rows), ("items", self.items), ("to", self.to), ("mark", self.mark)):
             if value:
                 line[name] = list(value) if isinstance(value, tuple) else value
         return line
@@ -57,7 +72,8 @@ class Edit:
     @classmethod
     def from_line(cls, line: Mapping[str, Any]) -> Edit:
         """Rebuild the edit from a line of the journal."""
-        return cls(line["operation"], tuple(line.get("rows", ())), tuple(line.get("items", ())), line.get("to", 0))
+        lists = tuple(line.get("rows", ())), tuple(line.get("items", ()))
+        return cls(line["operation"], *lists, line.get("to", 0), line.get("mark", ""))
 
 
 @dataclass(frozen=True)
@@ -142,15 +158,11 @@ class Snapshot:
         """Whether an item is retired, so never recommended."""
         return item in self.recommender.catalogue_.retired
 
-    def then(self, edit: Edit, *, accepted: bool = False) -> Snapshot:
-        """The next version. The edited items must exist; rollback and reload need more than one snapshot.
-
-        New items must fit the run, unless another process has accepted them.
-        """
+    def then(self, edit: Edit) -> Snapshot:
+        """The next version. The edited items must exist; rollback and reload need more than one snapshot."""
         grown = copy.copy(self.recommender)
         if edit.operation == "add":
-            frame = accepted_frame if accepted else item_frame
-            grown.add_items(frame(edit.rows, self.recommender.catalogue_.attributes))
+            grown.add_items(accepted_frame(edit.rows, self.recommender.catalogue_.attributes))
         elif edit.operation == "retire":
             grown.retire(edit.items)
         elif edit.operation == "restore":
