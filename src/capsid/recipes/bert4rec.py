@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from capsid.data.augment import Augment
 from capsid.generate.generator import MaskedGenerator
 from capsid.generate.next_token import NextToken
 from capsid.recipe import Phase, Recipe
@@ -13,9 +14,10 @@ BERT4REC = Recipe(
     about="Bidirectional attention over item ids; masked items are predicted among the whole catalogue",
     paper="Sun et al. 2019, arXiv 1904.06690",
     deviations=(
-        "pre-LayerNorm; scores are products with the item embeddings, without the extra layer and the biases",
-        "in some sequences only the last item is masked; they are drawn at every step, not added once to the data",
-        "16,000 steps of 128 sequences, because a step predicts fewer items than one of sasrec",
+        "pre-LayerNorm; scores are cosines with the item embeddings, without the extra layer and the biases",
+        "in half of the sequences, drawn at every step, only the last item is masked",
+        "sequences are cropped at random, so that other items are the last one",
+        "30 % of the items are masked instead of 60 %, and dropout is higher: chosen by validation",
     ),
     tokenizer=Atomic(),
     generator=MaskedGenerator(
@@ -23,14 +25,36 @@ BERT4REC = Recipe(
         heads=2,
         width=64,
         feedforward=256,
-        dropout=0.2,
-        embedding_dropout=0.2,
+        dropout=0.3,
+        embedding_dropout=0.3,
+        hidden_dropout=0.3,
+        cosine_temperature=0.06,
+        initial="xavier",
+        positions_from="end",
         warm_start=False,
-        # The share that the paper found best for short histories (section 4.3, Beauty).
-        mask=0.6,
+        mask=0.3,
+        only_last=0.5,
     ),
     objective=(NextToken(),),
     schedule=(
-        Phase(training=Training(steps=16_000, batch_size=128, weight_decay=0.01, validate_every=1_000, patience=6)),
+        Phase(
+            augment=Augment(crop=0.8),
+            training=Training(
+                steps=7_040,
+                batch_size=256,
+                final_rate=1.0,
+                warmup=0.0,
+                weight_decay=0.0,
+                beta2=0.999,
+                # Never reached, so gradients are not clipped.
+                clip=1_000.0,
+                ema=0.995,
+                validate_every=440,
+                patience=5,
+                validation_users=1_000_000,
+                select="ndcg@10",
+                select_filtered=True,
+            ),
+        ),
     ),
 )
