@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from capsid.data.augment import Augment
 from capsid.generate.generator import MaskedGenerator
 from capsid.generate.next_token import NextToken
 from capsid.recipe import Phase, Recipe
+from capsid.recipes.long_training import LONG_TRAINING
 from capsid.tokenize.atomic import Atomic
-from capsid.train.options import Training
 
 BERT4REC = Recipe(
     name="bert4rec",
@@ -36,25 +38,5 @@ BERT4REC = Recipe(
         only_last=0.5,
     ),
     objective=(NextToken(),),
-    schedule=(
-        Phase(
-            augment=Augment(crop=0.8),
-            training=Training(
-                steps=7_040,
-                batch_size=256,
-                final_rate=1.0,
-                warmup=0.0,
-                weight_decay=0.0,
-                beta2=0.999,
-                # Never reached, so gradients are not clipped.
-                clip=1_000.0,
-                ema=0.995,
-                validate_every=440,
-                patience=5,
-                validation_users=1_000_000,
-                select="ndcg@10",
-                select_filtered=True,
-            ),
-        ),
-    ),
+    schedule=(Phase(augment=Augment(crop=0.8), training=dataclasses.replace(LONG_TRAINING, steps=7_040)),),
 )

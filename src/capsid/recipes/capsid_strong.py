@@ -7,7 +7,7 @@ import dataclasses
 from capsid.generate.generator import TimelineGenerator
 from capsid.recipe import Phase
 from capsid.recipes.capsid_bpe import CAPSID_BPE
-from capsid.train.options import Training
+from capsid.recipes.long_training import LONG_TRAINING
 
 CAPSID_STRONG = dataclasses.replace(
     CAPSID_BPE,
@@ -34,25 +34,5 @@ CAPSID_STRONG = dataclasses.replace(
         memory_after=True,
         neighbours=100,
     ),
-    schedule=(
-        Phase(
-            training=Training(
-                steps=5_280,
-                batch_size=256,
-                final_rate=1.0,
-                warmup=0.0,
-                weight_decay=0.0,
-                beta2=0.999,
-                # Never reached, so gradients are not clipped.
-                clip=1_000.0,
-                ema=0.995,
-                validate_every=440,
-                patience=5,
-                validation_users=1_000_000,
-                select="ndcg@10",
-                select_filtered=True,
-                equal_targets=True,
-            )
-        ),
-    ),
+    schedule=(Phase(training=dataclasses.replace(LONG_TRAINING, steps=5_280, equal_targets=True)),),
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from capsid.generate.generator import SasRecGenerator
 from capsid.generate.next_token import NextToken
 from capsid.recipe import Phase, Recipe
+from capsid.recipes.long_training import LONG_TRAINING
 from capsid.tokenize.atomic import Atomic
-from capsid.train.options import Training
 
 SASREC = Recipe(
     name="sasrec",
@@ -32,23 +34,8 @@ SASREC = Recipe(
     objective=(NextToken(),),
     schedule=(
         Phase(
-            training=Training(
-                steps=5_500,
-                batch_size=512,
-                window=1,
-                learning_rate=5e-4,
-                final_rate=1.0,
-                warmup=0.0,
-                weight_decay=0.0,
-                beta2=0.999,
-                # Never reached, so gradients are not clipped.
-                clip=1_000.0,
-                ema=0.0,
-                validate_every=440,
-                patience=20,
-                validation_users=1_000_000,
-                select="ndcg@10",
-                select_filtered=True,
+            training=dataclasses.replace(
+                LONG_TRAINING, steps=5_500, batch_size=512, window=1, learning_rate=5e-4, ema=0.0, patience=20
             )
         ),
     ),
