@@ -84,7 +84,7 @@ def test_the_strongest_recipes_are_rows_of_the_strong_plan(recipe: str, method: 
 
 
 def test_rows_of_the_strong_plan_share_budget_and_generator() -> None:
-    variants = ("trial", "capsid-bpe, ", "capsid-strong", "capsid-two", "rq-kmeans, ")
+    variants = ("trial", "capsid-bpe, ", "capsid-strong", "capsid-two", "rq-kmeans, ", "tiger, ", "capsid, ")
     rows = [c for c in read_plan("strong").cells if c.method not in CONTEXT and c.label != "sasrec, memory"]
     cells = [c for c in rows if not c.label.startswith(variants)]
     recipes = [RECIPES[c.method].with_settings(c.settings) for c in cells]
