@@ -132,13 +132,15 @@ def test_finished_shards_are_not_done_again(world: Path, expected: dict[str, byt
 def test_a_killed_worker_costs_its_shard(tmp_path: Path) -> None:
     """The workers wait in their shards, so that the kill hits one at work."""
     job = WaitJob(out=str(tmp_path / "out"), shards=4, seconds=0.4)
-    killed = []
-    for done in Processes(2).map(job_text(job), range(4)):
+    killed, done = [], []
+    for shard in Processes(2).map(job_text(job), range(4)):
         if not killed:
             killed = children_of(os.getpid(), "capsid.scale.worker")[:1]
             os.kill(killed[0], signal.SIGKILL)
-        assert done.written
-    assert killed
+        done.append(shard)
+    assert sorted(shard.number for shard in done) == [0, 1, 2, 3]
+    # A kill may hit a worker that has written its shard and not yet told so. Then the shard is found, not rewritten.
+    assert sum(not shard.written for shard in done) <= 1
     assert sorted(bytes_of(tmp_path / "out")) == [f"wait-0000{n}.parquet" for n in range(4)]
 
 
