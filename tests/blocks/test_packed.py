@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, BlockShape, SasRecBlock
 from capsid.blocks.packed import Packed, Spread
-from capsid.blocks.relative import MixingBlock
+from capsid.blocks.relative import MixingBlock, NearBlock
 
-Kind = TypeVar("Kind", Block, SasRecBlock, MixingBlock)
+Kind = TypeVar("Kind", Block, SasRecBlock, NearBlock, MixingBlock)
 # Short and long ones in any order, so that there are several groups.
 LENGTHS = np.array([3, 9, 1, 20, 4, 5, 17, 2])
 
@@ -48,7 +48,14 @@ def slopes(block: nn.Module, rows_RD: Tensor, inputs: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("rate", [0.0, 0.6])
 @pytest.mark.parametrize(
     ("kind", "empty"),
-    [(Block, False), (Block, True), (SasRecBlock, False), (SasRecBlock, True), (MixingBlock, False)],
+    [
+        (Block, False),
+        (Block, True),
+        (SasRecBlock, False),
+        (SasRecBlock, True),
+        (NearBlock, False),
+        (MixingBlock, False),
+    ],
 )
 def test_a_block_on_real_rows_is_the_block_on_padded_sequences(kind: type[Kind], empty: bool, rate: float) -> None:
     """To the same random numbers: what is dropped of one is dropped of the other."""

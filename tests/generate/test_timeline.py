@@ -130,6 +130,20 @@ def test_predictions_are_the_slow_forward_of_every_next_item(sequences: list[lis
     torch.testing.assert_close(found.hidden_ND, torch.cat(hidden), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("reads", READINGS)
+def test_a_lesson_of_last_items_is_the_end_of_the_whole_lesson(reads: str) -> None:
+    """In training the one is read without padding and the other with it; both drop the same elements."""
+    generator = timeline(2, history=9, reads=reads)
+    generator.network.train()
+    lesson = IDS.lesson(random_histories(2, len(IDS), [3, 10, 2, 5]), last=10)
+    torch.manual_seed(3)
+    whole = generator.network.predict(lesson)
+    torch.manual_seed(3)
+    ends = generator.network.predict(lesson.latest())
+    last = np.cumsum(np.bincount(lesson.row_M)) - 1
+    torch.testing.assert_close(ends.starts_MD, whole.starts_MD[last], rtol=1e-4, atol=1e-4)
+
+
 def test_a_beam_as_wide_as_the_catalogue_is_exact() -> None:
     generator = timeline(4)
     reader, histories = reader_of(generator, IDS), random_histories(4, len(IDS), LENGTHS)

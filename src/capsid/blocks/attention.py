@@ -53,11 +53,16 @@ def attend_packed(
     packed: Packed,
     empty: Empty | None,
     *,
+    near_HLL: Tensor | None = None,
     root: float,
     rate: float,
     training: bool,
 ) -> Tensor:
-    """Causal attention of the rows of sequences. Shape: (R, D)."""
+    """Causal attention of the rows of sequences. Shape: (R, D).
+
+    `near` is added to the scores, and hides later positions. Empty positions have no distance, so it excludes them.
+    """
+    assert near_HLL is None or empty is None
     among, heads = packed.among, q_RHK.shape[1]
     bytes_BHLM = None
     if drops(rate, training):
@@ -69,6 +74,8 @@ def attend_packed(
         mask = None
         if empty is not None:
             k, v, mask = _in_front(k, v, empty, group.numbers_G)
+        if near_HLL is not None:
+            mask = near_HLL[:, : group.own.width, : group.own.width].expand(len(q), -1, -1, -1)
         factors = None if bytes_BHLM is None else _factors(bytes_BHLM, group, empty, rate)
         mixed.append(group.own.rows(_attended(q, k, v, mask, factors, root).transpose(1, 2).flatten(2)))
     return torch.cat(mixed)

@@ -100,14 +100,11 @@ class Block(Layer):
 
     def packed(self, x_RD: Tensor, packed: Packed, empty_B: Tensor | None = None) -> Tensor:
         """As `forward` on padded sequences, for their real rows alone; the same elements are dropped."""
-        q, k, v = self._project(x_RD)
         empty = None
         if empty_B is not None:
             _, key_1HK, value_1HK = self._project(x_RD.new_zeros(1, x_RD.shape[1]))
             empty = Empty(key_1HK, value_1HK, empty_B)
-        root, rate = math.sqrt(q.shape[-1]), self.attention_dropout
-        mixed_RD = attend_packed(q, k, v, packed, empty, root=root, rate=rate, training=self.training)
-        return self._finish(x_RD, mixed_RD, packed.among)
+        return self._packed(x_RD, packed, empty=empty)
 
     def ragged(self, x_RD: Tensor, own: Spread) -> Tensor:
         """Run short sequences whose rows are concatenated without padding: linear layers see no padding."""
@@ -156,6 +153,16 @@ class Block(Layer):
         """Attention under a causal mask, or under `mask`: True at visible positions, or numbers added to scores."""
         root, rate = math.sqrt(q_BHLK.shape[-1]), self.attention_dropout
         return attend(q_BHLK, k_BHLK, v_BHLK, mask, root=root, rate=rate, training=self.training)
+
+    def _packed(
+        self, x_RD: Tensor, packed: Packed, *, empty: Empty | None = None, near_HLL: Tensor | None = None
+    ) -> Tensor:
+        q, k, v = self._project(x_RD)
+        root, rate = math.sqrt(q.shape[-1]), self.attention_dropout
+        mixed_RD = attend_packed(
+            q, k, v, packed, empty, near_HLL=near_HLL, root=root, rate=rate, training=self.training
+        )
+        return self._finish(x_RD, mixed_RD, packed.among)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         qkv = self.qkv(self.norm_attention(x))

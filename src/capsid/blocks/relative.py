@@ -52,6 +52,13 @@ class NearBlock(Block):
         mixed = self._attend(q, k, v, near_BHLL)
         return self._finish(x_BLD, mixed.transpose(1, 2).flatten(2)), Cache(k, v)
 
+    def packed(self, x_RD: Tensor, packed: Packed, empty_B: Tensor | None = None) -> Tensor:
+        """As `forward` on padded sequences, for their real rows alone; the same elements are dropped.
+
+        `empty` is ignored.
+        """
+        return self._packed(x_RD, packed, near_HLL=self.distances(packed.among.width))
+
 
 class MixingBlock(Layer):
     """Every head is a weighted mean of this and earlier positions, with the same weights for every history."""

@@ -48,7 +48,7 @@ class TimelineTransformer(TokenNetwork):
 
     def __init__(self, shape: NetworkShape, depth_layers: int, reads: str, members: Ragged | None = None) -> None:
         super().__init__(shape, members)
-        self.mixes = READINGS[reads] is MixingBlock
+        self.relative = issubclass(READINGS[reads], NearBlock | MixingBlock)
         self.place = nn.Embedding(shape.history + 1, shape.width) if reads in PLACED else None
         self.blocks = nn.ModuleList(READINGS[reads](shape) for _ in range(shape.layers))
         self.depth_blocks = nn.ModuleList(Block(shape) for _ in range(depth_layers))
@@ -70,7 +70,9 @@ class TimelineTransformer(TokenNetwork):
     ) -> Predictions:
         """Hidden rows for every token of every item of the lesson."""
         vectors = self.token.vectors()
-        read_BPD = self._read(vectors, lesson.batch, lesson.batch.positions_B - 1, inputs_RD)[:, :-1]
+        # Sequences of a training batch are about equally long, unless each has one target, at a random place.
+        uneven = not self.training or len(lesson.row_M) == len(lesson.batch)
+        read_BPD = self._read(vectors, lesson.batch, lesson.batch.positions_B - 1, inputs_RD, uneven=uneven)[:, :-1]
         first = self._next(vectors, read_BPD, lesson, forced_ND, closing)
         if lesson.second is None:
             return first
@@ -103,7 +105,7 @@ class TimelineTransformer(TokenNetwork):
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read histories once; only the last position of each is used further."""
         vectors = self.token.vectors()
-        read_UPD = self._read(vectors, histories, histories.positions_B, inputs_RD)
+        read_UPD = self._read(vectors, histories, histories.positions_B, inputs_RD, uneven=True)
         x = read_UPD[torch.arange(len(histories)), torch.as_tensor(histories.positions_B) - 1][:, None]
         caches = []
         for block in self.depth_blocks:
@@ -119,9 +121,12 @@ class TimelineTransformer(TokenNetwork):
         return self._stepped(self.depth_blocks, x, state, parents_UW, tokens_UW)
 
     def _read(
-        self, vectors: TokenVectors, batch: TokenBatch, read_B: np.ndarray, inputs_RD: Tensor | None = None
+        self, vectors: TokenVectors, batch: TokenBatch, read_B: np.ndarray, inputs_RD: Tensor | None, *, uneven: bool
     ) -> Tensor:
-        """The timeline's hidden rows for histories of `read` positions. Shape: (B, P, D)."""
+        """The timeline's hidden rows for histories of `read` positions. Shape: (B, P, D).
+
+        `uneven`: histories differ so much in length that padding would cost more than packing.
+        """
         positions = int(batch.positions_B.max())
         user_R, column_R = np.nonzero(batch.tokens_BL != PAD)
         tokens_R = torch.as_tensor(batch.tokens_BL[user_R, column_R])
@@ -136,8 +141,7 @@ class TimelineTransformer(TokenNetwork):
             number_BP = counted(torch.arange(positions)[None], read_B, self.shape)
             x_BPD = x_BPD + F.embedding(number_BP, self.place.weight)
         x_BPD = dropout(x_BPD, self.shape.embedding_dropout, self.training)
-        if self.shape.empty_positions or (self.mixes and not self.training):
-            # Histories that are searched together may have any lengths; those of a training batch are about equal.
+        if self.shape.empty_positions or (self.relative and uneven):
             packed = Packed.of(read_B, positions)
             return packed.among.padded(self._through(packed.among.rows(x_BPD), packed, read_B))
         for block in self.blocks:
