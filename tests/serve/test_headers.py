@@ -15,7 +15,7 @@ import uvicorn
 from served import Served
 
 from capsid.serve import run as command
-from capsid.serve.headers import HeaderLimit
+from capsid.serve.headers import HEADER_BYTES, HeaderLimit
 
 LIMIT = 0.3
 # Far more than the limit on any machine; without the limit, tests wait this long and fail.
@@ -166,6 +166,47 @@ def test_no_time_runs_once_the_headers_are_complete() -> None:
         return told
 
     assert talk(at_once, say).startswith(b"HTTP/1.1 200")
+
+
+async def in_pieces(client: Client, data: bytes) -> None:
+    """So that the server reads them one by one."""
+    for start in range(0, len(data), 8192):
+        client.writer.write(data[start : start + 8192])
+        await client.writer.drain()
+        await asyncio.sleep(0.005)
+
+
+def test_headers_without_end_are_refused_by_their_size() -> None:
+    async def say(client: Client) -> bytes:
+        told = asyncio.ensure_future(client.reader.read())
+        await in_pieces(client, b"GET / HTTP/1.1\r\nx-request-id: mine\r\n")
+        while not told.done():
+            client.writer.write(b"x: " + b"y" * 4096 + b"\r\n")
+            await asyncio.wait([told], timeout=0.005)
+        return b"" if told.exception() else told.result()
+
+    head, _, body = talk(at_once, say).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert b"connection: close" in head
+    text = "the headers of a request must have at most 64 KiB"
+    wanted = {"code": "headers_too_large", "message": text, "hint": None, "request_id": "mine"}
+    assert json.loads(body)["error"] == wanted
+
+
+def test_large_headers_and_larger_bodies_before_them_are_read() -> None:
+    """What ends a body counts for no headers, even if it arrives together with the next request's first bytes."""
+    size = HEADER_BYTES + 8192
+    body = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (size, b"z" * size)
+
+    async def say(client: Client) -> bytes:
+        await in_pieces(client, GET[:-2] + b"x: " + b"y" * 60_000 + b"\r\n\r\n")
+        first = await client.reader.readuntil(b"ok")
+        client.writer.write(body + GET[:20])
+        second = await client.reader.readuntil(b"ok")
+        client.writer.write(GET[20:])
+        return first + second + await client.reader.readuntil(b"ok")
+
+    assert talk(after_the_body, say).count(b"HTTP/1.1 200") == 3
 
 
 def test_the_service_counts_refusals(run: Path, tmp_path: Path, limit: None) -> None:
