@@ -68,7 +68,7 @@ def test_rows_of_json_lines_and_parquet(size: BlockSize | None, tmp_path: Path) 
 
 BROKEN = "u,a,1,2,3,4,5,6"
 INTERACTIONS = ["user,item,time,stars", BROKEN, "u,a,1,5", "u,zz,2,5", BROKEN, "", "u,,3,5", "u,a,4,good", "u,b,5,5"]
-ITEMS = ["item,title,price", "a,A,1,too,many", "a,A,dear", "b,B,2", "b,C,3", ",D,4"]
+ITEMS = ["item,title,price", "a,A,1,too,many", "a,A,dear", "b,B,2", "", "b,C,3", ",D,4"]
 
 
 def test_every_message_of_a_check_names_its_line(tmp_path: Path) -> None:
@@ -83,10 +83,19 @@ def test_every_message_of_a_check_names_its_line(tmp_path: Path) -> None:
         ("mixed-types", "interactions.csv:8"),
         ("broken-line", "items.csv:2"),
         ("mixed-types", "items.csv:3"),
-        ("duplicate-id", "items.csv:5"),
-        ("missing-value", "items.csv:6"),
+        ("duplicate-id", "items.csv:6"),
+        ("missing-value", "items.csv:7"),
         ("nothing-to-evaluate", "sequences"),
     }
+
+
+def test_blank_lines_are_no_rows(tmp_path: Path) -> None:
+    """Whether other lines of the file are broken or not."""
+    write(tmp_path / "interactions.csv", ["user,item,time", *[f"u,{item},{n}" for n, item in enumerate("abc")], ""])
+    for more in ([], ["d,D,too,many"]):
+        write(tmp_path / "items.csv", ["item,title", "a,A", "", "b,B", "c,C", *more, ""])
+        found = [(f.code, f.where) for f in check_path(tmp_path).findings if f.severity == "error"]
+        assert found == [("broken-line", "items.csv:6")] * len(more)
 
 
 def test_parts_name_their_own_files(tmp_path: Path) -> None:

@@ -93,7 +93,9 @@ def read_catalogue(items: Block, columns: Mapping[str, str], findings: Findings)
     column = find_column(frame.columns, "item", file, columns if columns.get("item") in frame.columns else {})
     ids = as_text_ids(frame[column], items)
     first = ids.is_first_distinct() & ids.is_not_null()
-    for row in (~first).arg_true().to_list():
+    # A blank line of a CSV is a row without any value.
+    blank = frame.select(blank=pl.all_horizontal(pl.all().is_null()))["blank"]
+    for row in (~first & ~blank).arg_true().to_list():
         where = items.where(row)
         if ids[row] is None:
             findings.error("missing-value", where, "the item's id is missing", "give every item an id, or drop the row")
