@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 # Rows without ids, which have settings of their own.
 CONTEXT = {"sasrec", "bert4rec"}
-SEEDED = {"rq-kmeans", "tiger", "capsid", "capsid-bpe", "kmeans-flat", "lc-rec", "actionpiece"}
+SEEDED = {"sasrec", "rq-kmeans", "tiger", "capsid", "capsid-bpe", "kmeans-flat", "lc-rec", "actionpiece"}
 
 
 def test_the_plans_that_come_with_capsid() -> None:
