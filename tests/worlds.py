@@ -176,7 +176,7 @@ class TableModel:
     def scores_of(self, state: list[list[tuple[int, ...]]], rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
         return self.scores(state, rows_UWD).flatten(0, 1)[row_E, token_E]
 
-    def scores(self, state: list[list[tuple[int, ...]]], rows_UWD: Tensor) -> Tensor:
+    def scores(self, state: list[list[tuple[int, ...]]], rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
         out = torch.full((len(state), len(state[0]) if state else 1, self.vocabulary), -torch.inf)
         for u, beams in enumerate(state):
             for w, prefix in enumerate(beams):
@@ -184,7 +184,8 @@ class TableModel:
                 for token, p in self.probabilities(u, prefix).items():
                     out[u, w, token] = float(np.log(p))
         # A row without any entry (a dead beam asks for padding) must not become NaN.
-        return torch.where(torch.isinf(out).all(-1, keepdim=True), torch.zeros(()), out)
+        out = torch.where(torch.isinf(out).all(-1, keepdim=True), torch.zeros(()), out)
+        return out if row_R is None else out.flatten(0, 1)[row_R]
 
 
 def retriever_of(

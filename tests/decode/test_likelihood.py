@@ -155,6 +155,23 @@ def test_scores_of_pairs_are_entries_of_all_scores(seed: int, edges: int) -> Non
     torch.testing.assert_close(found, whole[row, token], rtol=1e-4, atol=1e-4)
 
 
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10_000), chosen=st.sets(st.integers(0, 5), min_size=1))
+def test_scores_of_some_rows_are_rows_of_all_scores(seed: int, chosen: set[int]) -> None:
+    """Items of the history included, which add to some tokens of some rows."""
+    ids = ids_of_form(seed, "variable")
+    generator = random_generator(ids, seed, kind=TimelineGenerator)
+    with torch.inference_mode():
+        histories = random_histories(seed, len(ids), [3, 5])
+        state, _ = generator.start(ids.read(histories, last=6))
+        # The first tokens of items of the history, so that some of these are completed next.
+        first = np.array([[ids.prefix_free[item][0] for item in history[:3]] for history in histories], dtype=np.int64)
+        state, rows = generator.step(state, torch.zeros(2, 3, dtype=torch.long), torch.from_numpy(first))
+        whole = generator.scores(state, rows).flatten(0, 1)
+        found = generator.scores(state, rows, torch.tensor(sorted(chosen)))
+    torch.testing.assert_close(found, whole[sorted(chosen)], rtol=1e-4, atol=1e-4)
+
+
 @KINDS
 @settings(max_examples=10)
 @given(seed=st.integers(0, 10_000), form=st.sampled_from(ID_FORMS))

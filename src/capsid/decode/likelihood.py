@@ -40,8 +40,10 @@ def edge_log_probabilities(
     """
     row_E, token_E = torch.as_tensor(row), torch.as_tensor(token)
     if over == "vocabulary":
-        log_probabilities = model.scores(state, rows_UWD).log_softmax(-1)
-        return log_probabilities.reshape(-1)[row_E * log_probabilities.shape[-1] + token_E]
+        # Dead beams have no edges. Scoring them over the whole vocabulary would cost more than all the rest.
+        row_R, place = np.unique(row, return_inverse=True)
+        log_RV = model.scores(state, rows_UWD, torch.as_tensor(row_R)).log_softmax(-1)
+        return log_RV.reshape(-1)[torch.as_tensor(place) * log_RV.shape[-1] + token_E]
     scores_E = model.scores_of(state, rows_UWD, row_E, token_E)
     totals = segment_logsumexp(scores_E, row_E, rows_UWD.shape[0] * rows_UWD.shape[1])
     return scores_E - totals[row_E]

@@ -27,8 +27,11 @@ class Decodable(Protocol):
     def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
         """State and rows (U, W, D) after every beam appended a token; beam w of user u continues beam parents[u, w]."""
 
-    def scores(self, state: Any, rows_UWD: Tensor) -> Tensor:
-        """Scores of all tokens after each row; the caller may overwrite them. Shape: (U, W, V)."""
+    def scores(self, state: Any, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
+        """Scores of all tokens after each row; the caller may overwrite them. Shape: (U, W, V).
+
+        With `row_R`, only those rows, numbered user by user, each once and in order. Shape: (R, V).
+        """
 
     def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
         """Scores of token `token_E[e]` after row `row_E[e]`, rows numbered user by user. Shape: (E,).

@@ -42,7 +42,7 @@ class Generator(Protocol):
     def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
         """See `capsid.decode.protocol`."""
 
-    def scores(self, state: Any, rows_UWD: Tensor) -> Tensor:
+    def scores(self, state: Any, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
         """See `capsid.decode.protocol`."""
 
     def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
@@ -178,9 +178,9 @@ class TransformerGenerator:
         """One more token for every beam."""
         return self.network.step(state, parents_UW, tokens_UW)
 
-    def scores(self, state: State, rows_UWD: Tensor) -> Tensor:
+    def scores(self, state: State, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
         """Scores of all tokens."""
-        return self.network.scores(state, rows_UWD)
+        return self.network.scores(state, rows_UWD, row_R)
 
     def scores_of(self, state: State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
         """Scores of the tokens asked about."""
@@ -377,9 +377,9 @@ class PopularityGenerator:
         """Ids end after one token, so a step happens only for padding."""
         return None, torch.zeros(*tokens_UW.shape, 0)
 
-    def scores(self, state: None, rows_UWD: Tensor) -> Tensor:
+    def scores(self, state: None, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
         """The same scores for every row."""
-        return self.logits_.expand(*rows_UWD.shape[:2], -1)
+        return self.logits_.expand(*(rows_UWD.shape[:2] if row_R is None else row_R.shape), -1)
 
     def scores_of(self, state: None, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
         """The scores of these tokens."""

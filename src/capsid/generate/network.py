@@ -148,12 +148,12 @@ class GeneratorNetwork(nn.Module):
         """Products of rows with all token vectors: scores before anything is added."""
         return F.linear(self.norm(rows), vectors.score_VS)
 
-    def scores(self, state: State, rows_UWD: Tensor) -> Tensor:
+    def scores(self, state: State, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
         """See `capsid.decode.protocol`."""
-        scores_UWV = self.logits(rows_UWD, state.vectors)
+        scores = self.logits(rows_UWD if row_R is None else rows_UWD.flatten(0, 1)[row_R], state.vectors)
         for items in state.open:
-            scores_UWV = items.added_to(scores_UWV, state.depth)
-        return scores_UWV
+            scores = items.added_to(scores, state.depth, row_R)
+        return scores
 
     def scores_of(self, state: State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
         """See `capsid.decode.protocol`."""
@@ -192,9 +192,9 @@ class BonusNetwork(GeneratorNetwork):
             return known
         return (*known, open_followers(histories, self.memory))
 
-    def scores(self, state: State, rows_UWD: Tensor) -> Tensor:
+    def scores(self, state: State, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
         """See `capsid.decode.protocol`."""
-        found = super().scores(state, rows_UWD)
+        found = super().scores(state, rows_UWD, row_R)
         return found if self.memory is None else self.memory.cooled(found)
 
     def scores_of(self, state: State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:

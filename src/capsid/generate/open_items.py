@@ -33,13 +33,21 @@ class OpenItems:
             open_UWP = open_UWP & (self.tokens_UPT[:, None, :, depth] == tokens_UW[..., None])
         return replace(self, open_UWP=open_UWP)
 
-    def added_to(self, logits_UWV: Tensor, depth: int) -> Tensor:
-        """Add the numbers of the tokens at `depth`. Works in place: a copy of all scores would cost more than the rest
-        of a step."""
-        key_C, value_C = self.numbers(depth, logits_UWV.shape[-1])
-        if len(key_C):
-            logits_UWV.view(-1).index_add_(0, key_C, value_C)
-        return logits_UWV
+    def added_to(self, scores: Tensor, depth: int, row_R: Tensor | None = None) -> Tensor:
+        """Add the numbers of the tokens at `depth` to the scores of all rows (U, W, V), or of `row_R` alone (R, V).
+
+        Works in place: a copy of all scores would cost more than the rest of a step.
+        """
+        tokens = scores.shape[-1]
+        key_C, value_C = self.numbers(depth, tokens)
+        if row_R is not None and len(row_R):
+            # A row is counted among those that were asked for; the others get nothing.
+            place_C = torch.searchsorted(row_R, key_C // tokens).clamp_max(len(row_R) - 1)
+            there_C = row_R[place_C] == key_C // tokens
+            key_C, value_C = (place_C * tokens + key_C % tokens)[there_C], value_C[there_C]
+        if len(key_C) and scores.numel():
+            scores.view(-1).index_add_(0, key_C, value_C)
+        return scores
 
     def added_to_pairs(self, scores_E: Tensor, row_E: Tensor, token_E: Tensor, depth: int) -> Tensor:
         """The same for the scores of some (row, token) pairs, which are in order, by row and then by token."""
