@@ -188,8 +188,9 @@ class OwnCopies:
         rows_UWD = x.view(users, beams, -1)
         return _Copies(tuple(keys), tuple(values), mask, state.positions_U, state.depth + 1, beams), rows_UWD
 
-    def scores(self, state: _Copies, rows_UWD: Tensor) -> Tensor:
-        return self.network.logits(rows_UWD, self.network.token.vectors())
+    def scores(self, state: _Copies, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
+        rows = rows_UWD if row_R is None else rows_UWD.flatten(0, 1)[row_R]
+        return self.network.logits(rows, self.network.token.vectors())
 
 
 class DictTrie:
