@@ -83,7 +83,7 @@ def small(name: str, steps: int = 60) -> Recipe:
         recipe = recipe.with_settings(["tokenizer.codebook=8"])
     if hasattr(recipe.tokenizer, "restarts"):
         recipe = recipe.with_settings(["tokenizer.restarts=1"])
-    if hasattr(recipe.tokenizer, "training"):
+    if hasattr(recipe.tokenizer, "training") and recipe.tokenizer.training.steps:  # Capsules may train nothing.
         small = {"steps": "12", "batch_size": "32", "validate_every": "6"}
         recipe = recipe.with_settings(f"tokenizer.training.{f}={v}" for f, v in small.items())
     if recipe.second is not None:
