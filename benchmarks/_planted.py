@@ -22,16 +22,16 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "balance with the wrong sign",
-        "tokenize/capsules/losses.py",
+        "tokenize/capsules/objective.py",
         "return math.log(len(mean_K)) + (mean_K",
         "return math.log(len(mean_K)) - (mean_K",
         (f"{NOTICED}::test_balance_is_least_where_all_capsules_are_used_alike",),
     ),
     Mutant(
         "survival without the residual rule",
-        "tokenize/capsules/losses.py",
-        "alive_B * (1 - sure_B) * (1 - small_B)",
-        "alive_B * (1 - sure_B)",
+        "tokenize/capsules/algorithm.py",
+        "(1 - torch.sigmoid(sure)) * (1 - torch.sigmoid(small))",
+        "(1 - torch.sigmoid(sure))",
         (f"{NOTICED}::test_an_id_survives_only_where_neither_rule_ends_it",),
     ),
     Mutant(
@@ -99,9 +99,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "biases not centred",
-        "tokenize/capsules/initialise.py",
-        "GAIN * (bias_KC - bias_KC.mean(0))",
-        "GAIN * bias_KC",
+        "tokenize/capsules/start.py",
+        "bias_KC = bias_KC - bias_KC.mean(0)",
+        "bias_KC = bias_KC",
         (f"{NOTICED}::test_capsules_start_with_biases_around_zero",),
     ),
     Mutant(

@@ -239,14 +239,14 @@ MISTAKES: Mistakes = {
             "tokenize/test_balanced.py",
         ),
     ),
-    "tokenize/capsules/early_exit.py": (
+    "tokenize/capsules/catalogue.py": (
         ("prefixes that two items share end", "counts[which_R] == 1", "counts[which_R] <= 2", "tokenize/capsules"),
     ),
-    "tokenize/capsules/routing.py": (
+    "tokenize/capsules/settings.py": (
         (
             "one round fewer",
-            'self.rounds if self.readout == "post" else self.rounds - 1',
-            "self.rounds - 1",
+            "return cls(rounds, True, True, True, True, False)",
+            "return cls(rounds - 1, True, True, True, True, False)",
             "tokenize/capsules",
         ),
     ),
@@ -304,7 +304,7 @@ MISTAKES: Mistakes = {
             "cli/test_cli_vectors.py",
         ),
     ),
-    "tokenize/stopping.py": (
+    "ids/prefixes.py": (
         (
             "prefixes at the bound are shared",
             "keys[counts > max_sharing]",

@@ -37,6 +37,7 @@ from capsid.decode.reader import Reader
 from capsid.generate.generator import TimelineGenerator
 from capsid.ids.collisions import Bucket
 from capsid.ids.mapped_ids import MappedIds
+from capsid.ids.prefixes import SharedPrefixes
 from capsid.ids.reading import ItemByItem
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
@@ -44,7 +45,6 @@ from capsid.progress import silent
 from capsid.ragged import Ragged
 from capsid.scale.jobs import EncodeJob, job_text
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.stopping import SharedPrefixes
 from capsid.vocabulary import Vocabulary
 
 ROWS_PER_SHARD = 65_536

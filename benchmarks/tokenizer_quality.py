@@ -46,10 +46,8 @@ VARIANTS: dict[str, dict[str, str]] = {
     "T=2": {"rounds": "2"},
     "T=5": {"rounds": "5"},
     "300 steps": {"training.steps": "300"},
-    "300 steps, rank 1": {"training.steps": "300", "rank": "1"},
-    "300 steps, rank 4": {"training.steps": "300", "rank": "4"},
+    "300 steps, full poses": {"training.steps": "300", "poses": "full"},
     "300 steps, no spread": {"training.steps": "300", "spread_weight": "0"},
-    "shared poses": {"shared_poses": "true"},
     "votes 64 wide": {"dim": "64"},
 }
 TWIN = "residual_kmeans_cut_to_the_same_lengths"

@@ -17,7 +17,7 @@ PLOTS = {"lengths.svg", "usage.svg", "stop-causes.svg", "routing-convergence.svg
 @pytest.fixture(scope="module")
 def routed(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("routed") / "ids"
-    small = ("codebooks=8,6,4", "dim=16", "rank=2", "training.steps=20", "training.batch_size=32", "confidence=0.6")
+    small = ("codebooks=8,6,4", "dim=16", "training.steps=20", "training.batch_size=32", "confidence=0.6")
     options = [part for setting in small for part in ("--set", f"tokenizer.{setting}")]
     answer = capsid("tokenizer", "fit", "capsid", "--data", shop, "--out", out, *options)
     assert answer.code == 0, answer.err

@@ -12,7 +12,7 @@ from cli_world import capsid, contents
 ITEMS = 400
 SMALL = [
     part
-    for setting in ("codebooks=8,8,8", "training.steps=4", "training.batch_size=64", "sample=200")
+    for setting in ("codebooks=8,8,8", "training.steps=4", "training.batch_size=64")
     for part in ("--set", f"tokenizer.{setting}")
 ]
 

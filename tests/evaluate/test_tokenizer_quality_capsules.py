@@ -37,7 +37,7 @@ def table(vectors: np.ndarray) -> ItemTable:
 @pytest.fixture(scope="module")
 def tokenizer() -> CapsuleTokenizer:
     training = Training(steps=20, batch_size=64, ema=0.0, validate_every=10)
-    settings = CapsuleTokenizer(codebooks=(8, 4, 4), dim=16, rank=2, confidence=0.6, max_sharing=8, training=training)
+    settings = CapsuleTokenizer(codebooks=(8, 4, 4), dim=16, confidence=0.6, max_sharing=8, training=training)
     return settings.fit(table(VECTORS))
 
 
@@ -94,7 +94,7 @@ def test_convergence_is_that_of_a_network_with_fewer_rounds(tokenizer: CapsuleTo
     for i, rounds in enumerate(found.rounds):
         # At depth 1 a network with fewer rounds everywhere sees the same residual.
         first = other.network_.depths[0]
-        first.rounds = replace(first.rounds, rounds=rounds)
+        first.form = replace(first.form, agreements=rounds)
         seen = other.trace_vectors(VECTORS)
         assert found.winner_mass[i][0] == pytest.approx(seen.mass[:, 0].mean(), abs=1e-5)
         assert found.same_token[i][0] == pytest.approx((seen.codes[:, 0] == final.codes[:, 0]).mean(), abs=1e-5)
@@ -102,13 +102,13 @@ def test_convergence_is_that_of_a_network_with_fewer_rounds(tokenizer: CapsuleTo
     assert set(found.same_token[-1]) == {1.0}
     assert found.winner_mass[0][0] < found.winner_mass[1][0] < found.winner_mass[2][0]
     # Nothing of the tokenizer changed.
-    assert {layer.rounds.rounds for layer in tokenizer.network_.depths} == {3}
+    assert {capsules.form.agreements for capsules in tokenizer.network_.depths} == {3}
 
 
 def test_the_first_round_to_the_letter_says_nothing(tokenizer: CapsuleTokenizer) -> None:
     literal = copy.deepcopy(tokenizer)
     for layer in literal.network_.depths:
-        layer.rounds = replace(layer.rounds, readout="pre")
+        layer.form = replace(layer.form, agreements=layer.form.agreements - 1)
     seen = literal.trace_vectors(VECTORS)
     lengths = np.full(len(VECTORS), 2)
     lengths[::3] = 3

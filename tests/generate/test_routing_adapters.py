@@ -42,7 +42,7 @@ SEQUENCES = Ragged.from_rows([[(5 * u + 3 * i) % len(VECTORS) for i in range(6)]
 @cache
 def parts() -> tuple[CapsuleTokenizer, SemanticIds, SemanticBPE]:
     training = Training(steps=4, batch_size=32, ema=0.0, validate_every=4)
-    tokenizer = CapsuleTokenizer(codebooks=(4, 4, 4), rank=2, max_sharing=2, training=training).fit(TABLE, seed=0)
+    tokenizer = CapsuleTokenizer(codebooks=(4, 4, 4), max_sharing=2, training=training).fit(TABLE, seed=0)
     ids = SemanticIds.assign(TABLE.items, tokenizer.encode(TABLE), tokenizer.sizes, Suffix())
     table = dataclasses.replace(TABLE, sequences=SEQUENCES)
     gate = Training(steps=30, batch_size=64, learning_rate=0.02, validate_every=30, ema=0.0)
@@ -55,7 +55,7 @@ def fitted() -> ItemTokenizer:
     """A tokenizer with merged ids and suffixes, a fresh one each time: terms change what they are given."""
     tokenizer, ids, merges = parts()
     out = ItemTokenizer(tokenizer=tokenizer, encoder=HashingEncoder(), merges=merges, collisions=Suffix())
-    out.tokenizer_ = CapsuleTokenizer(codebooks=(4, 4, 4), rank=2, max_sharing=2).load_state(tokenizer.state())
+    out.tokenizer_ = CapsuleTokenizer(codebooks=(4, 4, 4), max_sharing=2).load_state(tokenizer.state())
     out.ids_, out.merges_, out.blocks_ = ids, merges, {"item": VECTORS}
     return out
 

@@ -34,19 +34,21 @@ from capsid.encode.sequence import SequenceEncoder
 from capsid.encode.text import TextEncoder
 from capsid.errors import CapsidError
 from capsid.evaluate.significance import paired_bootstrap
+from capsid.ids.prefixes import SharedPrefixes
 from capsid.ragged import Ragged
 from capsid.recommender import Recommender
 from capsid.settings import rules_of
-from capsid.tokenize.capsules.encoding import trace
-from capsid.tokenize.capsules.initialise import start_from_data
-from capsid.tokenize.capsules.losses import balance, survival
-from capsid.tokenize.capsules.network import CapsuleNetwork
+from capsid.tokenize.capsules import stage_one
+from capsid.tokenize.capsules.algorithm import survival
+from capsid.tokenize.capsules.capsules import CapsuleNetwork
+from capsid.tokenize.capsules.catalogue import trace
+from capsid.tokenize.capsules.objective import balance
 from capsid.tokenize.capsules.stage_one import NAME
+from capsid.tokenize.capsules.start import start_from_data
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.kmeans import distances
 from capsid.tokenize.merging.candidates import Candidates
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE, _Pass
-from capsid.tokenize.stopping import SharedPrefixes
 from capsid.tokenize.training import draw_sample
 
 # Data and split
@@ -163,21 +165,10 @@ def test_balance_is_least_where_all_capsules_are_used_alike() -> None:
     assert float(balance(alone)) == pytest.approx(math.log(8), abs=1e-6)
 
 
-@pytest.mark.parametrize("of", ["hard", "soft"])
 @pytest.mark.parametrize(("confidence", "left"), [(0.0, 0.0), (1.0, 5.0), (1.0, 0.0), (0.0, 5.0)])
-def test_an_id_survives_only_where_neither_rule_ends_it(confidence: float, left: float, of: str) -> None:
-    # The other residual is large where this one is small, and says nothing.
-    vectors_BD = {"hard": torch.tensor([[5.0 - left, 0.0]]), "soft": torch.tensor([[5.0 - left, 0.0]])}
-    vectors_BD[of] = torch.tensor([[left, 0.0]])
-    depth: Any = SimpleNamespace(
-        mass_B=torch.ones(1),
-        confidence_B=torch.tensor([confidence]),
-        hard_BD=vectors_BD["hard"],
-        soft_BD=vectors_BD["soft"],
-    )
-    alive_BL = survival([depth, depth], confidence=0.5, residual=0.5, residual_of=of)
-    assert float(alive_BL[0, 0]) == 1
-    assert float(alive_BL[0, 1]) == pytest.approx(float(confidence == 0 and left > 0), abs=1e-3)
+def test_an_id_survives_only_where_neither_rule_ends_it(confidence: float, left: float) -> None:
+    goes_on = survival(torch.tensor([confidence]), torch.tensor([left]), 0.5, 0.5)
+    assert float(goes_on) == pytest.approx(float(confidence == 0 and left > 0), abs=1e-3)
 
 
 def capsules(**more: Any) -> CapsuleTokenizer:
@@ -187,9 +178,10 @@ def capsules(**more: Any) -> CapsuleTokenizer:
     return dataclasses.replace(tokenizer, training=short)
 
 
-def test_prefixes_are_counted_among_all_items() -> None:
+def test_prefixes_are_counted_among_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
-    fitted = capsules(codebooks=(8, 8, 8), sample=24).fit(make_table(vectors))
+    monkeypatch.setattr(stage_one, "SAMPLE_ROWS", 24)
+    fitted = capsules(codebooks=(8, 8, 8)).fit(make_table(vectors))
     every, few = (
         [keys.tolist() for keys in SharedPrefixes.count(trace(fitted.network_, v).codes, fitted.codebooks, 1).keys]
         for v in (vectors, draw_sample(vectors, 24, 0, NAME))
@@ -202,7 +194,7 @@ def test_capsules_start_with_biases_around_zero() -> None:
     x_NI = torch.from_numpy(np.random.default_rng(0).normal(loc=2.0, size=(200, 8)).astype(np.float32))
     settings = capsules()
     network = CapsuleNetwork(settings, 8, torch.Generator().manual_seed(0))
-    start_from_data(network, x_NI, settings.masses, 0)
+    start_from_data(network, x_NI, settings, 0)
     for layer in network.depths:
         bias_KC = layer.poses.bias.detach()
         assert float(bias_KC.mean(0).abs().max()) < 1e-4 * float(bias_KC.abs().max()) + 1e-6

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from worlds import shared_prefixes
 
-from capsid.tokenize.stopping import CAUSES, SharedPrefixes, StopRules, Stops, prefix_keys, stop
+from capsid.ids.prefixes import SharedPrefixes, prefix_keys, unshared_lengths
+from capsid.tokenize.capsules.catalogue import stop
+from capsid.tokenize.capsules.settings import StopRules
+from capsid.tokenize.trace import CAUSES, Stops
 
 SIZES = (2, 3, 2)
 # Few values, so that they meet the thresholds exactly.
@@ -80,7 +83,7 @@ def stop_by_hand(
         end, blocked = (len(q_D), "cap"), False
         for depth, (q, r, shared) in enumerate(zip(q_D, r_D, shared_D), start=1):
             rule = "confidence" if q >= rules.confidence else "residual" if r <= rules.residual else ""
-            if rule and depth >= rules.shortest:
+            if rule:
                 if not shared:
                     end = depth, "prefix" if blocked else rule
                     break
@@ -93,13 +96,11 @@ def named(stops: Stops) -> list[tuple[int, str]]:
     return [(int(length), CAUSES[cause]) for length, cause in zip(stops.lengths, stops.causes)]
 
 
-@given(st.data(), LEVELS, LEVELS, st.integers(1, 4))
-def test_lengths_and_causes_are_those_of_a_loop(
-    data: st.DataObject, confidence: float, residual: float, shortest: int
-) -> None:
+@given(st.data(), LEVELS, LEVELS)
+def test_lengths_and_causes_are_those_of_a_loop(data: st.DataObject, confidence: float, residual: float) -> None:
     q, r = data.draw(levels(6)), data.draw(levels(6))
     shared = data.draw(hnp.arrays(bool, (6, len(SIZES))))
-    rules = StopRules(confidence, residual, max_sharing=1, shortest=shortest)
+    rules = StopRules(confidence, residual, max_sharing=1)
     assert named(stop(q, r, shared, rules)) == stop_by_hand(q, r, shared, rules)
 
 
@@ -119,9 +120,6 @@ RULES = StopRules(confidence=0.8, residual=0.1)
         ([0.9, 0.9, 0.9], [0.5, 0.5, 0.5], BLOCKED, RULES, (3, "prefix")),  # would have ended at once
         ([0.1, 0.1, 0.9], [0.5, 0.5, 0.5], BLOCKED, RULES, (3, "confidence")),  # shared, but no rule fired there
         ([0.9, 0.1, 0.1], [0.5, 0.5, 0.5], BLOCKED, RULES, (3, "cap")),  # blocked, and nothing ended it later
-        ([0.9, 0.1, 0.9], [0.5, 0.5, 0.5], FREE, StopRules(0.8, 0.1, 0, 2), (3, "confidence")),  # too short to end
-        ([0.9, 0.9, 0.9], [0.5, 0.5, 0.5], FREE, StopRules(0.8, 0.1, 0, 3), (3, "confidence")),  # not for its prefix
-        ([0.9, 0.9, 0.9], [0.0, 0.0, 0.0], FREE, StopRules(0.8, 0.1, 0, 9), (3, "cap")),
     ],
 )
 def test_causes(
@@ -145,6 +143,14 @@ def test_without_a_limit_it_is_the_papers_rule(
     assert sum(stops.shares(with_prefix=False).values()) == pytest.approx(1)
 
 
+@given(codes(), st.integers(1, 3), st.integers(1, 4))
+def test_unshared_lengths_are_those_of_a_loop(catalogue: np.ndarray, crowd: int, shortest: int) -> None:
+    shared = SharedPrefixes.count(catalogue, SIZES, crowd, of="items")
+    mask = shared.mask(catalogue).tolist()
+    by_hand = [next((d + 1 for d in range(3) if d >= shortest - 1 and not row[d]), 3) for row in mask]
+    assert unshared_lengths(catalogue, shared, shortest).tolist() == by_hand
+
+
 # --- ids ---
 
 
@@ -156,24 +162,20 @@ def prefix_free(ids: set[tuple[int, ...]]) -> bool:
     return not any(a == b[: len(a)] for a in ids for b in ids if a != b)
 
 
-@given(codes(), codes(), st.integers(1, 4), st.integers(1, 3), st.data())
+@given(codes(), codes(), st.integers(1, 4), st.data())
 def test_ids_are_prefix_free_for_new_items_too(
-    old: np.ndarray,
-    new: np.ndarray,
-    max_sharing: int,
-    shortest: int,
-    data: st.DataObject,
+    old: np.ndarray, new: np.ndarray, max_sharing: int, data: st.DataObject
 ) -> None:
     """A confidence of 0 lets the prefixes alone decide, and a prefix decides alike for all who have it."""
     both = np.concatenate([old, new])
     q, r = data.draw(levels(len(both))), data.draw(levels(len(both)))
     shared = SharedPrefixes.count(old, SIZES, max_sharing)
-    stops = stop(q, r, shared.mask(both), StopRules(0.0, 0.0, max_sharing, shortest))
+    stops = stop(q, r, shared.mask(both), StopRules(0.0, 0.0, max_sharing))
     ids = ids_of(both, stops.lengths)
     assert prefix_free(ids)
     fitted = ids_of(old, stops.lengths[: len(old)])
-    if shortest == 1:  # each id stands for at most `max_sharing` codes of the fitted catalogue
-        assert all(sum(row[: len(i)] == i for row in set(map(tuple, old.tolist()))) <= max_sharing for i in fitted)
+    # Each id stands for at most `max_sharing` codes of the fitted catalogue.
+    assert all(sum(row[: len(i)] == i for row in set(map(tuple, old.tolist()))) <= max_sharing for i in fitted)
 
 
 def test_a_confidence_above_zero_is_not_prefix_free() -> None:

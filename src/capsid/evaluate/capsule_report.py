@@ -17,8 +17,9 @@ from capsid.errors import ArtifactError
 from capsid.tokenize.base import Tracing
 
 if TYPE_CHECKING:
-    from capsid.tokenize.capsules.network import CapsuleNetwork
-    from capsid.tokenize.stopping import StopRules
+    from capsid.tokenize.capsules.algorithm import Step
+    from capsid.tokenize.capsules.capsules import CapsuleNetwork, Capsules
+    from capsid.tokenize.capsules.settings import StopRules
     from capsid.tokenize.trace import Trace
 
 # Routing again for every number of rounds is slower than encoding, so a sample is used.
@@ -33,7 +34,6 @@ class Routing(Tracing, Protocol):
     """A fitted tokenizer that routes by agreement and decides where ids end."""
 
     max_sharing: int
-    residual_of: str
     network_: CapsuleNetwork
     reference_: np.ndarray
 
@@ -110,7 +110,7 @@ def routing_convergence(
 ) -> RoutingConvergence:
     """Winner mass and final tokens after 1, 2, ... rounds; on an evenly spaced sample if there are many items."""
     rows = spread(len(vectors_NI), most)
-    rounds = range(1, network.depths[0].rounds.rounds + 1)
+    rounds = range(1, network.rounds + 1)
     depths = int(lengths_N[rows].max())
     sums_TL2 = np.zeros((len(rounds), depths, 2))
     for part in _blocks(rows):
@@ -123,7 +123,7 @@ def routing_convergence(
 
 
 def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
-    from capsid.tokenize.capsules.encoding import BLOCK
+    from capsid.tokenize.capsules.catalogue import BLOCK
 
     for start in range(0, len(rows), BLOCK):
         yield rows[start : start + BLOCK]
@@ -135,20 +135,26 @@ def _fewer_rounds(
     """Sums of winner mass and of final tokens over a block, by rounds and depth. Shape: (rounds, depths, 2)."""
     import torch
 
-    from capsid.tokenize.capsules.routing import route
+    from capsid.tokenize.capsules.algorithm import agree, algorithm_one, one_depth
 
     out_TL2 = np.zeros((len(rounds), depths, 2))
+    number = iter(range(depths))
+
+    def compared(capsules: Capsules, r_BD: torch.Tensor) -> Step:
+        done, depth = one_depth(capsules, r_BD), next(number)
+        reaches_B = torch.as_tensor(lengths_B > depth)
+        votes = capsules.votes(r_BD)
+        for i, t in enumerate(rounds):
+            fewer = dataclasses.replace(capsules.form, agreements=capsules.form.agreements - rounds[-1] + t)
+            mass_B, code_B = agree(votes, len(capsules), fewer, capsules.kappa, consensus=False)[0].max(1)
+            out_TL2[i, depth, 0] = float(mass_B[reaches_B].double().sum())
+            out_TL2[i, depth, 1] = float((code_B == done.code_B)[reaches_B].sum())
+        return done
+
     with torch.inference_mode():
-        soft_BD = hard_BD = network.enter(torch.as_tensor(x_BI))
-        for number, layer in enumerate(network.depths[:depths]):
-            reaches_B = torch.as_tensor(lengths_B > number)
-            votes, done = layer.votes(soft_BD), layer(soft_BD, hard_BD)
-            for i, t in enumerate(rounds):
-                how = dataclasses.replace(layer.rounds, rounds=t)
-                mass_B, code_B = route(votes, layer.capsules, len(x_BI), how, layer.kappa).weights_BK.max(1)
-                out_TL2[i, number, 0] = float(mass_B[reaches_B].double().sum())
-                out_TL2[i, number, 1] = float((code_B == done.code_B)[reaches_B].sum())
-            soft_BD, hard_BD = done.soft_BD, done.hard_BD
+        unit_BD = network.enter(torch.as_tensor(x_BI))
+        for _ in algorithm_one(network.depths[:depths], unit_BD, lambda _d, rows, _s: rows < 0, compared):
+            pass
     return out_TL2
 
 

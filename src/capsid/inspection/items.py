@@ -34,7 +34,7 @@ from capsid.inspection.answers import (
 from capsid.inspection.merges import merges_of, subwords_of
 from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.stopping import CAUSES
+from capsid.tokenize.trace import CAUSES
 from capsid.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -207,11 +207,10 @@ def _why(tokenizer: Routing, seen: Trace) -> Stopped:
     stops, rules = tokenizer.stop(seen), tokenizer.rules
     depth = int(stops.lengths[0])
     cause = CAUSES[int(stops.causes[0])]
-    kind = tokenizer.residual_of
-    residual = getattr(seen, kind)[0, depth - 1]
+    residual = seen.soft[0, depth - 1]
     because = {
         "confidence": f"the confidence {seen.confidence[0, depth - 1]:.3f} is at least {rules.confidence:g}",
-        "residual": f"the {kind} residual {residual:.3f} is at most {rules.residual:g}",
+        "residual": f"the residual {residual:.3f} is at most {rules.residual:g}",
         "cap": f"the longest id has {depth} codes, and no rule ended it before",
         "prefix": f"a rule would have ended it earlier, but more than {rules.max_sharing} distinct code"
         f" {'sequence' if rules.max_sharing == 1 else 'sequences'} of the fitted catalogue began with that prefix",

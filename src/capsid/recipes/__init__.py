@@ -15,7 +15,7 @@ from capsid.recipes.bert4rec import BERT4REC
 from capsid.recipes.capsid import CAPSID
 from capsid.recipes.capsid_bpe import CAPSID_BPE
 from capsid.recipes.capsid_dense import CAPSID_DENSE
-from capsid.recipes.capsid_literal import CAPSID_LITERAL
+from capsid.recipes.capsid_paper import CAPSID_PAPER
 from capsid.recipes.capsid_strong import CAPSID_STRONG
 from capsid.recipes.capsid_two import CAPSID_TWO
 from capsid.recipes.cobra import COBRA
@@ -62,7 +62,7 @@ RECIPES: dict[str, Recipe] = {
         CAPSID_BPE,
         CAPSID_STRONG,
         CAPSID_TWO,
-        CAPSID_LITERAL,
+        CAPSID_PAPER,
     )
 }
 

@@ -18,7 +18,7 @@ DEVICES = ("cpu", "cuda")
 TEXTS = ("minilm", "own")
 GENERATORS = ("timeline", "encoder-decoder")
 SHARD_ROWS = 65_536
-# Users of a shard of recommendations, and rows of the sample that a tokenizer is fitted on (`tokenizer.sample`).
+# Users of a shard of recommendations, and rows of the sample that capsules start from.
 SHARD_USERS = 4_096
 SAMPLE = 65_536
 # Processes that share a training step: lanes of 8 sequences of a batch of 64.

@@ -21,8 +21,7 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
-from capsid.tokenize.stopping import Stops
-from capsid.tokenize.trace import Trace
+from capsid.tokenize.trace import Stops, Trace
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

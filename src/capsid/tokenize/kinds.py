@@ -8,6 +8,7 @@ from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.chained import Chained
 from capsid.tokenize.frequency import Frequency
+from capsid.tokenize.given import GivenCodes
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.mixture.tokenizer import Mixture
 from capsid.tokenize.pieces.merges import Pieces
@@ -30,6 +31,7 @@ TOKENIZERS: dict[str, type] = {
         Chained,
         Frequency,
         Atomic,
+        GivenCodes,
     )
 }
 TOKENIZER_PARTS: dict[str, type] = {

@@ -142,7 +142,8 @@ class _Run:
         self.device = next(iter(self.parameters.values())).device
         self.lanes = self._lanes()
         self.clipped = clipped_together(self.parameters, self.task.apart)
-        self.average = {n: p.detach().clone() for n, p in self.parameters.items()}
+        # Without averaging, the averages are the weights themselves.
+        self.average = {n: p.detach().clone() if self.options.ema else p.data for n, p in self.parameters.items()}
         # Buffers that a network sets while it trains (temperatures, steps) belong to the weights of that step.
         self.buffers = kept_buffers(self.task.network)
         # Batches, averages and validations count from here.
@@ -173,8 +174,13 @@ class _Run:
     def over(self) -> bool:
         if self.done >= len(self.steps):
             return True
-        stale = [p for p in self.curve if p.step > self.best_step]
+        stale = [p for p in self.curve if p.step > max(self.best_step, self._selects_from)]
         return len(stale) >= self.options.patience
+
+    @property
+    def _selects_from(self) -> int:
+        """The step from which validations select weights and count for patience."""
+        return math.ceil(self.options.patience_from * self.options.steps)
 
     def step(self) -> None:
         began = time.monotonic()
@@ -219,6 +225,8 @@ class _Run:
         return StepLoss(float(loss.value.detach()), loss.tokens)
 
     def _average(self) -> None:
+        if not self.options.ema:
+            return
         # The initial weights would dominate early averages, so the decay grows with the steps.
         steps = self.counted + self.done
         decay = min(self.options.ema, (1 + steps) / (10 + steps))
@@ -251,8 +259,10 @@ class _Run:
             return
         metric = self._measured(self.task.validate, self.average)
         self.curve.append(CurvePoint(self.number, self.recent, metric, self.seconds))
-        self.best.offer(self.number, metric, self._now)
-        best = f"best {self.best_metric:.4f} at {self.best_step:,}"
+        selects = self.number >= self._selects_from
+        # Earlier weights are kept only until there are better ones.
+        self.best.offer(self.number, metric if selects else NEVER_VALIDATED, self._now)
+        best = f"best {self.best_metric:.4f} at {self.best_step:,}" if selects else "before selection"
         self.progress.line(f"{self._status()}  valid {self.task.metric} {metric:.4f} ({best})")
 
     def _measured(self, validate: Callable[[], float], weights: dict[str, Tensor]) -> float:
@@ -364,7 +374,8 @@ class _Run:
                 own = named_under(adam, name)
                 self.optimizer.state[parameter] = {key: t.to(self.device, copy=True) for key, t in own.items()}
                 # The order of names stays: averages are matched with parameters by position.
-                self.average[name] = average[name].to(self.device, copy=True)
+                if self.options.ema:
+                    self.average[name] = average[name].to(self.device, copy=True)
         torch.set_rng_state(tensors["rng"].cpu())
 
 

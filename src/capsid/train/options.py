@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from capsid.settings import check_settings, setting
 
@@ -20,6 +20,11 @@ class Training:
         "whole": "which steps of a schedule to train is not part of a recipe",
     }
     steps: int = setting(5_000, "Maximum number of optimiser steps.", least=1)
+    unit: str = setting(
+        "steps",
+        "What `steps` and `validate_every` count: optimiser steps, or epochs, which are passes over the training rows.",
+        choices=("steps", "epochs"),
+    )
     batch_size: int = setting(64, "Sequences (or vectors, or pairs) per step.", least=1)
     lanes: int = setting(
         1,
@@ -43,6 +48,12 @@ class Training:
     )
     validate_every: int = setting(1_000, "Steps between validations.", least=1)
     patience: int = setting(8, "Training stops after this many validations without improvement.", least=1)
+    patience_from: float = setting(
+        0.0,
+        "Share of the steps before which validations neither select weights nor count for patience.",
+        least=0,
+        below=1,
+    )
     validation_users: int = setting(5_000, "Maximum number of users in a validation.", least=1)
     snapshots: int = setting(
         1, "How many of the best weights to average if their mean validates better; 1: no averaging.", least=1
@@ -57,6 +68,13 @@ class Training:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def in_steps(self, rows: int) -> Self:
+        """The same with `steps` and `validate_every` in optimiser steps, for this many training rows."""
+        if self.unit == "steps":
+            return self
+        epoch = max(1, -(-rows // self.batch_size))
+        return replace(self, unit="steps", steps=self.steps * epoch, validate_every=self.validate_every * epoch)
 
     def rate(self, step: int) -> float:
         """Learning rate of a step (counted from 0)."""

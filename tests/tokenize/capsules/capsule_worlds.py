@@ -10,37 +10,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from algorithm_one import Capsules, one_depth
 from hypothesis import strategies as st
 from torch import Tensor
 
 from capsid.recipes import RECIPES
-from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork, Depth
+from capsid.tokenize.capsules import reference
+from capsid.tokenize.capsules.algorithm import Step, algorithm_one
+from capsid.tokenize.capsules.capsules import CapsuleNetwork, Capsules
+from capsid.tokenize.capsules.full_votes import FullPoses
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
-from capsid.tokenize.capsules.votes import BiasPoses, FullPoses
 
 WIDTH = 6
-LEAKY = {"leak": (1.0, 1.0), "dim": 4, "rank": 2}
-# Overrides of the default settings; "literal" overrides the recipe of that name.
+# Overrides of the default settings; "paper" overrides the recipe of that name.
 VARIANTS: dict[str, dict[str, Any]] = {
-    "default": {"rank": 2},
-    "biases": {"rank": -1},
-    "biases, narrow": {"rank": -1, "dim": 3},
-    "biases, dot": {"rank": -1, "agreement": "dot", "on_direction": False},
-    "biases that leak": {**LEAKY, "rank": -1},
-    "narrow": {"rank": 2, "dim": 3},
-    "literal": {},
-    "full": {"rank": 0, "dim": 5},
-    "pre": {"rank": 2, "readout": "pre"},
-    "dot": {"rank": 1, "agreement": "dot"},
-    "no direction": {"rank": 2, "on_direction": False, "dim": 4},
-    "hard": {"rank": 2, "winner": "hard"},
-    "leaky": LEAKY,
-    "leaky, no direction": {**LEAKY, "on_direction": False},
-    "half leaky": {**LEAKY, "leak": (0.5, 0.5), "residual_of": "soft"},
-    "hard and leaky": {**LEAKY, "winner": "hard"},
-    "shared": {"rank": 2, "shared_poses": True},
-    "one round": {"rank": 2, "rounds": 1},
+    "default": {},
+    "narrow": {"dim": 3},
+    "hard": {"winner": "hard"},
+    "one round": {"rounds": 1},
+    "calibrated, full": {"poses": "full", "dim": 5},
+    "dot": {"routing": "dot", "poses": "full", "dim": 4},
+    "dot, shared": {"routing": "dot"},
+    "unit": {"routing": "unit", "poses": "full"},
+    "unit, shared, hard": {"routing": "unit", "winner": "hard", "dim": 4},
+    "paper": {"dim": 4},
 }
 
 
@@ -52,10 +44,18 @@ class World:
     network: CapsuleNetwork
     unit_ND: Tensor
 
-    def run(self) -> list[Depth]:
+    def run(self) -> list[Step]:
         """All depths of all items."""
         with torch.no_grad():
-            return self.network(self.unit_ND)
+            return all_depths(self.network, self.unit_ND)
+
+    def hard(self, steps: list[Step]) -> list[Tensor]:
+        """What the tokens' centres leave of each item, by depth."""
+        left, out = self.unit_ND, []
+        for capsules, step in zip(self.network.depths, steps):
+            left = left - capsules.centres[step.code_B]
+            out.append(left)
+        return out
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def in_double() -> Iterator[None]:
 
 def make_settings(variant: str, **fields: Any) -> CapsuleTokenizer:
     """Settings of a variant, with small codebooks."""
-    base = RECIPES["capsid-literal"].tokenizer if variant == "literal" else CapsuleTokenizer()
+    base = RECIPES["capsid-paper"].tokenizer if variant == "paper" else CapsuleTokenizer()
     assert isinstance(base, CapsuleTokenizer)
     return dataclasses.replace(base, **{"codebooks": (5, 5, 5), **VARIANTS[variant], **fields})
 
@@ -92,12 +92,12 @@ def make_world(
     network = CapsuleNetwork(settings, width, rng).requires_grad_(False)
     for name, parameter in network.named_parameters():
         size = scale if ".poses." in name else 0.7
-        parameter.copy_(size * torch.randn(parameter.shape, generator=rng) / parameter.shape[-1] ** 0.5)
+        parameter.copy_(size * torch.randn(parameter.shape, generator=rng) / (parameter.shape or (1,))[-1] ** 0.5)
         parameter.mul_(torch.rand(parameter.shape, generator=rng) >= zeros)
-    for layer in network.depths:
-        calibrated = bool(settings.winner_mass)
-        layer.kappa.fill_(float(torch.rand((), generator=rng)) * 20 + 0.5 if calibrated else 1.0)
-        layer.step.fill_(float(torch.rand((), generator=rng)) * 0.7 + 0.3)
+    for capsules in network.depths:
+        if settings.form.unit_votes:
+            capsules.set_kappa(float(torch.rand((), generator=rng)) * 20 + 0.5)
+        capsules.step.fill_(float(torch.rand((), generator=rng)) * 0.7 + 0.3)
     unit_ND = torch.randn(items, width, generator=rng)
     return World(settings, network, unit_ND / unit_ND.norm(dim=1, keepdim=True))
 
@@ -105,12 +105,18 @@ def make_world(
 def opposite_centres(*, kappa: float = 3.0) -> World:
     """Two capsules whose outputs are their centres and point away from each other: 2 C is how far they are apart."""
     world = make_world("default", 0, items=6, codebooks=(2, 2))
-    for layer in world.network.depths:
-        layer.kappa.fill_(kappa)
-        layer.step.fill_(1.0)
-        layer.centres[1] = -layer.centres[0]
-        layer.outputs.copy_(layer.centres)
+    for capsules in world.network.depths:
+        capsules.set_kappa(kappa)
+        capsules.step.fill_(1.0)
+        capsules.centres[1] = -capsules.centres[0]
+        capsules.outputs.copy_(capsules.centres)
     return world
+
+
+def all_depths(network: CapsuleNetwork, unit_ND: Tensor) -> list[Step]:
+    """The steps of all depths; no row leaves."""
+    nobody = lambda _depth, rows, _step: rows < 0  # noqa: E731
+    return [step for _, step in algorithm_one(network.depths, unit_ND, nobody)]
 
 
 def unit_votes(seed: int, capsules: int = 4, dim: int = 3, rows: int = 3) -> Tensor:
@@ -127,41 +133,31 @@ def scales() -> st.SearchStrategy[float]:
     return st.sampled_from([0.05, 0.5, 1.0, 4.0])
 
 
-def plain(network: CapsuleNetwork) -> list[Capsules]:
-    """The network's numbers, one entry a depth, poses written out as matrices."""
-    return [_plain(layer) for layer in network.depths]
+def plain(network: CapsuleNetwork) -> list[reference.Capsules]:
+    """The network's numbers, one entry per depth, poses written out as matrices."""
+    return [_plain(capsules) for capsules in network.depths]
 
 
-def _plain(layer: CapsuleLayer) -> Capsules:
-    poses = layer.poses
-    if isinstance(poses, FullPoses):
-        pose_KCD = array(poses.weight)
-    elif isinstance(poses, BiasPoses):
-        pose_KCD = np.stack([array(poses.base)] * len(poses.bias))
-    else:
-        # W_k = P + sum over m of a_km (outer) b_km, spelled differently from `FactorisedPoses.full`.
-        own_KCD = np.einsum("kmc,kmd->kcd", array(poses.up), array(poses.down))
-        pose_KCD = array(poses.base) + own_KCD
-    return Capsules(
-        pose_KCD=pose_KCD,
+def _plain(capsules: Capsules) -> reference.Capsules:
+    poses = capsules.poses
+    full = isinstance(poses, FullPoses)
+    return reference.Capsules(
+        pose_KCD=array(poses.weight) if full else np.stack([array(poses.base)] * len(poses.bias)),
         bias_KC=array(poses.bias),
-        outputs_KD=array(layer.outputs),
-        centres_KD=array(layer.centres),
-        lift_DC=None if layer.lift is None else array(layer.lift),
-        kappa=float(layer.kappa),
-        step=float(layer.step),
-        leak=float(layer.leak),
+        kappa=float(capsules.kappa),
+        step=float(capsules.step),
+        outputs_KD=None if capsules.outputs is None else array(capsules.outputs),
+        lift_DC=None if capsules.lift is None else array(capsules.lift),
     )
 
 
-def outputs_of(world: World, depths: list[Depth], row: int) -> list[np.ndarray]:
-    """Every capsule's output for an item, in item space: lifted, as long as the residual, times the step."""
-    soft = [world.unit_ND, *(d.soft_BD for d in depths[:-1])]
-    hard = [world.unit_ND, *(d.hard_BD for d in depths[:-1])]
-    layers = plain(world.network)
+def outputs_of(world: World, steps: list[Step], row: int) -> list[np.ndarray]:
+    """Every capsule's output for an item, in item space, times the step."""
+    before = [world.unit_ND, *(s.r_BD for s in steps[:-1])]
+    depths = plain(world.network)
     return [
-        one_depth(array(r[row]), array(h[row]), layer, world.settings).outputs_KD
-        for r, h, layer in zip(soft, hard, layers)
+        capsules.step * reference.one_depth(array(r[row]), capsules, world.settings).outputs_KD
+        for r, capsules in zip(before, depths)
     ]
 
 

@@ -11,13 +11,13 @@ from worlds import make_table
 
 from capsid.data.planted import planted_vectors
 from capsid.errors import ConfigError
+from capsid.ids.prefixes import SharedPrefixes
 from capsid.ragged import Ragged
-from capsid.tokenize.capsules.adapters import fold, limit
-from capsid.tokenize.capsules.encoding import trace
+from capsid.tokenize.capsules.capsules import CapsuleNetwork
+from capsid.tokenize.capsules.catalogue import trace
 from capsid.tokenize.capsules.low_rank import LowRank
-from capsid.tokenize.capsules.network import CapsuleNetwork
+from capsid.tokenize.capsules.stage_two import fold, limit
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
-from capsid.tokenize.stopping import SharedPrefixes
 from capsid.train.options import Training
 
 VECTORS = planted_vectors(branching=(4, 3, 3), items_per_leaf=3)
@@ -26,7 +26,7 @@ TABLE = make_table(VECTORS)
 
 def fitted(**fields: Any) -> CapsuleTokenizer:
     training = Training(steps=4, batch_size=32, ema=0.0, validate_every=4)
-    return CapsuleTokenizer(**{"codebooks": (4, 4, 4), "rank": 2, "training": training, **fields}).fit(TABLE, seed=0)
+    return CapsuleTokenizer(**{"codebooks": (4, 4, 4), "training": training, **fields}).fit(TABLE, seed=0)
 
 
 def learn(adapters: torch.nn.ModuleList, size: float) -> None:
@@ -41,14 +41,14 @@ def confidences(network: CapsuleNetwork) -> np.ndarray:
     return trace(network, VECTORS).confidence
 
 
-@pytest.mark.parametrize("fields", [{}, {"rank": 0}, {"shared_poses": True}])
+@pytest.mark.parametrize("fields", [{}, {"poses": "full"}, {"poses": "full", "routing": "unit", "dim": 5}])
 def test_an_adapter_that_learnt_nothing_changes_nothing_and_a_folded_one_stays(fields: dict[str, Any]) -> None:
     tokenizer = fitted(**fields)
     before = confidences(tokenizer.network_)
     names = set(tokenizer.state())
     adapters = tokenizer.begin_adapting(2, seed=1)
     np.testing.assert_array_equal(confidences(tokenizer.network_), before)
-    assert len(adapters) == (1 if fields.get("shared_poses") else 3)
+    assert len(adapters) == 3
     learn(adapters, 0.5)
     adapted = confidences(tokenizer.network_)
     assert np.abs(adapted - before).max() > 1e-3

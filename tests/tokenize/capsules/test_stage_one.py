@@ -17,16 +17,16 @@ from worlds import Watcher, assert_resumes, make_table, ragged_codes
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
-from capsid.recipes import RECIPES
 from capsid.settings import check_together
 from capsid.tokenize.capsules import stage_one
+from capsid.tokenize.capsules.algorithm import agree, one_depth
+from capsid.tokenize.capsules.capsules import CapsuleNetwork
+from capsid.tokenize.capsules.catalogue import trace
 from capsid.tokenize.capsules.centres import fit_centres
-from capsid.tokenize.capsules.initialise import calibrate, calibrate_all, fit_depth, start_from_data
-from capsid.tokenize.capsules.network import CapsuleNetwork
-from capsid.tokenize.capsules.routing import route
-from capsid.tokenize.capsules.settings import CapsuleSettings, stage_one_training
+from capsid.tokenize.capsules.inspection import CollapseWarning
+from capsid.tokenize.capsules.settings import stage_one_training
+from capsid.tokenize.capsules.start import calibrate, calibrate_all, fit_outputs, start_from_data
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
-from capsid.tokenize.capsules.watch import CollapseWarning, look
 from capsid.train.options import Training
 
 BRANCHING = (8, 4, 4)
@@ -40,7 +40,7 @@ def training(steps: int = 20, **more: Any) -> Training:
 
 
 def small(**fields: Any) -> CapsuleTokenizer:
-    return CapsuleTokenizer(**{"codebooks": BRANCHING, "rank": 2, "training": training(), **fields})
+    return CapsuleTokenizer(**{"codebooks": BRANCHING, "training": training(), **fields})
 
 
 def fixed(**fields: Any) -> CapsuleTokenizer:
@@ -70,9 +70,9 @@ def test_tokens_alone_tell_the_vectors() -> None:
 
 
 @pytest.mark.parametrize("word", ["step 7/20", "step 10/20", "step 13/20"])
-def test_killed_and_resumed_with_the_same_bits(word: str, tmp_path: Path) -> None:
-    # Full of answers between epochs: seven dead capsules to re-seed, steps to shorten, a leak that moves.
-    busy = small(codebooks=(40, 9, 9), leak=(0.5, 0.0), training=training(20))
+@pytest.mark.parametrize("kind", [{"codebooks": (40, 9, 9)}, {"poses": "full", "routing": "unit", "dim": 5}])
+def test_killed_and_resumed_with_the_same_bits(kind: dict[str, Any], word: str, tmp_path: Path) -> None:
+    busy = small(**kind, training=training(20, patience_from=0.4))
     whole = busy.fit(TABLE, seed=4).state()
     assert_resumes(busy, TABLE, whole, word, tmp_path)
 
@@ -80,26 +80,27 @@ def test_killed_and_resumed_with_the_same_bits(word: str, tmp_path: Path) -> Non
 def test_calibration_meets_its_mass() -> None:
     settings = fixed()
     network = CapsuleNetwork(settings, VECTORS.shape[1], torch.Generator().manual_seed(0))
-    start_from_data(network, torch.from_numpy(VECTORS), settings.masses, 0)
+    start_from_data(network, torch.from_numpy(VECTORS), settings, 0)
     layer, unit_ND = network.depths[0], network.enter(torch.from_numpy(VECTORS))
     with torch.no_grad():
         for mass in (0.4, 0.7, 0.9):
             calibrate(layer, unit_ND, mass)
-            weights = route(layer.votes(unit_ND), layer.capsules, len(unit_ND), layer.rounds, layer.kappa).weights_BK
+            weights = agree(layer.votes(unit_ND), len(layer), layer.form, layer.kappa)[0]
             assert float(weights.max(1).values.mean()) == pytest.approx(mass, abs=0.02)
 
 
-@pytest.mark.parametrize("fields", [{}, {"winner": "hard"}, {"leak": (0.5, 0.5)}, {"rank": -1}, {"rank": 0}])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"winner": "hard"}, {"routing": "unit", "dim": 5, "poses": "full"}, {"routing": "dot"}, {"poses": "full"}],
+)
 def test_a_depth_is_fitted_to_what_it_does(fields: dict[str, Any]) -> None:
     settings = fixed(**fields)
     network = CapsuleNetwork(settings, VECTORS.shape[1], torch.Generator().manual_seed(0)).requires_grad_(False)
-    start_from_data(network, torch.from_numpy(VECTORS), settings.masses, 0)
+    start_from_data(network, torch.from_numpy(VECTORS), settings, 0)
     unit_ND = network.enter(torch.from_numpy(VECTORS))
     # The residuals that the fit of a depth hands on are those that the fitted depth leaves.
-    soft_ND, hard_ND = fit_depth(network.depths[0], unit_ND, unit_ND)
-    after = network.depths[0](unit_ND, unit_ND)
-    torch.testing.assert_close(soft_ND, after.soft_BD, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(hard_ND, after.hard_BD, rtol=1e-4, atol=1e-5)
+    step = fit_outputs(network.depths[0], unit_ND)
+    torch.testing.assert_close(step.r_BD, one_depth(network.depths[0], unit_ND).r_BD, rtol=1e-4, atol=1e-5)
 
 
 def test_without_steps_the_start_is_kept() -> None:
@@ -108,7 +109,7 @@ def test_without_steps_the_start_is_kept() -> None:
     codes_ND = tokenizer.fit(TABLE).encode(TABLE).dense()
     assert purity(codes_ND[:, 0], PATHS[:, 0]) > 0.97
     network = CapsuleNetwork(tokenizer, VECTORS.shape[1], torch.Generator().manual_seed(0)).requires_grad_(False)
-    start_from_data(network, torch.from_numpy(VECTORS), tokenizer.masses, 0)
+    start_from_data(network, torch.from_numpy(VECTORS), tokenizer, 0)
     for ours, theirs in zip(tokenizer.network_.depths, network.depths, strict=True):
         for name in ("outputs", "poses.bias", "kappa"):
             fitted, started = (operator.attrgetter(name)(layer) for layer in (ours, theirs))
@@ -117,104 +118,61 @@ def test_without_steps_the_start_is_kept() -> None:
 
 
 def test_random_capsules_start_with_the_temperatures_of_the_target_masses() -> None:
-    settings = fixed(winner_mass=(0.6, 0.7, 0.8), start="random")
+    settings = fixed(winner_mass=(0.6, 0.7, 0.8), start="random", poses="full")
     network = CapsuleNetwork(settings, VECTORS.shape[1], torch.Generator().manual_seed(0)).requires_grad_(False)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    calibrate_all(network, torch.from_numpy(VECTORS), settings.masses)
-    depths = network(network.enter(torch.from_numpy(VECTORS)))
-    np.testing.assert_allclose([float(d.mass_B.mean()) for d in depths], settings.masses, atol=0.02)
+    calibrate_all(network, torch.from_numpy(VECTORS), settings)
+    masses = trace(network, VECTORS).mass.mean(0)
+    np.testing.assert_allclose(masses, settings.masses, atol=0.02)
     after = network.state_dict()
     assert {name for name in after if not torch.equal(after[name], before[name])} == {
-        f"layers.{depth}.kappa" for depth in range(3)
+        f"layers.{depth}.fixed_kappa" for depth in range(3)
     }
 
 
-def test_random_capsules_are_calibrated_before_they_train(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_one, "settle", lambda *_: None)
+def test_nothing_is_overwritten_after_training() -> None:
+    """The weights that training ends with are those of the tokenizer; only the centres follow from the codes."""
     still = training(1, learning_rate=1e-9)
-    tokenizer = fixed(winner_mass=(0.6, 0.7, 0.8), start="random", training=still).fit(TABLE)
+    tokenizer = fixed(winner_mass=(0.6, 0.7, 0.8), training=still).fit(TABLE)
     np.testing.assert_allclose(tokenizer.trace(TABLE).mass.mean(0), [0.6, 0.7, 0.8], atol=0.05)
-
-
-@pytest.mark.parametrize("start", ["data", "random"])
-def test_settled_masses_are_the_targets(start: str) -> None:
-    tokenizer = fixed(winner_mass=(0.6, 0.7, 0.8), start=start).fit(TABLE)
-    np.testing.assert_allclose(tokenizer.trace(TABLE).mass.mean(0), [0.6, 0.7, 0.8], atol=0.05)
-
-
-def test_dead_capsules_come_back_to_life() -> None:
-    vectors_ND = np.random.default_rng(0).normal(size=(300, 12)).astype(np.float32)
-    settings = fixed(codebooks=(30,), training=training(30, batch_size=100))
-    network = CapsuleNetwork(settings, 12, torch.Generator().manual_seed(0))
-    start_from_data(network, torch.from_numpy(vectors_ND), settings.masses, 0)
-    poses = network.depths[0].poses
-    with torch.no_grad():  # Of equal capsules the first wins: ten copies get nothing.
-        for part in (poses.bias, poses.up, poses.down):
-            part[20:] = part[10].clone()
-    watcher = Watcher()
-    job = stage_one.CapsuleTraining(settings.training, network, vectors_ND, vectors_ND, watcher, settings)
-    before = job.watch()[1].utilization[0]
-    for _ in range(4):
-        job.answer(early=True)
-    after = job.watch()[1].utilization[0]
-    assert before < 0.7 < 0.8 < after
-    assert any("re-seeded" in line for line in watcher.lines)
+    moved = fixed(winner_mass=(0.6, 0.7, 0.8), spread_weight=5.0, training=training(60, learning_rate=0.02)).fit(TABLE)
+    masses = moved.trace(TABLE).mass.mean(0)
+    assert np.abs(masses - [0.6, 0.7, 0.8]).max() > 0.1, "a temperature that is set again would meet its target"
+    assert np.abs(moved.network_.depths[0].outputs.numpy()).sum() > 0
 
 
 def with_growth(watcher: Watcher, **fields: Any) -> stage_one.CapsuleTraining:
     """Capsules at whose second depth residuals grow."""
     settings = fixed(**fields)
     network = CapsuleNetwork(settings, VECTORS.shape[1], torch.Generator().manual_seed(0))
-    start_from_data(network, torch.from_numpy(VECTORS), settings.masses, 0)
+    start_from_data(network, torch.from_numpy(VECTORS), settings, 0)
     with torch.no_grad():
         network.depths[1].outputs *= 6
-    return stage_one.CapsuleTraining(settings.training, network, VECTORS, VECTORS, watcher, settings)
+    rows = TABLE.sequences
+    return stage_one.CapsuleTraining(settings.training, network, VECTORS, VECTORS, watcher, settings, rows, 0)
 
 
 def test_growing_residuals_shorten_the_step() -> None:
     watcher = Watcher()
     job = with_growth(watcher)
-    network, grew = job.network, job.watch()[1].grew
+    network, grew = job.network, job.look().grew
     assert grew[1] > 0.5
     for _ in range(8):
         job.answer(early=True)
     assert float(network.depths[0].step) == 1.0
     assert float(network.depths[1].step) < 0.5
-    assert job.watch()[1].grew[1] < grew[1]
+    assert job.look().grew[1] < grew[1]
     assert any("grew at depth 2; its step is now" in line for line in watcher.lines)
-
-
-def test_to_the_letter_the_step_stays_and_growth_is_only_told() -> None:
-    literal = RECIPES["capsid-literal"].tokenizer
-    assert isinstance(literal, CapsuleTokenizer)
-    watcher = Watcher()
-    job = with_growth(watcher, shrink_step=literal.shrink_step)
-    job.answer(early=True)
-    assert [float(layer.step) for layer in job.network.depths] == [1.0, 1.0, 1.0]
-    assert any(line.endswith("of the residuals grew at depth 2") for line in watcher.lines)
-
-
-@pytest.mark.parametrize(("hard_weight", "kind"), [(1.0, "hard"), (0.0, "soft")])
-def test_the_best_step_has_the_least_of_the_error_that_is_trained(hard_weight: float, kind: str) -> None:
-    tokenizer = fixed(hard_weight=hard_weight).fit(TABLE)
-    seen = tokenizer.trace(TABLE)
-    watch = look(tokenizer, seen)
-    assert watch.score == pytest.approx(-getattr(seen, kind)[:, -1].mean() - watch.collision_rate)
 
 
 def test_collapse_is_said_loudly() -> None:
     literal = CapsuleTokenizer(
         codebooks=(20, 20),
-        rank=0,
+        poses="full",
+        routing="dot",
         rounds=1,
-        readout="pre",
-        agreement="dot",
-        on_direction=False,
-        winner_mass=(),
-        leak=(1.0, 1.0),
         start="random",
         max_sharing=0,
-        reseed=False,
         training=training(4),
     )
     watcher = Watcher()
@@ -228,15 +186,6 @@ def test_a_sound_fit_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", CollapseWarning)
         fixed().fit(TABLE)
-
-
-@pytest.mark.parametrize(("batch", "weight", "told"), [(15, 0.2, True), (16, 0.2, False), (15, 0.0, False)])
-def test_a_batch_too_small_to_be_balanced_is_told(batch: int, weight: float, told: bool) -> None:
-    progress = Watcher()
-    settings = CapsuleSettings(codebooks=(2, 4), balance_weight=weight, training=Training(steps=1, batch_size=batch))
-    stage_one.warn_of_small_batches(settings, progress)
-    line = f"capsules: batches of {batch} items cannot balance 4 capsules; set tokenizer.training.batch_size to 16"
-    assert [text.startswith(line) for text in progress.lines] == [True] * told
 
 
 def test_the_projection_does_not_collapse() -> None:
@@ -318,10 +267,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cap of 8": {"codebooks": (8,) * 8},
     "tau .75": {"confidence": 0.75},
     "no spread": {"spread_weight": 0.0},
-    "shared poses": {"shared_poses": True, "codebooks": (8, 8, 8)},
-    "full poses": {"rank": 0},
+    "full poses": {"poses": "full"},
     "narrow votes": {"dim": 6},
-    "narrow votes that leak": {"dim": 6, "leak": (1.0, 0.3)},
+    "the paper's routing": {"dim": 6, "routing": "dot", "poses": "full"},
+    "unit votes": {"dim": 6, "routing": "unit", "poses": "full"},
     "mean rival": {"rivals": "mean"},
     "the paper's stop": {"max_sharing": 0},
 }
@@ -347,8 +296,12 @@ def test_every_variant_is_a_setting(name: str) -> None:
         ({"winner": "medium"}, "capsules.winner must be one of soft, hard, got 'medium'"),
         ({"codebooks": ()}, "capsules.codebooks must be 1 or more whole numbers, each at least 1"),
         ({"rounds": 0}, "capsules.rounds must be at least 1, got 0"),
-        ({"winner_mass": (0.5, 1.0)}, "capsules.winner_mass must be finite numbers, each above 0 and below 1"),
-        ({"shared_poses": True}, "codebooks of one size"),
+        (
+            {"winner_mass": (0.5, 1.0)},
+            "capsules.winner_mass must be 1 or more finite numbers, each above 0 and below 1",
+        ),
+        ({"routing": "cosine"}, "capsules.routing must be one of dot, unit, calibrated, got 'cosine'"),
+        ({"start": "random", "training": training()}, "capsules that share a pose matrix cannot start at random"),
         ({"start": "random", "training": stage_one_training()}, "capsules that start at random need training"),
     ],
 )

@@ -39,7 +39,7 @@ VECTORS = made()
 
 def small(**changes: object) -> CapsuleTokenizer:
     training = Training(steps=6, batch_size=64, ema=0.0, validate_every=3)
-    return CapsuleTokenizer(**{"codebooks": (8, 8, 8), "training": training, "sample": 400} | changes)  # type: ignore[arg-type]
+    return CapsuleTokenizer(**{"codebooks": (8, 8, 8), "training": training} | changes)  # type: ignore[arg-type]
 
 
 def write_npy(folder: Path, vectors: np.ndarray = VECTORS, ids: list[str] | None = IDS) -> Path:
@@ -317,7 +317,7 @@ def test_a_stopped_run_goes_on(source: MappedVectors, fitted: CapsuleTokenizer, 
 
 def test_shards_of_other_settings_are_not_kept(source: MappedVectors, fitted: CapsuleTokenizer, tmp_path: Path) -> None:
     encode_shards(fitted, source, tmp_path, rows_per_shard=500)
-    longer = small(shortest=3).load_state(fitted.state())
+    longer = small(confidence=1.0).load_state(fitted.state())
     done = encode_shards(longer, source, tmp_path, rows_per_shard=500, part=(1, 2))
     assert (done.written, done.complete) == (2, False), "the shard between them is still the old one's"
     assert not (tmp_path / "shards.json").exists()
@@ -375,6 +375,7 @@ BOUNDED = """
 import json, re, sys, threading, time
 from pathlib import Path
 from capsid.encode.mapped_files import open_vectors
+from capsid.tokenize.capsules import stage_one
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.scale.codes import encode_shards
 from capsid.train.options import Training
@@ -390,13 +391,15 @@ def watch():
         time.sleep(0.01)
 torch.set_num_threads(1)
 
+stage_one.SAMPLE_ROWS = 500
+
 def whole_way(file):
     global name
     name = "map"
     source = open_vectors(folder / file, cache=folder / "cache")
     name = "fit"
     training = Training(steps=4, batch_size=64, ema=0.0, validate_every=2)
-    tokenizer = CapsuleTokenizer(codebooks=(4,), projection=8, sample=500, training=training).fit(source.table())
+    tokenizer = CapsuleTokenizer(codebooks=(4,), projection=8, training=training).fit(source.table())
     name = "encode"
     encode_shards(tokenizer, source, folder / f"{file}.codes", rows_per_shard=8192)
 

@@ -9,7 +9,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from algorithm_one import Step, one_depth, unit
 from capsule_worlds import (
     VARIANTS,
     World,
@@ -28,11 +27,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
-from capsid.tokenize.capsules import encoding
-from capsid.tokenize.capsules.network import Depth
-from capsid.tokenize.capsules.routing import Rounds, Routed, route
-from capsid.tokenize.capsules.votes import FullVotes
-from capsid.tokenize.stopping import StopRules, stop
+from capsid.tokenize.capsules import catalogue, reference
+from capsid.tokenize.capsules.algorithm import Step, agree
+from capsid.tokenize.capsules.catalogue import stop
+from capsid.tokenize.capsules.full_votes import FullVotes
+from capsid.tokenize.capsules.settings import Form, StopRules
 
 ROUNDING = 1e-9
 
@@ -46,20 +45,18 @@ def bound(delta: float, size: float, mass: float) -> float:
     return delta + 2 * size * (1 - mass)
 
 
-def excess(world: World, depths: list[Depth], claim: DepthBound = bound, *, gain: bool = True) -> float:
+def excess(world: World, steps: list[Step], claim: DepthBound = bound, hard: list[Tensor] | None = None) -> float:
     """By how much the claim is broken at worst, over all items and all prefixes of their ids; 0 where it holds."""
     worst = 0.0
-    centres = [array(layer.centres) for layer in world.network.depths]
-    soft_before = [world.unit_ND, *(d.soft_BD for d in depths)]
+    centres = [array(capsules.centres) for capsules in world.network.depths]
+    hard = hard or world.hard(steps)
     for row in range(len(world.unit_ND)):
         total = 0.0
-        for number, outputs_KD in enumerate(outputs_of(world, depths, row)):
-            if not gain:  # the mistake of a delta that forgets how long the residual is
-                outputs_KD = outputs_KD / np.linalg.norm(array(soft_before[number][row]))
+        for number, outputs_KD in enumerate(outputs_of(world, steps, row)):
             delta = np.linalg.norm(outputs_KD - centres[number], axis=1).max()
             size = np.linalg.norm(centres[number], axis=1).max()
-            total += claim(float(delta), float(size), float(depths[number].mass_B[row]))
-            soft_D, hard_D = array(depths[number].soft_BD[row]), array(depths[number].hard_BD[row])
+            total += claim(float(delta), float(size), float(steps[number].mass_B[row]))
+            soft_D, hard_D = array(steps[number].r_BD[row]), array(hard[number][row])
             # x - soft is the sum of the z, x - hard the sum of the centres.
             apart = np.linalg.norm(soft_D - hard_D)
             further = np.linalg.norm(soft_D) - np.linalg.norm(hard_D)
@@ -80,29 +77,31 @@ def test_soft_and_hard_reconstruction_stay_together(variant: str, seed: int, sca
 def test_the_bound_is_attained() -> None:
     """At delta 0 a single depth's bound is met exactly, whatever the winner's weight; at weight 1 both sides are 0."""
     world = opposite_centres()
-    first = world.run()[0]
-    apart_B = (first.soft_BD - first.hard_BD).norm(dim=1)
+    steps = world.run()
+    first = steps[0]
+    apart_B = (first.r_BD - world.hard(steps)[0]).norm(dim=1)
     size = float(world.network.depths[0].centres[0].norm())
     torch.testing.assert_close(apart_B, 2 * size * (1 - first.mass_B))
     assert 0.5 < float(first.mass_B.min()) < 0.95
     sure = opposite_centres(kappa=1e5)
-    for depth in sure.run():
-        assert float(depth.mass_B.min()) == 1.0
-        torch.testing.assert_close(depth.soft_BD, depth.hard_BD)
+    steps = sure.run()
+    for step, hard_BD in zip(steps, sure.hard(steps)):
+        assert float(step.mass_B.min()) == 1.0
+        torch.testing.assert_close(step.r_BD, hard_BD)
 
 
-@pytest.mark.parametrize("leak", [0.0, 1.0])
+@pytest.mark.parametrize("variant", ["default", "unit"])
 @in_double()
-def test_the_tie_of_outputs_and_centres_is_all_that_is_left_of_a_sure_winner(leak: float) -> None:
+def test_the_distance_of_outputs_and_centres_is_all_that_is_left_of_a_sure_winner(variant: str) -> None:
     """At weight 1 the bound is delta, and a depth whose capsules are all equally far from their centres attains it."""
-    world = make_world("leaky" if leak else "default", 1, items=1, codebooks=(4,))
-    layer = world.network.depths[0]
-    layer.kappa.fill_(1e5)
+    world = make_world(variant, 1, items=1, codebooks=(4,), rounds=9)
+    capsules = world.network.depths[0]
+    capsules.set_kappa(1e5)
     outputs_KD = outputs_of(world, world.run(), 0)[0]
-    layer.centres.copy_(torch.from_numpy(outputs_KD) + torch.tensor([0.3, 0, 0, 0, 0, 0.4]))
-    depth = world.run()[0]
-    assert float(depth.mass_B[0]) == 1.0
-    assert float((depth.soft_BD - depth.hard_BD).norm()) == pytest.approx(0.5)
+    capsules.centres.copy_(torch.from_numpy(outputs_KD) + torch.tensor([0.3, 0, 0, 0, 0, 0.4]))
+    steps = world.run()
+    assert float(steps[0].mass_B[0]) == 1.0
+    assert float((steps[0].r_BD - world.hard(steps)[0]).norm()) == pytest.approx(0.5)
 
 
 WRONG_BOUNDS: dict[str, DepthBound] = {
@@ -115,8 +114,8 @@ WRONG_BOUNDS: dict[str, DepthBound] = {
 
 def shifted(world: World) -> World:
     """The same, with every output off its centre by one vector."""
-    for layer in world.network.depths:
-        layer.outputs.add_(layer.centres[0])
+    for capsules in world.network.depths:
+        capsules.outputs.add_(capsules.centres[0])
     return world
 
 
@@ -129,39 +128,28 @@ def test_a_wrong_bound_is_caught(claim: str) -> None:
     assert max(excess(w, w.run()) for w in worlds) < ROUNDING
 
 
-@in_double()
-def test_a_delta_without_the_gain_is_caught() -> None:
-    """Sure winners, centres that are the squashed votes at full length: only the residual's length sets them apart."""
-    world = make_world("leaky", 3, items=1, codebooks=(4, 4), winner="hard")
-    for number, layer in enumerate(world.network.depths):
-        layer.kappa.fill_(1e5)
-        length = float([world.unit_ND, world.run()[0].soft_BD][number].norm())
-        layer.centres.copy_(torch.from_numpy(outputs_of(world, world.run(), 0)[number]) / length)
-    assert excess(world, world.run(), gain=False) > 0.01
-    assert excess(world, world.run()) < ROUNDING
-
-
-def tokens_of_the_weakest(world: World, depth: Depth) -> Depth:
+def tokens_of_the_weakest(world: World, step: Step) -> tuple[Step, Tensor]:
     """The hard track follows another token than the one whose weight is reported."""
     first = world.network.depths[0]
-    return dataclasses.replace(depth, hard_BD=world.unit_ND - first.centres[depth.routed.weights_BK.argmin(1)])
+    return step, world.unit_ND - first.centres[step.weights_BK.argmin(1)]
 
 
-def weights_beyond_one(world: World, depth: Depth) -> Depth:
-    return dataclasses.replace(depth, soft_BD=world.unit_ND - 2 * depth.output_BD)
+def weights_beyond_one(world: World, step: Step) -> tuple[Step, Tensor]:
+    return dataclasses.replace(step, r_BD=world.unit_ND - 2 * step.z_BD), world.hard([step])[0]
 
 
-def step_twice(world: World, depth: Depth) -> Depth:
-    return dataclasses.replace(depth, soft_BD=world.unit_ND - 0.5 * depth.output_BD)
+def half_a_step(world: World, step: Step) -> tuple[Step, Tensor]:
+    return dataclasses.replace(step, r_BD=world.unit_ND - 0.5 * step.z_BD), world.hard([step])[0]
 
 
-@pytest.mark.parametrize("mistake", [tokens_of_the_weakest, weights_beyond_one, step_twice])
+@pytest.mark.parametrize("mistake", [tokens_of_the_weakest, weights_beyond_one, half_a_step])
 @in_double()
-def test_a_wrong_network_is_caught(mistake: Callable[[World, Depth], Depth]) -> None:
+def test_a_wrong_network_is_caught(mistake: Callable[[World, Step], tuple[Step, Tensor]]) -> None:
     world = opposite_centres(kappa=30.0)
     one = World(dataclasses.replace(world.settings, codebooks=(2,)), world.network, world.unit_ND)
     first = one.run()[:1]
-    assert excess(one, [mistake(one, first[0])]) > 0.01
+    step, hard_BD = mistake(one, first[0])
+    assert excess(one, [step], hard=[hard_BD]) > 0.01
     assert excess(one, first) < ROUNDING
 
 
@@ -288,15 +276,15 @@ def test_the_condition_is_exact_for_any_vectors(pairs: list[tuple[Fraction, Frac
     assert equivalent(r, [2 * a for a in r])  # a tie: reflected, as long as before
 
 
-@pytest.mark.parametrize("variant", ["default", "literal", "leaky"])
+@pytest.mark.parametrize("variant", ["default", "dot", "unit"])
 @settings(max_examples=5)
 @given(seeds(), scales())
 def test_the_condition_is_exact_for_what_routing_subtracts(variant: str, seed: int, scale: float) -> None:
     world = make_world(variant, seed, items=4, scale=scale)
     before_BD = world.unit_ND
-    for depth in world.run():
-        assert all(equivalent(exact(r_D), exact(z_D)) for r_D, z_D in zip(before_BD, depth.output_BD))
-        before_BD = depth.soft_BD
+    for step in world.run():
+        assert all(equivalent(exact(r_D), exact(z_D)) for r_D, z_D in zip(before_BD, step.z_BD))
+        before_BD = step.r_BD
 
 
 @pytest.mark.parametrize(
@@ -314,36 +302,50 @@ def test_a_wrong_condition_is_caught(condition: Condition) -> None:
     assert all(equivalent([one, zero], z) for z in outputs)
 
 
-@pytest.mark.parametrize("variant", ["default", "literal", "hard"])
+@pytest.mark.parametrize("variant", ["default", "dot", "hard"])
 def test_the_trace_names_growing_residuals(variant: str) -> None:
     world = make_world(variant, 11, items=40)
-    for layer in world.network.depths:
-        layer.step.fill_(1.0)
-    seen = encoding.trace(world.network, world.unit_ND.numpy())
-    layers, met = plain(world.network), set()
+    for capsules in world.network.depths:
+        capsules.step.fill_(1.0)
+    seen = catalogue.trace(world.network, world.unit_ND.numpy())
+    depths, met = plain(world.network), set()
     for row, x_D in enumerate(array(world.unit_ND)):
-        r_D = hard_D = unit(x_D)
-        for number, layer in enumerate(layers):
-            step: Step = one_depth(r_D, hard_D, layer, world.settings)
+        r_D = reference.unit(x_D)
+        for number, capsules in enumerate(depths):
+            step = reference.one_depth(r_D, capsules, world.settings)
             margin = 2 * r_D @ step.z_D - step.z_D @ step.z_D
             if abs(margin) > 1e-4:
                 assert bool(seen.grew[row, number]) == (margin < 0)
                 met.add(margin < 0)
-            r_D, hard_D = step.soft_D, step.hard_D
+            r_D = step.r_D
     assert met == {True, False}
 
 
 # --- Proposition 3: routing and a mixture of Gaussians ---
 
 
-def routed(votes_BKC: Tensor, updates: int, kappa: float, agreement: str) -> Routed:
-    how = Rounds(rounds=updates + 1, readout="pre", agreement=agreement)
-    return route(FullVotes(votes_BKC), votes_BKC.shape[1], len(votes_BKC), how, kappa)
+def routed(votes_BKC: Tensor, updates: int, kappa: float, agreement: str) -> tuple[Tensor, Tensor]:
+    """Weights and consensus after so many updates of the logits."""
+    form = Form(updates, agreement == "cosine", agreement == "cosine", False, False, False)
+    consensus = agree(_Given(votes_BKC), votes_BKC.shape[1], form, kappa)
+    assert consensus[1] is not None
+    return consensus[0], consensus[1]
+
+
+class _Given(FullVotes):
+    """Votes that are given as they are."""
+
+    def __init__(self, votes_BKC: Tensor) -> None:
+        rows, capsules, dim = votes_BKC.shape
+        super().__init__(
+            votes_BKC.new_zeros(rows, 1), votes_BKC.new_zeros(capsules, dim, 1), votes_BKC.new_zeros(capsules, dim)
+        )
+        self._factors.u_BKC = votes_BKC
 
 
 def targets(votes_BKC: Tensor, updates: int, kappa: float, agreement: str) -> list[Tensor]:
     """What votes were compared with in each update: the consensus, for cosines its direction."""
-    seen = [routed(votes_BKC, t, kappa, agreement).consensus_BC for t in range(updates)]
+    seen = [routed(votes_BKC, t, kappa, agreement)[1] for t in range(updates)]
     return [o / o.norm(dim=1, keepdim=True) if agreement == "cosine" else o for o in seen]
 
 
@@ -356,7 +358,7 @@ def off(
     votes_BKC: Tensor, updates: int, kappa: float, agreement: str, means: Callable[[list[Tensor]], Tensor]
 ) -> float:
     """How far the weights are from the posterior of a mixture with that mean."""
-    weights_BK = routed(votes_BKC, updates, kappa, agreement).weights_BK
+    weights_BK = routed(votes_BKC, updates, kappa, agreement)[0]
     mean_BC = means(targets(votes_BKC, updates, kappa, agreement))
     return float((weights_BK - posterior(votes_BKC, mean_BC, kappa)).abs().max())
 

@@ -15,18 +15,18 @@ import numpy as np
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, require_items
 from capsid.errors import NotFittedError
+from capsid.ids.prefixes import SharedPrefixes
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.tokenize.capsules.settings import CapsuleSettings
-from capsid.tokenize.stopping import SharedPrefixes, Stops, stop
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from capsid.tokenize.capsules.network import CapsuleNetwork
-    from capsid.tokenize.trace import Trace
+    from capsid.tokenize.capsules.capsules import CapsuleNetwork
+    from capsid.tokenize.trace import Stops, Trace
 
 
 @dataclass(kw_only=True)
@@ -65,48 +65,47 @@ class CapsuleTokenizer(CapsuleSettings):
         require_items(table)
         vectors = table.vectors(self.block)
         check_vectors(vectors, table.items)
-        fitted = fit_stage_one(self, vectors, seed=seed, checkpoint=checkpoint, progress=progress)
+        fitted = fit_stage_one(self, table, seed=seed, checkpoint=checkpoint, progress=progress)
         self.network_: CapsuleNetwork = fitted.network
         self.shared_prefixes_: SharedPrefixes = fitted.shared
         self.reference_: np.ndarray = fitted.reference
-        return fitted.encoded.codes, fitted.encoded.confidences
+        return fitted.encoded
 
     def encode(self, table: ItemTable) -> Ragged:
         """Codes of every item, each cut where its id ends."""
-        from capsid.tokenize.capsules.early_exit import encode
+        from capsid.tokenize.capsules.catalogue import encode
 
-        return encode(self, self._fitted(), self._checked(table), self.shared_prefixes_, confident=False).codes
+        return encode(self, self._fitted(), self._checked(table), self.shared_prefixes_, confident=False)[0]
 
     def encode_confident(self, table: ItemTable) -> tuple[Ragged, Ragged]:
         """Codes as `encode` gives them, and a confidence for each."""
-        from capsid.tokenize.capsules.early_exit import encode
+        from capsid.tokenize.capsules.catalogue import encode
 
-        found = encode(self, self._fitted(), self._checked(table), self.shared_prefixes_)
-        return found.codes, found.confidences
+        return encode(self, self._fitted(), self._checked(table), self.shared_prefixes_)
 
     def begin_adapting(self, rank: int, *, seed: int = 0) -> nn.ModuleList:
         """Attach low-rank adapters to the routing of every depth for stage 2; everything else stays frozen."""
-        from capsid.tokenize.capsules.adapters import attach
+        from capsid.tokenize.capsules.stage_two import attach
 
         return attach(self._fitted(), rank, seed)
 
     def end_adapting(self, table: ItemTable, codes: Ragged, most: float) -> None:
         """Apply the trained adapters, scaled so that at most a share `most` of the `codes` changes."""
-        from capsid.tokenize.capsules.stage_two import settle_adapters
+        from capsid.tokenize.capsules.stage_two import settle
 
-        settled = settle_adapters(self, self._fitted(), self._checked(table), codes, most)
+        settled = settle(self, self._fitted(), self._checked(table), codes, most)
         self.shared_prefixes_, self.reference_ = settled.shared, settled.reference
 
     def soft(self, x_UI: Tensor) -> tuple[list[Tensor], Tensor]:
         """Routing weights by depth, and the loss terms of stage 1 with the final margin."""
-        from capsid.tokenize.capsules.stage_one import routing_loss
+        from capsid.tokenize.capsules.objective import objective
 
-        loss, depths = routing_loss(self, self._fitted(), x_UI, 1.0)
-        return [depth.routed.weights_BK for depth in depths], loss
+        found = objective(self, self._fitted(), x_UI, 1.0, leave=False)
+        return [step.weights_BK for _, step in found.steps], found.loss
 
     def last_costs(self, table: ItemTable, codes: Ragged) -> Costs:
         """-log of the routing weights at the depth where an id ends; routing does not depend on the codes."""
-        from capsid.tokenize.capsules.encoding import last_weights
+        from capsid.tokenize.capsules.catalogue import last_weights
 
         network, vectors = self._fitted(), self._checked(table)
         least = np.finfo(np.float32).tiny
@@ -128,30 +127,29 @@ class CapsuleTokenizer(CapsuleSettings):
 
     def trace_vectors(self, vectors_NI: np.ndarray, *, strongest: int = 0) -> Trace:
         """`trace` for a plain matrix of vectors."""
-        from capsid.tokenize.capsules.encoding import trace
+        from capsid.tokenize.capsules.catalogue import trace
 
         return trace(self._fitted(), vectors_NI, strongest=strongest)
 
     def stop(self, trace: Trace) -> Stops:
         """Where the ids of a trace end, and why."""
-        residual = trace.hard if self.residual_of == "hard" else trace.soft
-        return stop(trace.confidence, residual, self.shared_prefixes_.mask(trace.codes), self.rules)
+        from capsid.tokenize.capsules.catalogue import stop
+
+        return stop(trace.confidence, trace.soft, self.shared_prefixes_.mask(trace.codes), self.rules)
 
     def decode(self, codes: Ragged) -> np.ndarray:
         """Sum of the codes' centres, through the projection's decoder if there is one."""
-        from capsid.tokenize.capsules.encoding import leave
-
         network = self._fitted()
         out = np.zeros((len(codes), network.depths[0].centres.shape[1]), dtype=np.float32)
         dense_NL = codes.dense()
         for depth, centres in enumerate(self.centres()[: dense_NL.shape[1]]):
             has_N = dense_NL[:, depth] >= 0
             out[has_N] += centres[dense_NL[has_N, depth]]
-        return leave(network, out)
+        return network.leave(out)
 
     def centres(self) -> tuple[np.ndarray, ...]:
         """One vector per token, by depth."""
-        return tuple(layer.centres.detach().numpy() for layer in self._fitted().depths)
+        return tuple(capsules.centres.detach().numpy() for capsules in self._fitted().depths)
 
     def state(self) -> dict[str, np.ndarray]:
         """The network's arrays, shared prefixes (named `crowded` in stored runs), and statistics of training items."""
@@ -161,7 +159,7 @@ class CapsuleTokenizer(CapsuleSettings):
 
     def load_state(self, state: dict[str, np.ndarray]) -> CapsuleTokenizer:
         """Restore the saved arrays."""
-        from capsid.tokenize.capsules.encoding import load_network
+        from capsid.tokenize.capsules.capsules import load_network
 
         self.network_ = load_network(self, state)
         keys = tuple(state[f"crowded/{d}"] for d in range(len(self.codebooks)))

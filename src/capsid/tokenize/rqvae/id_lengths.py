@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from capsid.ids.prefixes import SharedPrefixes, unshared_lengths
 from capsid.tokenize.rqvae.network import RQVAENetwork, encode
 from capsid.tokenize.rqvae.settings import SHORTEST
-from capsid.tokenize.stopping import SharedPrefixes, sparse_lengths
 
 
 class IdLengths(nn.Module):
@@ -29,7 +29,7 @@ class IdLengths(nn.Module):
         """Lengths under the current weights."""
         codes_NL = encode(network, self.vectors_NI).dense()
         shared = self.counted or count_prefixes(codes_NL, network, self.crowd)
-        self.length_N.copy_(torch.as_tensor(sparse_lengths(codes_NL, shared, SHORTEST)))
+        self.length_N.copy_(torch.as_tensor(unshared_lengths(codes_NL, shared, SHORTEST)))
 
     def of(self, rows_B: np.ndarray) -> Tensor:
         """Lengths of some rows. Shape: (rows,)."""

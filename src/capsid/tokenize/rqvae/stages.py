@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from capsid.data.item_table import ItemTable
+from capsid.ids.prefixes import SharedPrefixes
 from capsid.popularity import most_popular
 from capsid.progress import Progress
 from capsid.rng import child_seed
@@ -24,7 +25,6 @@ from capsid.tokenize.rqvae.fit import KMEANS_ITERATIONS, NAME, RQVAETraining, bo
 from capsid.tokenize.rqvae.id_lengths import IdLengths, count_prefixes
 from capsid.tokenize.rqvae.network import RQVAENetwork, encode, nearest
 from capsid.tokenize.rqvae.settings import RQVAESettings
-from capsid.tokenize.stopping import SharedPrefixes
 from capsid.tokenize.training import draw_sample
 
 

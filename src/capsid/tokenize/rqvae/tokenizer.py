@@ -15,13 +15,13 @@ import numpy as np
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, require_items
 from capsid.errors import ConfigError, NotFittedError
+from capsid.ids.prefixes import SharedPrefixes, unshared_lengths
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.tokenize.nearby_codes import nearby_codes
 from capsid.tokenize.rqvae.settings import SHORTEST, RQVAESettings
-from capsid.tokenize.stopping import SharedPrefixes, sparse_lengths
 
 if TYPE_CHECKING:
     from torch import nn
@@ -137,7 +137,7 @@ class RQVAE(RQVAESettings):
         """Where ids with these codes end. Shape: (items,)."""
         if not self.crowd:
             return np.full(len(codes_NL), codes_NL.shape[1])
-        return sparse_lengths(codes_NL, self.shared_prefixes_, SHORTEST)
+        return unshared_lengths(codes_NL, self.shared_prefixes_, SHORTEST)
 
     def _cut(self, codes: Ragged) -> Ragged:
         if not self.crowd or not len(codes):

@@ -1,6 +1,7 @@
-"""Statistics of capsule training: code usage, winner mass, growing residuals, lengths, collisions, collapse.
+"""What is looked at while capsules train: use of capsules, winner mass, growing residuals, lengths, stop causes.
 
-Takes traces, returns numbers and one progress line.
+Takes traces and codes, returns numbers and one progress line. The score that selects weights is the Recall@10 of plain
+counts over the ids (`followers.py`), which does not punish confidence; collisions of the whole catalogue stand beside.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from capsid.ids.prefixes import SharedPrefixes, prefix_keys
 from capsid.progress import Progress
 from capsid.ragged import Ragged
+from capsid.tokenize.capsules.catalogue import stop
 from capsid.tokenize.capsules.settings import CapsuleSettings
-from capsid.tokenize.stopping import SharedPrefixes, Stops, prefix_keys, stop
 from capsid.tokenize.trace import Trace
 
 # Below this share of usable codes in use, the ids carry almost no information.
@@ -26,57 +28,53 @@ class CollapseWarning(UserWarning):
 
 
 @dataclass(frozen=True, eq=False)
-class Watch:
-    """Statistics of one inspection. Lists are by depth."""
+class Inspection:
+    """Statistics of a trace, and of the whole catalogue's codes where they are known. Lists are by depth."""
 
     utilization: list[float]
     mass: list[float]
     grew: list[float]
+    soft: list[float]
     hard: list[float]
-    error_at_end: float
-    collision_rate: float
     mean_length: float
-    stops: Stops
     causes: dict[str, float]
+    collisions: float
+    recall: float | None = None
 
     @property
     def score(self) -> float:
-        """Higher is better: little error at the ends of ids, few collisions."""
-        return -(self.error_at_end + self.collision_rate)
+        """Higher is better."""
+        return -self.collisions if self.recall is None else self.recall
 
     def line(self) -> str:
         """All statistics as one progress line."""
         percent = lambda values: "/".join(f"{100 * v:.0f}" for v in values)  # noqa: E731
         points = lambda values: "/".join(f"{v:.2f}".lstrip("0") for v in values)  # noqa: E731
         causes = ", ".join(f"{name} {100 * share:.0f}" for name, share in self.causes.items())
+        recall = "" if self.recall is None else f", followers' recall@10 {self.recall:.4f}"
         return (
-            f"used {percent(self.utilization)} %, winner mass {points(self.mass)}, hard {points(self.hard)}, "
-            f"length {self.mean_length:.2f}, collisions {100 * self.collision_rate:.1f} %, stops {causes} %, "
-            f"growing {percent(self.grew)} %"
+            f"used {percent(self.utilization)} %, winner mass {points(self.mass)}, residual {points(self.soft)}, "
+            f"of codes {points(self.hard)}, length {self.mean_length:.2f}, stops {causes} %, "
+            f"growing {percent(self.grew)} %, collisions {100 * self.collisions:.1f} %{recall}"
         )
 
 
-def look(settings: CapsuleSettings, seen: Trace, shared: SharedPrefixes | None = None) -> Watch:
-    """Statistics of a trace; prefixes are counted among these items unless a table is given.
-
-    The error is that of the centres, or, where the loss leaves them untrained, that of the routed mixtures.
-    """
+def inspect(settings: CapsuleSettings, seen: Trace, shared: SharedPrefixes | None = None) -> Inspection:
+    """Statistics of a trace; prefixes are counted among these items unless a table is given."""
     shared = shared or SharedPrefixes.count(seen.codes, settings.codebooks, settings.max_sharing)
-    residual = seen.hard if settings.residual_of == "hard" else seen.soft
-    stops = stop(seen.confidence, residual, shared.mask(seen.codes), settings.rules)
-    error_NL = seen.hard if settings.hard_weight else seen.soft
+    stops = stop(seen.confidence, seen.soft, shared.mask(seen.codes), settings.rules)
     rows = np.arange(len(seen))
-    live_NL = np.arange(seen.codes.shape[1]) < stops.lengths[:, None]
-    return Watch(
+    depths = range(seen.codes.shape[1])
+    at_end = [np.minimum(d, stops.lengths - 1) for d in depths]
+    return Inspection(
         utilization=[len(np.unique(seen.codes[:, d])) / k for d, k in enumerate(settings.codebooks)],
         mass=seen.mass.mean(0).tolist(),
         grew=seen.grew.mean(0).tolist(),
-        hard=[float(seen.hard[rows, np.minimum(d, stops.lengths - 1)].mean()) for d in range(live_NL.shape[1])],
-        error_at_end=float(error_NL[rows, stops.lengths - 1].mean()),
-        collision_rate=collision_rate(Ragged.from_dense(seen.codes, stops.lengths)),
+        soft=[float(seen.soft[rows, d].mean()) for d in at_end],
+        hard=[float(seen.hard[rows, d].mean()) for d in at_end],
         mean_length=float(stops.lengths.mean()),
-        stops=stops,
         causes=stops.shares(with_prefix=settings.max_sharing > 0),
+        collisions=collision_rate(Ragged.from_dense(seen.codes, stops.lengths)),
     )
 
 
@@ -86,15 +84,15 @@ def collision_rate(codes: Ragged) -> float:
     return 1 - len(np.unique(prefix_keys(codes.dense())[:, -1])) / len(codes)
 
 
-def warn_of_collapse(watch: Watch, codebooks: Sequence[int], items: int, progress: Progress) -> None:
+def warn_of_collapse(seen: Inspection, codebooks: Sequence[int], items: int, progress: Progress) -> None:
     """Warn if depths use few of the codes that this many items could use."""
-    poor = [d + 1 for d, (u, k) in enumerate(zip(watch.utilization, codebooks)) if u * k < FEW * min(k, items)]
+    poor = [d + 1 for d, (u, k) in enumerate(zip(seen.utilization, codebooks)) if u * k < FEW * min(k, items)]
     if not poor:
         return
     text = (
         f"the capsules collapsed: depths {poor} use less than {100 * FEW:.0f} % of their codes, "
-        f"and {100 * watch.collision_rate:.0f} % of the ids collide. "
-        "Raise tokenizer.balance_weight, start from data, or calibrate tokenizer.winner_mass."
+        f"and {100 * seen.collisions:.0f} % of the ids collide. "
+        "Raise tokenizer.balance_weight or start from data (tokenizer.start=data)."
     )
     progress.line(f"WARNING: {text}")
     warnings.warn(text, CollapseWarning, stacklevel=2)
