@@ -28,8 +28,8 @@ def test_movies_is_the_liked_five_core_in_time_order() -> None:
     assert "Sci-Fi" in data.attributes["categories"][matrix]
 
 
-def test_movies_ties_keep_file_order() -> None:
-    data = load_dataset("movies")
+def test_movies_ties_can_keep_file_order() -> None:
+    data = load_dataset("movies", ties="file")
     assert data.times is not None
     users = np.repeat(np.arange(len(data.users)), data.sequences.lengths)
     tied = (np.diff(data.times) == 0) & (np.diff(users) == 0)

@@ -18,7 +18,7 @@ from typing import Any
 
 from capsid.bench.plans import Cell
 from capsid.config import fingerprint
-from capsid.data.dataset import Dataset
+from capsid.data.dataset import FILE_ORDER, Dataset
 from capsid.decode.ranked import validating
 from capsid.errors import ArtifactError, CapsidError
 from capsid.fitting.remembering import trained_recipe
@@ -34,7 +34,7 @@ NO_MATTER = ("cli", "bench", "recipes", "serve", "report.py", "__main__.py", "pr
 
 @dataclass(frozen=True)
 class DataFacts:
-    """Facts about a dataset that is not in memory. `source` is the argument of `load_dataset`."""
+    """Facts about a dataset that is not in memory. `source` is the argument of `load_dataset`, `order` that of ties."""
 
     name: str
     source: str
@@ -42,12 +42,13 @@ class DataFacts:
     users: int
     items: int
     interactions: int
+    order: str = FILE_ORDER
 
     @classmethod
     def of(cls, name: str, source: str, dataset: Dataset) -> DataFacts:
         """The facts of a loaded dataset."""
         sizes = (len(dataset.users), len(dataset.items), dataset.interactions)
-        return cls(name, source, dataset.fingerprint, *sizes)
+        return cls(name, source, dataset.fingerprint, *sizes, dataset.order)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ class Job:
     @property
     def run_name(self) -> str:
         """Where a fitted run is kept: runs of one dataset and seed share a folder, named by their labels."""
-        return f"{slug(self.cell.dataset)}-{self.cell.seed}/{slug(self.cell.label)}"
+        return f"{slug(self.cell.dataset)}-{self.cell.seed}/{slug(self.cell.label)}" + (
+            f"-order-{self.cell.order}" if self.cell.order else ""
+        )
 
     @property
     def steps(self) -> int:

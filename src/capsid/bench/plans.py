@@ -12,21 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from capsid.data.dataset import FILE_ORDER
+from capsid.data.ties import check_ties
 from capsid.errors import ConfigError, nearest
 
 # Accuracy of the codes at each position, on test cases: slow, so it runs only where a plan asks for it.
 POSITIONS = "positions"
 BUILT_IN = Path(__file__).parent / "plans"
 EVALUATIONS = ("test", "test-filtered", "valid", "valid-filtered", POSITIONS)
-PLAN_KEYS = ("name", "about", "datasets", "seeds", "evaluations", "ks", "cells", "shared")
-GROUP_KEYS = ("method", "label", "with", "settings", "datasets", "seeds", "priority", "evaluations")
+PLAN_KEYS = ("name", "about", "datasets", "seeds", "evaluations", "ks", "ties", "cells", "shared")
+GROUP_KEYS = ("method", "label", "with", "settings", "datasets", "seeds", "priority", "evaluations", "order")
 
 
 @dataclass(frozen=True)
 class Cell:
     """One thing to run. `label` tells rows of a table apart; cells of priority 1 come first.
 
-    An evaluation is a split's name, with `-filtered` if items of the user's history are excluded.
+    An evaluation is a split's name, with `-filtered` if items of the user's history are excluded. `ties` and `order`
+    (its seed) say how interactions with equal times are ordered; older plans and stored cells have those of the file.
     """
 
     plan: str
@@ -38,11 +41,13 @@ class Cell:
     priority: int = 1
     evaluations: tuple[str, ...] = ("test", "test-filtered")
     ks: tuple[int, ...] = (5, 10)
+    ties: str = FILE_ORDER
+    order: int = 0
 
     @property
     def name(self) -> str:
         """The display name, unique within a plan."""
-        return f"{self.label}/{self.dataset}/{self.seed}"
+        return f"{self.label}/{self.dataset}/{self.seed}" + (f"/order-{self.order}" if self.order else "")
 
 
 @dataclass(frozen=True)
@@ -144,11 +149,15 @@ def _cells(group: Any, plan: Mapping[str, Any], name: str) -> list[Cell]:
             f"{method} of the plan {name!r} evaluates nothing", hint='evaluations = ["test"], ks = [5, 10]'
         )
     settings = (*_shared(group, plan), *_list(group.get("settings", []), str, "settings"))
-    label, priority = _text(group.get("label", method), "label"), group.get("priority", 1)
-    if not isinstance(priority, int) or isinstance(priority, bool):
-        raise ConfigError(f"priority must be a whole number, got {priority!r}", hint="cells of priority 1 come first")
+    label, ties = _text(group.get("label", method), "label"), _text(both.get("ties", FILE_ORDER), "ties")
+    check_ties(ties)
+    priority = _whole(group.get("priority", 1), "priority", "cells of priority 1 come first")
+    order = _whole(group.get("order", 0), "order", "the seed of the order of ties")
+    if order and ties == FILE_ORDER:
+        raise ConfigError(f"order = {order} of {method} draws ties that are not shuffled", hint='ties = "shuffle"')
+    shown = tuple(evaluations), tuple(sorted(set(ks)))
     return [
-        Cell(name, method, label, data, seed, settings, priority, tuple(evaluations), tuple(sorted(set(ks))))
+        Cell(name, method, label, data, seed, settings, priority, *shown, ties, order)
         for data in datasets
         for seed in seeds
     ]
@@ -183,6 +192,12 @@ def _known(table: Mapping[str, Any], allowed: Sequence[str], what: str) -> None:
 def _text(value: Any, key: str) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{key} must be a string, got {value!r}", hint=f'{key} = "..."')
+    return value
+
+
+def _whole(value: Any, key: str, hint: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{key} must be a whole number, got {value!r}", hint=hint)
     return value
 
 

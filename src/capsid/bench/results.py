@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from capsid.arrays import load_arrays
+from capsid.data.dataset import FILE_ORDER
+from capsid.data.ties import order_of
 from capsid.errors import ArtifactError, ConfigError, nearest
 
 LINES = "cells.jsonl"
@@ -66,7 +68,13 @@ class Result:
     @property
     def name(self) -> str:
         """The cell's name in the plan."""
-        return f"{self.label}/{self.dataset}/{self.seed}"
+        seed = order_of(self.order)[1]
+        return f"{self.label}/{self.dataset}/{self.seed}" + (f"/order-{seed}" if seed else "")
+
+    @property
+    def order(self) -> str:
+        """How interactions with equal times are ordered; that of the file in cells that do not say."""
+        return str(self.data.get("order", FILE_ORDER))
 
     def metric(self, name: str, evaluation: str = "test") -> float:
         """`recall@10` and the like, `recall@10:expected` as well."""

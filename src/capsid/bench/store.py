@@ -191,6 +191,7 @@ def adopt(place: Place, job: Job, twin: Result) -> Result:
         dataset=cell.dataset,
         settings=cell.settings,
         recipe=job.recipe.to_dict(),
+        data={**twin.data, "order": job.data.order},
         fingerprint=job.fingerprint,
         key=key,
         evaluations={name: twin.evaluations[name] for name in cell.evaluations},

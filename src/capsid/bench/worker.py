@@ -35,6 +35,7 @@ from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
 from capsid.data.split import leave_one_out
+from capsid.data.ties import order_of
 from capsid.encode.cache import cached_parts, encode_items
 from capsid.errors import ArtifactError, CapsidError, DataError
 from capsid.evaluate.positions import position_accuracy
@@ -96,7 +97,9 @@ def run_cell(
     """
     if keep is not None:
         check_place(keep, kind=RUN, replace=True)
-    dataset = _checked(load_dataset(job.data.source, progress=progress), job.data)
+    ties, order = order_of(job.data.order)
+    dataset = load_dataset(job.data.source, ties=ties, order_seed=order, progress=progress)
+    _check_same(dataset, job.data)
     shared = SharedRun.of(job, place)
     recommender = shared.load(dataset, journal, progress)
     if recommender is None:
@@ -188,10 +191,9 @@ class SharedTokenizers:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _checked(dataset: Dataset, facts: DataFacts) -> Dataset:
+def _check_same(dataset: Dataset, facts: DataFacts) -> None:
     if dataset.fingerprint != facts.fingerprint:
         raise DataError(f"the data at {facts.source} changed since the run began", hint="run the plan again")
-    return dataset
 
 
 def _make_vectors(

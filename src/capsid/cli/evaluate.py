@@ -65,7 +65,7 @@ def evaluate(
     except ArtifactError as error:
         progress.line(f"per-user values were not stored: {error}")
     if as_json:
-        print_json(result.summary())
+        print_json({**result.summary(), "order": recommender.catalogue_.order})
     else:
         _show(result)
 

@@ -21,6 +21,7 @@ from capsid.cli.options import (
     RecipeName,
     Seed,
     Settings,
+    Ties,
     check_share,
     run_options,
     single_verb,
@@ -59,6 +60,7 @@ def fit(
     exact: Exact = False,
     holdout: HoldoutKind = "last",
     holdout_share: HoldoutShare = 0.1,
+    ties: Ties = None,
     steps_from: StepsFrom = None,
     tokenizer: TokenizerFolder = None,
     device: Device = "cpu",
@@ -67,6 +69,9 @@ def fit(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Fit a recipe on a dataset. Each user's last item is held out for the test, the one before for validation.
+
+    Interactions of a user with equal times are shuffled first, always in the same way; `--ties file` keeps the order of
+    the file.
 
     `--holdout time` holds out everything after a date, `cold` a sample of items, and `none` nothing. Use `none` for
     production, with `--steps-from` an earlier run.
@@ -113,7 +118,7 @@ def fit(
             progress.line(
                 "nothing is held out, so all steps of the recipe are trained; --steps-from RUN sets their number"
             )
-        summary = _fit(recommender, data, out, held, tokenizer, force, progress, run)
+        summary = _fit(recommender, data, ties, out, held, tokenizer, force, progress, run)
     if summary is not None and summary.reused:
         progress.line(f"{out} is already finished with the same recipe, seed and data; --force refits it")
     if summary is not None:
@@ -123,6 +128,7 @@ def fit(
 def _fit(
     recommender: Recommender,
     data: str,
+    ties: str | None,
     out: Path,
     holdout: Holdout,
     tokenizer: Path | None,
@@ -138,10 +144,10 @@ def _fit(
     from capsid.stored import KIND
 
     if run.team.rank:
-        assist_fit(recommender, load_dataset(data, progress=progress), holdout=holdout, run=run)
+        assist_fit(recommender, load_dataset(data, ties=ties, progress=progress), holdout=holdout, run=run)
         return None
     with reserved(out, kind=KIND, replace=True):
-        dataset = load_dataset(data, progress=progress)
+        dataset = load_dataset(data, ties=ties, progress=progress)
         ids = None if tokenizer is None else tokenizer_source(tokenizer, dataset, holdout, seed=recommender.seed)
         return fit_or_reuse(
             recommender,
@@ -157,7 +163,7 @@ def _fit(
 
 def _tell(summary: RunSummary) -> None:
     took = f", {duration(summary.seconds)}" if summary.seconds else ""
-    say(f"{summary.recipe} on {summary.data}, seed {summary.seed}{took}")
+    say(f"{summary.recipe} on {summary.data}, seed {summary.seed}, order of ties: {summary.order}{took}")
     if summary.validation is not None:
         say(f"validation {summary.selected_by} {summary.validation:.4f} at step {summary.best_step:,}")
     say(f"run: {summary.run}")

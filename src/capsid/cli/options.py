@@ -63,6 +63,15 @@ HoldoutShare = Annotated[
         help="time: share of interactions for validation and again for test; cold: share of items.",
     ),
 ]
+Ties = Annotated[
+    str | None,
+    typer.Option(
+        "--ties",
+        metavar="shuffle|file",
+        help="Order of a user's interactions with equal times: shuffled by a hash (default where times are known), "
+        "or as in the file.",
+    ),
+]
 CheckpointEvery = Annotated[
     float,
     typer.Option(

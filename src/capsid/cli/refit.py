@@ -17,6 +17,7 @@ from capsid.cli.options import (
     HoldoutKind,
     HoldoutShare,
     Settings,
+    Ties,
     check_share,
     run_options,
     single_verb,
@@ -37,6 +38,7 @@ def refit(
     out: Annotated[Path, typer.Option("--out", metavar="RUN2", help="The folder to write.")],
     holdout: HoldoutKind = "last",
     holdout_share: HoldoutShare = 0.1,
+    ties: Ties = None,
     settings: Settings = None,
     config: ConfigFile = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
@@ -65,7 +67,7 @@ def refit(
     held = Holdout(holdout, check_share(holdout_share))
     given = all_settings(config, settings)
     with reserved(out, kind=KIND, replace=force):
-        dataset = load_dataset(data, progress=progress)
+        dataset = load_dataset(data, ties=ties, progress=progress)
         found = refit_run(path, dataset, out, settings=given, holdout=held, replace=force, progress=progress, run=run)
     if as_json:
         print_json({**found.summary.to_dict(), "churn": found.churn.to_dict()})

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from capsid.data.dataset import TITLE_COVERAGE, Dataset, coverage
+from capsid.data.dataset import FILE_ORDER, TITLE_COVERAGE, Dataset, coverage
 from capsid.data.findings import EXAMPLES, Finding, Findings
 from capsid.data.sources import SOURCES, existing_folder, load_dataset, read_folder
 from capsid.errors import CapsidError
@@ -45,7 +45,7 @@ def check_path(path: str | Path, *, min_rating: float | None = None, progress: P
     dataset: Dataset | None = None
     try:
         if str(path) in SOURCES:
-            dataset = load_dataset(path, min_rating=min_rating, progress=progress)
+            dataset = load_dataset(path, min_rating=min_rating, ties=FILE_ORDER, progress=progress)
         else:
             dataset = read_folder(existing_folder(path), findings, min_rating=min_rating, progress=progress)
     except CapsidError as error:

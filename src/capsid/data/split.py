@@ -1,6 +1,6 @@
 """Splits: which interactions are for training, and which (history, target) cases for validation and test.
 
-A split is made before anything is fitted. A user's items keep the dataset's order, so file order breaks time ties.
+A split is made before anything is fitted. A user's items keep the dataset's order, which also breaks time ties.
 """
 
 from __future__ import annotations
@@ -96,9 +96,10 @@ def temporal_split(dataset: Dataset, valid_fraction: float = 0.1, test_fraction:
     The last `test_fraction` of the interactions lie after the test cut, and `valid_fraction` between the validation cut
     and the test cut. Interactions with equal times stay together. Items first seen after a cut stay in the catalogue.
     """
-    if dataset.times is None:
+    if dataset.times is None or dataset.days:
+        knows = "days since each user's first interaction, but no dates" if dataset.days else "no times"
         raise DataError(
-            f"{dataset.name!r} has no times, so it cannot be split by time",
+            f"{dataset.name!r} knows {knows}, so it cannot be split by time",
             hint="use leave-one-out, or import from a source with timestamps",
         )
     if not (valid_fraction > 0 and test_fraction > 0 and valid_fraction + test_fraction < 1):
