@@ -35,6 +35,20 @@ def test_the_plans_that_come_with_capsid() -> None:
                 RECIPES[cell.method].with_settings(cell.settings)
 
 
+def test_a_plan_states_the_order_of_ties() -> None:
+    (old,) = plan_of({"method": "popularity"}).cells
+    assert (old.ties, old.order) == ("file", 0), "as all plans were before there was another order"
+    first, again = plan_of({"method": "popularity"}, {"method": "popularity", "order": 1}, ties="shuffle").cells
+    assert (first.ties, first.order, again.order) == ("shuffle", 0, 1)
+    assert (first.name, again.name) == ("popularity/shop/0", "popularity/shop/0/order-1")
+    for wrong in ({"ties": "random"}, {"ties": 1}):
+        with pytest.raises(ConfigError):
+            plan_of({"method": "popularity"}, **wrong)
+    for group in ({"ties": "shuffle"}, {"order": 1}, {"order": True}):
+        with pytest.raises(ConfigError):
+            plan_of({"method": "popularity", **group})
+
+
 def test_main_has_three_seeds_where_they_matter() -> None:
     cells = read_plan("main").cells
     rows = {"popularity", "sasrec", "atomic", "bert4rec", "frequency", "kmeans-flat", "tiger-text"} | SEEDED

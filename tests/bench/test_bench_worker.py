@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +276,25 @@ def test_a_place_that_cannot_keep_a_run_is_told_before_the_work(job: Job, tmp_pa
     with pytest.raises(ArtifactError, match="not a folder"):
         run_cell(job, place, Journal(place.work(job.key), "code"), Messages(), RunOptions(), tmp_path / "taken")
     assert not (place.work(job.key) / "fit").exists()
+
+
+def test_cells_with_shuffled_ties_have_other_targets(shop: Path, tmp_path: Path) -> None:
+    tied = shutil.copytree(shop, tmp_path / "tied")
+    (tied / "manifest.json").unlink()
+    (tied / "times.txt.gz").unlink()
+    lines = gzip.decompress((tied / "sequences.txt.gz").read_bytes()).decode().splitlines()
+    days = [" ".join([line.split()[0], *["0"] * len(line.split()[1:])]) for line in lines]
+    (tied / "days.txt").write_text("\n".join(days) + "\n")
+    group = {"method": "popularity"}
+    place = Place(tmp_path / "store", "toy")
+    file = jobs_of(plan_of(group), tied)[0]
+    plan = plan_of(group, {**group, "order": 1}, ties="shuffle")
+    assert not run(plan, place, tied)[0].failed
+    first, second = stored(place)
+    assert (file.data.order, first.order, second.order) == ("file", "shuffle 0", "shuffle 1")
+    assert len({file.fingerprint, first.fingerprint, second.fingerprint}) == 3
+    targets = [stored(place).cases(cell, "test")[1].tolist() for cell in (first, second)]
+    assert targets[0] != targets[1]
+    assert targets[0] == leave_one_out(load_dataset(tied)).test.targets.tolist()
+    again = jobs_of(plan, tied)[0]
+    assert again.fingerprint == first.fingerprint, "the order does not change from run to run"

@@ -170,3 +170,21 @@ def test_refit_tells_what_changed(fitted: Path, shop: Path, tmp_path: Path) -> N
     about = capsid("refit", fitted, "--data", shop, "--out", tmp_path / "june", *quick, "--force", "--json").json
     assert about["churn"]["users"] == 120
     assert 0 <= about["churn"]["overlap"] <= 1
+
+
+def test_the_order_of_ties_is_chosen_and_recorded(tmp_path: Path) -> None:
+    for ties, order in (((), "shuffle 0"), (("--ties", "file"), "file")):
+        out = tmp_path / order
+        summary = capsid("fit", "popularity", "--data", "movies", "--out", out, *ties, "--json").json
+        assert summary["order"] == order
+        assert Recommender.from_pretrained(out).catalogue_.order == order
+        assert capsid("evaluate", out, "--json").json["order"] == order
+        assert "holds another run" in capsid("fit", "popularity", "--data", "planted", "--out", out).err
+    answer = capsid("compare", tmp_path / "file", tmp_path / "shuffle 0")
+    assert "different cases" in answer.err
+    refit = ("refit", tmp_path / "file", "--data", "movies", "--out", tmp_path / "again")
+    answer = capsid(*refit)
+    assert answer.code == 2
+    assert "order 'file' and the data in the order 'shuffle 0'" in answer.err
+    assert "--ties file" in answer.err
+    assert capsid(*refit, "--ties", "file").code == 0

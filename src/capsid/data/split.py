@@ -99,7 +99,7 @@ def temporal_split(dataset: Dataset, valid_fraction: float = 0.1, test_fraction:
     if dataset.times is None or dataset.days:
         knows = "days since each user's first interaction, but no dates" if dataset.days else "no times"
         raise DataError(
-            f"{dataset.name!r} knows {knows}, so it cannot be split by time",
+            f"{dataset.name!r} has {knows}, so it cannot be split by time",
             hint="use leave-one-out, or import from a source with timestamps",
         )
     if not (valid_fraction > 0 and test_fraction > 0 and valid_fraction + test_fraction < 1):
