@@ -117,7 +117,7 @@ def run(plan: Plan, place: Place, shop: Path, fake: Path | None = None, **option
 
 def jobs_of(plan: Plan, shop: Path) -> list[Job]:
     def facts(cell: Cell) -> DataFacts:
-        return data_facts("shop", str(shop), download=False, ties=cell.ties, order=cell.order)
+        return data_facts("shop", str(shop), download=False, ties=cell.ties, order=cell.order, held=cell.held)
 
     return [make_job(cell, facts(cell)) for cell in plan.cells]
 

@@ -24,7 +24,7 @@ from capsid.bench.store import Place, append
 from capsid.bench.worker import run_cell
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
-from capsid.data.split import leave_one_out
+from capsid.data.split import leave_one_out, temporal_split
 from capsid.encode.cache import cached_parts
 from capsid.errors import ArtifactError, ConfigError
 from capsid.locks import held
@@ -293,8 +293,31 @@ def test_cells_with_shuffled_ties_have_other_targets(shop: Path, tmp_path: Path)
     first, second = stored(place)
     assert (file.data.order, first.order, second.order) == ("file", "shuffle 0", "shuffle 1")
     assert len({file.fingerprint, first.fingerprint, second.fingerprint}) == 3
+    assert first.evaluations["test"]["untied"]["cases"] == 0, "all items of a user have one time"
+    assert stored(place).values(first, "test", "tied").all()
     targets = [stored(place).cases(cell, "test")[1].tolist() for cell in (first, second)]
     assert targets[0] != targets[1]
     assert targets[0] == leave_one_out(load_dataset(tied)).test.targets.tolist()
     again = jobs_of(plan, tied)[0]
     assert again.fingerprint == first.fingerprint, "the order does not change from run to run"
+
+
+def test_a_plan_may_ask_for_the_future(shop: Path, tmp_path: Path) -> None:
+    group = {"method": "popularity", "evaluations": ["valid", "test"]}
+    plan = plan_of(group, holdout="time", target="successive")
+    place = Place(tmp_path, "toy")
+    assert not run(plan, place, shop)[0].failed
+    (found,) = stored(place)
+    split = temporal_split(load_dataset(shop), target="successive")
+    assert found.split == "temporal-successive"
+    assert stored(place).cases(found, "test")[1].tolist() == split.test.targets.tolist()
+    test = found.evaluations["test"]
+    assert test["cases"] == len(split.test) == test["by_warmth"]["warm"]["cases"] + test["by_warmth"]["cold"]["cases"]
+    assert test["users"] == len(set(split.test.users.tolist())) < test["cases"]
+    assert test["untied"]["cases"] == test["cases"], "no two items of a user have one time"
+    one, last = jobs_of(plan_of(group), shop)[0], jobs_of(plan_of(group, holdout="time"), shop)[0]
+    assert len({one.fingerprint, last.fingerprint, found.fingerprint}) == 3
+    assert len({one.training, last.training}) == 2, "a run is not shared by splits"
+    for wrong in ({"holdout": "tme"}, {"target": "successive"}, {"holdout": "time", "target": "first"}):
+        with pytest.raises(ConfigError):
+            plan_of(group, **wrong)

@@ -1,9 +1,9 @@
 """Which stored cells a table may hold: on each dataset those of the same data, in each row those of one recipe.
 
-Recipes and data change, and not every cell is run again. A table has the order of ties of its newest cell, and on each
-dataset the data of the newest, because rows with other targets cannot be compared; a row has the recipe of its newest
-cell. Cells with another order, other data or another recipe are superseded: they stay in the store, and the notes of a
-table name them. Cells that repeat a row under another seed of the order are in no table with the others.
+Recipes and data change, and not every cell is run again. A table has the order of ties and the split of its newest
+cell, and on each dataset the data of the newest, because rows with other targets cannot be compared; a row has the
+recipe of its newest cell. All other cells are superseded: they stay in the store, and the notes of a table name them.
+Cells that repeat a row under another seed of the order are in no table with the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def of_one_recipe(cells: Results) -> Results:
     """On each dataset the cells with the data of the newest, and of each row those with the recipe of its newest."""
     cells = dataclasses.replace(cells, cells=tuple(c for c in cells if not order_of(c.order)[1]))
     data = _newest_data(cells)
-    same = [c for c in cells if _data(c) == data[c.dataset] and c.order == cells.cells[-1].order]
+    same = [c for c in cells if c.data_key == data[c.dataset] and _question(c) == _question(cells.cells[-1])]
     newest = {(c.label, c.dataset): stored_recipe_key(c.recipe) for c in same}
     kept = tuple(c for c in same if stored_recipe_key(c.recipe) == newest[c.label, c.dataset])
     return dataclasses.replace(cells, cells=kept, superseded=tuple(c for c in cells if c not in kept))
@@ -44,12 +44,13 @@ def remarks(
 
     left_out, old = list(filter(shown, cells.superseded)), list(filter(shown, outdated(cells)))
     data = _newest_data(cells)
-    other_order = [c for c in left_out if any(c.order != kept.order for kept in cells)]
-    other_data = [c for c in left_out if c not in other_order and _data(c) != data.get(c.dataset, _data(c))]
-    other_recipe = [c for c in left_out if c not in other_order and c not in other_data]
+    other_question = [c for c in left_out if any(_question(c) != _question(kept) for kept in cells)]
+    other_data = [c for c in left_out if c not in other_question and c.data_key != data.get(c.dataset, c.data_key)]
+    other_recipe = [c for c in left_out if c not in other_question and c not in other_data]
     notes = []
-    if other_order:
-        notes.append(f"Left out, because the newest cell has another order of ties: {_named(other_order)}.")
+    if other_question:
+        note = "Left out, because the newest cell has another order of ties or another split"
+        notes.append(f"{note}: {_named(other_question)}.")
     if other_data:
         notes.append(f"Left out, because the newest cell on their dataset has other data: {_named(other_data)}.")
     if other_recipe:
@@ -82,12 +83,13 @@ def outdated(cells: Results) -> list[Result]:
 _FACTS = ("name", "fingerprint", "users", "items", "interactions")
 
 
-def _newest_data(cells: Results) -> dict[str, str | None]:
-    return {c.dataset: _data(c) for c in cells}
+def _newest_data(cells: Results) -> dict[str, str]:
+    return {c.dataset: c.data_key for c in cells}
 
 
-def _data(cell: Result) -> str | None:
-    return cell.data.get("fingerprint")
+def _question(cell: Result) -> tuple[str, str]:
+    """What must be the same in all cells of a table, whatever their data."""
+    return cell.order, cell.split
 
 
 def _named(cells: Iterable[Result]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from capsid.data.dataset import FILE_ORDER
+from capsid.data.split import Holdout
 from capsid.data.ties import check_ties
 from capsid.errors import ConfigError, nearest
 
@@ -20,7 +21,7 @@ from capsid.errors import ConfigError, nearest
 POSITIONS = "positions"
 BUILT_IN = Path(__file__).parent / "plans"
 EVALUATIONS = ("test", "test-filtered", "valid", "valid-filtered", POSITIONS)
-PLAN_KEYS = ("name", "about", "datasets", "seeds", "evaluations", "ks", "ties", "cells", "shared")
+PLAN_KEYS = ("name", "about", "datasets", "seeds", "evaluations", "ks", "ties", "holdout", "target", "cells", "shared")
 GROUP_KEYS = ("method", "label", "with", "settings", "datasets", "seeds", "priority", "evaluations", "order")
 
 
@@ -29,7 +30,8 @@ class Cell:
     """One thing to run. `label` tells rows of a table apart; cells of priority 1 come first.
 
     An evaluation is a split's name, with `-filtered` if items of the user's history are excluded. `ties` and `order`
-    (its seed) say how interactions with equal times are ordered; older plans and stored cells have those of the file.
+    (its seed) say how interactions with equal times are ordered, `holdout` and `target` what is held out. All cells of
+    a plan ask the same question; plans and stored cells that state none keep file order and leave one out.
     """
 
     plan: str
@@ -43,6 +45,13 @@ class Cell:
     ks: tuple[int, ...] = (5, 10)
     ties: str = FILE_ORDER
     order: int = 0
+    holdout: str = "last"
+    target: str = "last"
+
+    @property
+    def held(self) -> Holdout:
+        """What is held out."""
+        return Holdout(self.holdout, target=self.target)
 
     @property
     def name(self) -> str:
@@ -155,9 +164,10 @@ def _cells(group: Any, plan: Mapping[str, Any], name: str) -> list[Cell]:
     order = _whole(group.get("order", 0), "order", "the seed of the order of ties")
     if order and ties == FILE_ORDER:
         raise ConfigError(f"order = {order} of {method} draws ties that are not shuffled", hint='ties = "shuffle"')
+    held = Holdout(_text(plan.get("holdout", "last"), "holdout"), target=_text(plan.get("target", "last"), "target"))
     shown = tuple(evaluations), tuple(sorted(set(ks)))
     return [
-        Cell(name, method, label, data, seed, settings, priority, *shown, ties, order)
+        Cell(name, method, label, data, seed, settings, priority, *shown, ties, order, held.kind, held.target)
         for data in datasets
         for seed in seeds
     ]

@@ -18,9 +18,11 @@ from capsid.bench.results import Result
 from capsid.bench.store import Finished, Place
 from capsid.data.dataset import FILE_ORDER
 from capsid.data.sources import SOURCES, load_dataset
+from capsid.data.split import Holdout
 from capsid.errors import CapsidError, ConfigError, DataError, nearest
 from capsid.progress import Progress, silent
 
+LAST = Holdout()
 FINISHED, TWIN, READY, UNAVAILABLE = "finished", "same as a finished one", "to run", "not available"
 
 
@@ -62,14 +64,21 @@ def data_sources(plan: Plan, given: Sequence[str], remembered: Mapping[str, str]
 
 
 def data_facts(
-    name: str, source: str, *, download: bool, ties: str = FILE_ORDER, order: int = 0, progress: Progress = silent
+    name: str,
+    source: str,
+    *,
+    download: bool,
+    ties: str = FILE_ORDER,
+    order: int = 0,
+    held: Holdout = LAST,
+    progress: Progress = silent,
 ) -> DataFacts:
-    """Load the dataset with its ties in the order of a cell, and keep its facts."""
+    """Load the dataset with its ties in the order of a cell, and keep its facts and how a cell splits it."""
     known = SOURCES.get(source)
     there = folder_kind(cache_home() / "datasets" / source / "prepared") is not None
     if known is not None and known.needs_download and not there and not download:
         raise DataError(f"{source} is not in the cache", hint=f"a run downloads it, or give --data {name}=PATH")
-    return DataFacts.of(name, source, load_dataset(source, ties=ties, order_seed=order, progress=progress))
+    return DataFacts.of(name, source, load_dataset(source, ties=ties, order_seed=order, progress=progress), held)
 
 
 def look(
@@ -83,18 +92,20 @@ def look(
 ) -> list[Prospect]:
     """The state of every cell of the plan, in order."""
     finished = Finished.read(place, code_fingerprint() if fresh_code else None)
-    facts: dict[tuple[str, str, int], DataFacts | CapsidError] = {}
+    facts: dict[tuple[str, str, int, Holdout], DataFacts | CapsidError] = {}
     for key in dict.fromkeys(_data_of(cell) for cell in plan.cells):
-        name, ties, order = key
+        name, ties, order, held = key
         try:
-            facts[key] = data_facts(name, sources[name], download=download, ties=ties, order=order, progress=progress)
+            facts[key] = data_facts(
+                name, sources[name], download=download, ties=ties, order=order, held=held, progress=progress
+            )
         except CapsidError as error:
             facts[key] = error
     return [_prospect(cell, facts[_data_of(cell)], place, finished) for cell in plan.cells]
 
 
-def _data_of(cell: Cell) -> tuple[str, str, int]:
-    return cell.dataset, cell.ties, cell.order
+def _data_of(cell: Cell) -> tuple[str, str, int, Holdout]:
+    return cell.dataset, cell.ties, cell.order, cell.held
 
 
 def _prospect(cell: Cell, facts: DataFacts | CapsidError, place: Place, finished: Finished) -> Prospect:

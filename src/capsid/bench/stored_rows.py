@@ -11,7 +11,7 @@ from capsid.bench.current import load_rows
 from capsid.bench.results import Result, Results
 from capsid.bench.table import Entry
 from capsid.evaluate.metrics import METRICS
-from capsid.evaluate.significance import paired_bootstrap
+from capsid.evaluate.significance import paired_bootstrap, per_user
 from capsid.popularity import TIERS
 
 COSTS = "decode_cost.json"
@@ -69,7 +69,8 @@ def compared(
     cells: Results, ours: Sequence[Result], other: Sequence[Result], evaluation: str, metric: str = "recall@10"
 ) -> tuple[Entry, ...]:
     """Difference, interval and p of a bootstrap over users and seeds, and the p of the paper's t-test over seeds."""
-    first, second = ([cells.values(c, evaluation, metric) for c in side] for side in (ours, other))
+    users = cells.values(ours[0], evaluation, "user")
+    first, second = ([per_user(cells.values(c, evaluation, metric), users) for c in side] for side in (ours, other))
     found = paired_bootstrap(first, second)
     shared = sorted({c.seed for c in ours} & {c.seed for c in other})
     t_test: tuple[float, ...] = ()

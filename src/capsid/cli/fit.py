@@ -17,6 +17,7 @@ from capsid.cli.options import (
     Exact,
     HoldoutKind,
     HoldoutShare,
+    HoldoutTarget,
     OwnVectors,
     RecipeName,
     Seed,
@@ -32,7 +33,7 @@ from capsid.progress import Console, Progress, duration, silent
 if TYPE_CHECKING:
     from capsid.data.split import Holdout
     from capsid.recommender import Recommender
-    from capsid.running import RunOptions
+    from capsid.running import RunOptions, Team
     from capsid.runs.fit import RunSummary
 
 app = single_verb()
@@ -60,6 +61,7 @@ def fit(
     exact: Exact = False,
     holdout: HoldoutKind = "last",
     holdout_share: HoldoutShare = 0.1,
+    holdout_target: HoldoutTarget = "last",
     ties: Ties = None,
     steps_from: StepsFrom = None,
     tokenizer: TokenizerFolder = None,
@@ -99,20 +101,14 @@ def fit(
     from capsid.data.split import Holdout
     from capsid.devices import choose
     from capsid.recommender import Recommender
-    from capsid.runs.fit import lanes_of_team, steps_until_best
-    from capsid.train.team import joined, launched
+    from capsid.train.team import joined
 
-    held = Holdout(holdout, check_share(holdout_share))
+    held = Holdout(holdout, check_share(holdout_share), holdout_target)
     chosen = choose(device)
     with joined(chosen) as team:
         progress = Console() if team.rank == 0 else silent
         run = run_options(checkpoint_every, team, str(chosen))
-        # Settings given by the user come last and take precedence.
-        given = (
-            *(lanes_of_team(recipe, team) if launched() else ()),
-            *(() if steps_from is None else steps_until_best(steps_from)),
-            *all_settings(config, settings),
-        )
+        given = (*_derived(recipe, team, steps_from), *all_settings(config, settings))
         recommender = Recommender.from_recipe(recipe, seed=seed, settings=given, vectors=vectors, exact=exact)
         if holdout == "none" and steps_from is None:
             progress.line(
@@ -123,6 +119,15 @@ def fit(
         progress.line(f"{out} is already finished with the same recipe, seed and data; --force refits it")
     if summary is not None:
         print_json(summary.to_dict()) if as_json else _tell(summary)
+
+
+def _derived(recipe: str, team: Team, steps_from: Path | None) -> tuple[str, ...]:
+    """Settings that follow from the team and from `--steps-from`; those given by the user take precedence."""
+    from capsid.runs.fit import lanes_of_team, steps_until_best
+    from capsid.train.team import launched
+
+    lanes = lanes_of_team(recipe, team) if launched() else ()
+    return (*lanes, *(() if steps_from is None else steps_until_best(steps_from)))
 
 
 def _fit(

@@ -55,6 +55,14 @@ CodesFolder = Annotated[
 HoldoutKind = Annotated[
     str, typer.Option("--holdout", metavar="KIND", help="What to hold out: last, time, cold or none.")
 ]
+HoldoutTarget = Annotated[
+    str,
+    typer.Option(
+        "--holdout-target",
+        metavar="TARGET",
+        help="time: a user's last item after the cut, or each of the successive ones.",
+    ),
+]
 HoldoutShare = Annotated[
     float,
     typer.Option(

@@ -16,6 +16,7 @@ from capsid.cli.options import (
     Force,
     HoldoutKind,
     HoldoutShare,
+    HoldoutTarget,
     Settings,
     Ties,
     check_share,
@@ -38,6 +39,7 @@ def refit(
     out: Annotated[Path, typer.Option("--out", metavar="RUN2", help="The folder to write.")],
     holdout: HoldoutKind = "last",
     holdout_share: HoldoutShare = 0.1,
+    holdout_target: HoldoutTarget = "last",
     ties: Ties = None,
     settings: Settings = None,
     config: ConfigFile = None,
@@ -64,7 +66,7 @@ def refit(
     from capsid.stored import KIND
 
     progress, run = Console(), run_options(checkpoint_every)
-    held = Holdout(holdout, check_share(holdout_share))
+    held = Holdout(holdout, check_share(holdout_share), holdout_target)
     given = all_settings(config, settings)
     with reserved(out, kind=KIND, replace=force):
         dataset = load_dataset(data, ties=ties, progress=progress)

@@ -76,6 +76,14 @@ def paired_bootstrap(
     )
 
 
+def per_user(values_C: np.ndarray, users_C: np.ndarray) -> np.ndarray:
+    """Values of cases as one value per user, with the same mean: a user with several cases is drawn as a whole."""
+    users, of_C = np.unique(users_C, return_inverse=True)
+    if len(users) == len(users_C):
+        return values_C
+    return np.bincount(of_C, weights=values_C) * (len(users) / len(users_C))
+
+
 def _resampled_gaps(first_SU: np.ndarray, second_SU: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
     """First minus second for each sample. Samples with the same seeds are drawn together: there are few such sets."""
     weights = [

@@ -146,7 +146,7 @@ def continued(recipe: Recipe, settings: Sequence[str] = ()) -> Recipe:
 
 def _check_unseen(old: Catalogue, holdout: Holdout) -> None:
     """Refuse weights that may have seen the held-out items: their metrics would be too good."""
-    unseen = {"last": "leave-one-out", "time": "temporal"}.get(holdout.kind) == old.split.kind
+    unseen = holdout.kind in ("last", "time") and str(holdout) == old.split.kind
     if holdout.kind != "none" and not unseen:
         raise ConfigError(
             f"the run was fitted with the split {old.split.kind!r}, so its weights may have seen what --holdout "
