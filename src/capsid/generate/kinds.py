@@ -15,6 +15,7 @@ from capsid.generate.generator import (
 from capsid.generate.gumbel_codes import GumbelCodes
 from capsid.generate.next_token import NextToken
 from capsid.generate.routing_adapters import RoutingAdapters
+from capsid.generate.similar_items import EaseGenerator, ItemKnnGenerator, VectorKnnGenerator
 
 GENERATORS: dict[str, type] = {
     g.kind: g
@@ -25,6 +26,9 @@ GENERATORS: dict[str, type] = {
         EncoderDecoderGenerator,
         MaskedGenerator,
         PopularityGenerator,
+        ItemKnnGenerator,
+        EaseGenerator,
+        VectorKnnGenerator,
     )
 }
 TERMS: dict[str, type] = {t.kind: t for t in (NextToken, DenseMatch)}
