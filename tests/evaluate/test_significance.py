@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from capsid.errors import DataError
-from capsid.evaluate.significance import paired_bootstrap, per_user
+from capsid.evaluate.significance import holm, paired_bootstrap, per_user
 
 RNG = np.random.default_rng(0)
 HITS = (RNG.random((3, 4000)) < 0.06).astype(float)
@@ -95,3 +95,21 @@ def test_a_user_with_several_cases_is_drawn_as_a_whole() -> None:
     assert wide.difference == pytest.approx(narrow.difference)
     assert wide.high - wide.low == pytest.approx(once.high - once.low, rel=0.05)
     assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
+
+
+def test_holm_by_hand() -> None:
+    # 0.01 x 4; 0.02 x 3; 0.03 x 2 = 0.06, not below; 0.9.
+    assert holm([0.03, 0.9, 0.01, 0.02]) == pytest.approx([0.06, 0.9, 0.04, 0.06])
+    assert holm([0.7, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []
+    assert holm([0.2]) == [0.2]
+
+
+def test_a_p_value_at_the_floor_says_so() -> None:
+    clear = paired_bootstrap([np.ones(50)], [np.zeros(50)])
+    assert (clear.at_floor, clear.p_text) == (True, "< 0.0002")
+    few = paired_bootstrap([np.ones(50)], [np.zeros(50)], draws=99)
+    assert few.p_text == "< 0.0200"
+    unclear = paired_bootstrap(HITS[:1], HITS[1:2])
+    assert not unclear.at_floor
+    assert unclear.p_text == f"{unclear.p:.4f}"
