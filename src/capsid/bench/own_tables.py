@@ -27,6 +27,7 @@ from capsid.bench.stored_rows import (
     welch_p,
 )
 from capsid.bench.table import Column, Entry, Row, Table
+from capsid.bench.trials import trial_of
 from capsid.errors import ConfigError, nearest
 from capsid.popularity import TIERS
 
@@ -159,6 +160,30 @@ def intervals_table(own: PlanCells) -> Table:
     return Table("intervals", _title(own, "Results with intervals"), columns, tuple(rows), "rows", notes)
 
 
+def trials_table(own: PlanCells) -> Table:
+    """How many trials every row had, the setting that was chosen, and the seconds of trials and rows."""
+    every = load_rows(own.cells.folder.parent, own.cells.plan)
+    rows = []
+    for dataset in own.datasets:
+        for label in own.labels(dataset):
+            tried = [c for c in every if c.dataset == dataset and trial_of(c.label) == label]
+            done = by_seed(own.cells, label, dataset)
+            chosen = [t.settings[-1] for t in tried if any(t.settings[-1] in c.settings for c in done)]
+            seconds = [sum(float(c.seconds.get("wall", 0)) for c in cells) for cells in (tried, done)]
+            counted = (Entry((float(len(tried)),)), Entry(text=", ".join(dict.fromkeys(chosen))))
+            rows.append(Row(f"{dataset}: {label}", (*counted, *(Entry((s,)) for s in seconds))))
+    columns = (
+        Column("trials", None, 0),
+        Column("chosen", None),
+        Column("seconds of trials", None, 0),
+        Column("seconds of the row, all seeds", None, 0),
+    )
+    notes = (
+        "Trials are validated only. A row that is evaluated on the run of another cell counts its seconds as well.",
+    )
+    return Table("trials", _title(own, "Trials and seconds"), columns, tuple(rows), "rows", notes)
+
+
 def quality_table(own: PlanCells) -> Table:
     """Ids: collisions, use of codes, length."""
     names = ("collision_rate", "utilization", "gini", "mean_length", "mean_tokens")
@@ -208,6 +233,7 @@ OWN_TABLES: dict[str, Callable[[PlanCells], Table]] = {
     "main": main_table,
     "intervals": intervals_table,
     "significance": significance_table,
+    "trials": trials_table,
     "tokenizer-quality": quality_table,
     "tiers": tiers_table,
     "datasets": datasets_table,

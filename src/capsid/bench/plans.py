@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,26 @@ from capsid.data.split import Holdout
 from capsid.data.ties import check_ties
 from capsid.errors import ConfigError, nearest
 
+# What a trial is measured by.
+TRIED = "valid-filtered"
 # Accuracy of the codes at each position, on test cases: slow, so it runs only where a plan asks for it.
 POSITIONS = "positions"
 BUILT_IN = Path(__file__).parent / "plans"
 EVALUATIONS = ("test", "test-filtered", "valid", "valid-filtered", POSITIONS)
 PLAN_KEYS = ("name", "about", "datasets", "seeds", "evaluations", "ks", "ties", "holdout", "target", "cells", "shared")
-GROUP_KEYS = ("method", "label", "with", "settings", "datasets", "seeds", "priority", "evaluations", "order")
+GROUP_KEYS = (
+    "method",
+    "label",
+    "with",
+    "settings",
+    "datasets",
+    "seeds",
+    "priority",
+    "evaluations",
+    "order",
+    "trials",
+    "tried_by",
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +45,8 @@ class Cell:
 
     An evaluation is a split's name, with `-filtered` if items of the user's history are excluded. `ties` and `order`
     (its seed) say how interactions with equal times are ordered, `holdout` and `target` what is held out. All cells of
-    a plan ask the same question; plans and stored cells that state none keep file order and leave one out.
+    a plan ask the same question; plans and stored cells that state none keep file order and leave one out. `tried`: the
+    trials whose best setting the cell takes over (`capsid.bench.trials`).
     """
 
     plan: str
@@ -47,6 +62,7 @@ class Cell:
     order: int = 0
     holdout: str = "last"
     target: str = "last"
+    tried: tuple[str, ...] = ()
 
     @property
     def held(self) -> Holdout:
@@ -73,8 +89,14 @@ class Plan:
         return tuple(dict.fromkeys(cell.dataset for cell in self.cells))
 
     def only(self, *patterns: str) -> Plan:
-        """The cells whose name, label, dataset or seed matches a shell pattern, those of the first pattern first."""
-        return Plan(self.name, self.about, tuple(dict.fromkeys(c for p in patterns for c in self._matching(p))))
+        """The cells whose name, label, dataset or seed matches a shell pattern, those of the first pattern first.
+
+        Trials that they wait for come before them.
+        """
+        chosen = dict.fromkeys(c for p in patterns for c in self._matching(p))
+        needed = {name for cell in chosen for name in cell.tried}
+        trials = dict.fromkeys(cell for cell in self.cells if cell.name in needed)
+        return Plan(self.name, self.about, tuple(trials | chosen))
 
     def _matching(self, pattern: str) -> list[Cell]:
         found = [c for c in self.cells if _matches(c, pattern)]
@@ -125,6 +147,7 @@ def make_plan(content: Mapping[str, Any], stem: str) -> Plan:
     if not isinstance(groups, list) or not groups:
         raise ConfigError(f"the plan {name!r} has no cells", hint='write [[cells]] and below it method = "..."')
     cells = [cell for group in groups for cell in _cells(group, content, name)]
+    cells = _with_trials_of_others(cells, groups, name)
     seen: set[str] = set()
     for cell in cells:
         if cell.name in seen:
@@ -135,6 +158,16 @@ def make_plan(content: Mapping[str, Any], stem: str) -> Plan:
     # A stable sort: cells of one priority stay in the plan's order.
     ordered = sorted(cells, key=lambda c: c.priority)
     return Plan(name, _text(content.get("about", ""), "about"), tuple(ordered))
+
+
+def _with_trials_of_others(cells: list[Cell], groups: Sequence[Mapping[str, Any]], name: str) -> list[Cell]:
+    """Cells of groups that take over the trials of another row, `tried_by`."""
+    of_row = {cell.label: cell.tried for cell in cells if cell.tried}
+    takes = {str(g.get("label", g.get("method"))): str(g["tried_by"]) for g in groups if "tried_by" in g}
+    for row in takes.values():
+        if row not in of_row:
+            raise ConfigError(f"the plan {name!r} has no trials of the row {row!r}", hint=nearest(row, sorted(of_row)))
+    return [replace(c, tried=of_row[takes[c.label]]) if c.label in takes and not c.tried else c for c in cells]
 
 
 def _cells(group: Any, plan: Mapping[str, Any], name: str) -> list[Cell]:
@@ -166,11 +199,17 @@ def _cells(group: Any, plan: Mapping[str, Any], name: str) -> list[Cell]:
         raise ConfigError(f"order = {order} of {method} draws ties that are not shuffled", hint='ties = "shuffle"')
     held = Holdout(_text(plan.get("holdout", "last"), "holdout"), target=_text(plan.get("target", "last"), "target"))
     shown = tuple(evaluations), tuple(sorted(set(ks)))
-    return [
-        Cell(name, method, label, data, seed, settings, priority, *shown, ties, order, held.kind, held.target)
-        for data in datasets
-        for seed in seeds
+    trials = _list(group.get("trials", []), str, "trials")
+    first = Cell(
+        name, method, label, datasets[0], seeds[0], settings, priority, *shown, ties, order, held.kind, held.target
+    )
+    tried = [
+        replace(first, label=f"{label} [{trial}]", settings=(*settings, trial), evaluations=(TRIED,))
+        for trial in trials
     ]
+    names = tuple(cell.name for cell in tried)
+    cells = [replace(first, dataset=data, seed=seed, tried=names) for data in datasets for seed in seeds]
+    return [*tried, *cells]
 
 
 def _shared(group: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from capsid.bench.journal import read_journal
 from capsid.bench.plans import Cell, Plan
 from capsid.bench.results import Result
 from capsid.bench.store import Finished, Place
+from capsid.bench.trials import settled
 from capsid.data.dataset import FILE_ORDER
 from capsid.data.sources import SOURCES, load_dataset
 from capsid.data.split import Holdout
@@ -24,6 +25,7 @@ from capsid.progress import Progress, silent
 
 LAST = Holdout()
 FINISHED, TWIN, READY, UNAVAILABLE = "finished", "same as a finished one", "to run", "not available"
+WAITING = "waits for its trials"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,19 @@ def look(
             )
         except CapsidError as error:
             facts[key] = error
-    return [_prospect(cell, facts[_data_of(cell)], place, finished) for cell in plan.cells]
+    trials = {cell.name: cell for cell in plan.cells}
+
+    def result(trial: Cell) -> Result | None:
+        found = _prospect(trial, facts[_data_of(trial)], place, finished)
+        # A twin is work that was done under another name.
+        return found.result
+
+    prospects = []
+    for cell in plan.cells:
+        known = settled(cell, trials, result)
+        waits = Prospect(cell, WAITING)
+        prospects.append(waits if known is None else _prospect(known, facts[_data_of(cell)], place, finished))
+    return prospects
 
 
 def _data_of(cell: Cell) -> tuple[str, str, int, Holdout]:
