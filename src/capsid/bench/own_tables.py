@@ -168,7 +168,7 @@ def trials_table(own: PlanCells) -> Table:
         for label in own.labels(dataset):
             tried = [c for c in every if c.dataset == dataset and trial_of(c.label) == label]
             done = by_seed(own.cells, label, dataset)
-            chosen = [t.settings[-1] for t in tried if any(t.settings[-1] in c.settings for c in done)]
+            chosen = [t.label[len(label) + 2 : -1] for t in tried if any(t.settings == c.settings for c in done)]
             seconds = [sum(float(c.seconds.get("wall", 0)) for c in cells) for cells in (tried, done)]
             counted = (Entry((float(len(tried)),)), Entry(text=", ".join(dict.fromkeys(chosen))))
             rows.append(Row(f"{dataset}: {label}", (*counted, *(Entry((s,)) for s in seconds))))

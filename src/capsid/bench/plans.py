@@ -46,7 +46,7 @@ class Cell:
     An evaluation is a split's name, with `-filtered` if items of the user's history are excluded. `ties` and `order`
     (its seed) say how interactions with equal times are ordered, `holdout` and `target` what is held out. All cells of
     a plan ask the same question; plans and stored cells that state none keep file order and leave one out. `tried`: the
-    trials whose best setting the cell takes over (`capsid.bench.trials`).
+    trials whose best settings the cell takes over (`capsid.bench.trials`); `trial`: the settings that a trial tries.
     """
 
     plan: str
@@ -63,6 +63,7 @@ class Cell:
     holdout: str = "last"
     target: str = "last"
     tried: tuple[str, ...] = ()
+    trial: tuple[str, ...] = ()
 
     @property
     def held(self) -> Holdout:
@@ -190,7 +191,8 @@ def _cells(group: Any, plan: Mapping[str, Any], name: str) -> list[Cell]:
         raise ConfigError(
             f"{method} of the plan {name!r} evaluates nothing", hint='evaluations = ["test"], ks = [5, 10]'
         )
-    settings = (*_shared(group, plan), *_list(group.get("settings", []), str, "settings"))
+    lists = _lists(plan)
+    settings = (*_shared(group, lists), *_list(group.get("settings", []), str, "settings"))
     label, ties = _text(group.get("label", method), "label"), _text(both.get("ties", FILE_ORDER), "ties")
     check_ties(ties)
     priority = _whole(group.get("priority", 1), "priority", "cells of priority 1 come first")
@@ -204,22 +206,26 @@ def _cells(group: Any, plan: Mapping[str, Any], name: str) -> list[Cell]:
         name, method, label, datasets[0], seeds[0], settings, priority, *shown, ties, order, held.kind, held.target
     )
     tried = [
-        replace(first, label=f"{label} [{trial}]", settings=(*settings, trial), evaluations=(TRIED,))
-        for trial in trials
+        replace(first, label=f"{label} [{trial}]", settings=(*settings, *more), trial=more, evaluations=(TRIED,))
+        for trial, more in ((trial, lists.get(trial, (trial,))) for trial in trials)
     ]
     names = tuple(cell.name for cell in tried)
     cells = [replace(first, dataset=data, seed=seed, tried=names) for data in datasets for seed in seeds]
     return [*tried, *cells]
 
 
-def _shared(group: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[str, ...]:
-    """The settings that a group takes over from the plan; its own come after them and win."""
+def _lists(plan: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The lists of settings that a plan shares, by name."""
     known = plan.get("shared", {})
     if not isinstance(known, Mapping):
         raise ConfigError(
             f"shared must be a table of lists of settings, got {known!r}", hint='[shared] small = ["..."]'
         )
-    lists = {name: _list(settings, str, f"shared.{name}") for name, settings in known.items()}
+    return {name: tuple(_list(settings, str, f"shared.{name}")) for name, settings in known.items()}
+
+
+def _shared(group: Mapping[str, Any], lists: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The settings that a group takes over from the plan; its own come after them and win."""
     names = _list(group.get("with", []), str, "with")
     for name in names:
         if name not in lists:

@@ -32,4 +32,4 @@ def settled(cell: Cell, trials: Mapping[str, Cell], result: Callable[[Cell], Res
         return None
     best, _ = found[values.index(max(values))]
     # Settings that come later win: those of the row itself come after its group's, and the trial's after both.
-    return replace(cell, settings=(*cell.settings, best.settings[-1]))
+    return replace(cell, settings=(*cell.settings, *best.trial))
