@@ -29,6 +29,7 @@ from capsid.recipes.lc_rec import LC_REC
 from capsid.recipes.letter import LETTER
 from capsid.recipes.popularity import POPULARITY
 from capsid.recipes.resid import RESID
+from capsid.recipes.rpg import RPG
 from capsid.recipes.rq_kmeans import RQ_KMEANS
 from capsid.recipes.sa2crq import SA2CRQ
 from capsid.recipes.sasrec import SASREC
@@ -64,6 +65,7 @@ RECIPES: dict[str, Recipe] = {
         SA2CRQ,
         RESID,
         COBRA,
+        RPG,
         UNIREC_COA,
         CAPSID,
         CAPSID_DENSE,
