@@ -94,7 +94,9 @@ def small(name: str, steps: int = 60) -> Recipe:
             few |= {"min_count": "5", "theta": "0.5,0.0", "training.steps": "40"}
         recipe = recipe.with_settings(f"merges.{f}={v}" for f, v in few.items())
     if hasattr(recipe.generator, "layers"):
-        recipe = recipe.with_settings(f"{path}={value}" for path, value in SMALL.items())
+        searches = recipe.decoder.kind != "parallel-scoring"
+        known = {path: value for path, value in SMALL.items() if searches or not path.startswith("decoder.")}
+        recipe = recipe.with_settings(f"{path}={value}" for path, value in known.items())
     if hasattr(recipe.generator, "head_width"):
         recipe = recipe.with_settings(["generator.head_width=16", "generator.depth_layers=1"])
     for number, term in enumerate(recipe.objective):

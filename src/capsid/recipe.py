@@ -17,6 +17,7 @@ from capsid.decode.beam import BeamSearch
 from capsid.decode.fusion import BeamFusion
 from capsid.decode.kinds import RANKERS
 from capsid.decode.mixed import Mixed
+from capsid.decode.parallel import ParallelScoring
 from capsid.decode.ranked import Ranker
 from capsid.encode.base import ItemEncoder
 from capsid.encode.kinds import ENCODERS
@@ -35,6 +36,7 @@ from capsid.generate.generator import (
 )
 from capsid.generate.kinds import GENERATORS, JOINT_TERMS, TERMS
 from capsid.generate.next_token import NextToken
+from capsid.generate.parallel import AllCodes, ParallelGenerator
 from capsid.generate.terms import JointTerm, Part, Term
 from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
 from capsid.ids.kinds import READINGS
@@ -185,6 +187,13 @@ class Recipe:
             )
         if not isinstance(self.reading, ItemByItem):
             self._check_reading()
+        if isinstance(self.generator, ParallelGenerator) != any(isinstance(term, AllCodes) for term in self._terms):
+            raise ConfigError(
+                "generator=parallel and the term all-codes need each other",
+                hint="set objective.0=all-codes with generator=parallel, and next-token with all others",
+            )
+        if isinstance(self.decoder, ParallelScoring) and not isinstance(self.generator, ParallelGenerator):
+            raise ConfigError("decoder=parallel-scoring needs generator=parallel", hint="set decoder=beam")
         if any(isinstance(term, NextToken) and term.soft_target for term in self._terms):
             self._check_soft_target()
         self._check_soft_input()

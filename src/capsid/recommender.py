@@ -139,7 +139,14 @@ class Recommender:
                 start=start,
             )
         self.catalogue_ = Catalogue(
-            dataset.name, dataset.fingerprint, dataset.users, dataset.items, dataset.attributes, table.counts, split
+            dataset.name,
+            dataset.fingerprint,
+            dataset.users,
+            dataset.items,
+            dataset.attributes,
+            table.counts,
+            split,
+            order=dataset.order,
         )
         return self
 

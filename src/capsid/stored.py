@@ -26,7 +26,7 @@ from capsid import untrusted
 from capsid.arrays import load_arrays, save_arrays
 from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds
-from capsid.data.dataset import item_titles
+from capsid.data.dataset import FILE_ORDER, item_titles
 from capsid.data.split import Cases, Split
 from capsid.encode.base import fresh
 from capsid.errors import DataError
@@ -79,7 +79,7 @@ def generator_entries(log: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 class Catalogue:
     """What a fitted recommender keeps of its data, so that it can evaluate and show titles without the dataset.
 
-    `retired` items keep their ids and may occur in histories, but are not recommended.
+    `retired` items keep their ids and may occur in histories, but are not recommended. `order`: that of equal times.
     """
 
     name: str
@@ -90,6 +90,7 @@ class Catalogue:
     counts: np.ndarray
     split: Split
     retired: frozenset[str] = frozenset()
+    order: str = FILE_ORDER
 
     def with_items(self, items: Vocabulary, attributes: pl.DataFrame) -> Catalogue:
         """A copy with more items at the end, which have no interactions."""
@@ -150,6 +151,7 @@ def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None)
             "seed": run.seed,
             "dataset": catalogue.name,
             "dataset_fingerprint": catalogue.fingerprint,
+            "order": catalogue.order,
             "split": catalogue.split.kind,
             "split_fingerprint": catalogue.split.fingerprint,
             "retired": sorted(catalogue.retired),
@@ -230,6 +232,8 @@ def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> C
         _split_of(untrusted.text(about["split"], "about.json: split"), arrays, len(users), n),
         # Folders of earlier versions do not list retired items.
         frozenset(untrusted.texts(about.get("retired", []), "about.json: retired")),
+        # All orders were those of files before there was another one.
+        untrusted.text(about.get("order", FILE_ORDER), "about.json: order"),
     )
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from worlds import Watcher
 
 from capsid.artifacts import write_json
-from capsid.bench.cells import Job, make_job
-from capsid.bench.plans import Plan, make_plan
+from capsid.bench.cells import DataFacts, Job, make_job
+from capsid.bench.plans import Cell, Plan, make_plan
 from capsid.bench.prepare import Prospect, data_facts
 from capsid.bench.process import JOB
 from capsid.bench.results import Results, load
@@ -116,8 +116,10 @@ def run(plan: Plan, place: Place, shop: Path, fake: Path | None = None, **option
 
 
 def jobs_of(plan: Plan, shop: Path) -> list[Job]:
-    facts = data_facts("shop", str(shop), download=False)
-    return [make_job(cell, facts) for cell in plan.cells]
+    def facts(cell: Cell) -> DataFacts:
+        return data_facts("shop", str(shop), download=False, ties=cell.ties, order=cell.order, held=cell.held)
+
+    return [make_job(cell, facts(cell)) for cell in plan.cells]
 
 
 class Messages(Told):

@@ -26,13 +26,37 @@ SEEDED = {"sasrec", "rq-kmeans", "tiger", "capsid", "capsid-bpe", "kmeans-flat",
 
 
 def test_the_plans_that_come_with_capsid() -> None:
-    assert plan_names() == ["ablation", "main", "sensitivity", "smoke", "stage-two", "strong", "strong-ablation"]
+    assert plan_names() == [
+        "ablation",
+        "clean",
+        "clean-time",
+        "main",
+        "sensitivity",
+        "smoke",
+        "stage-two",
+        "strong",
+        "strong-ablation",
+    ]
     for name in plan_names():
         plan = read_plan(name)
         assert plan.name == name
         for cell in plan.cells:
             if cell.method in RECIPES:
                 RECIPES[cell.method].with_settings(cell.settings)
+
+
+def test_a_plan_states_the_order_of_ties() -> None:
+    (old,) = plan_of({"method": "popularity"}).cells
+    assert (old.ties, old.order) == ("file", 0), "as all plans were before there was another order"
+    first, again = plan_of({"method": "popularity"}, {"method": "popularity", "order": 1}, ties="shuffle").cells
+    assert (first.ties, first.order, again.order) == ("shuffle", 0, 1)
+    assert (first.name, again.name) == ("popularity/shop/0", "popularity/shop/0/order-1")
+    for wrong in ({"ties": "random"}, {"ties": 1}):
+        with pytest.raises(ConfigError):
+            plan_of({"method": "popularity"}, **wrong)
+    for group in ({"ties": "shuffle"}, {"order": 1}, {"order": True}):
+        with pytest.raises(ConfigError):
+            plan_of({"method": "popularity", **group})
 
 
 def test_main_has_three_seeds_where_they_matter() -> None:
@@ -239,3 +263,32 @@ def test_stage_two_changes_nothing_but_what_adapts() -> None:
     assert cells["no adapters"] is None
     assert cells["adapters and gate bias"].gate_bias
     assert not cells["adapters"].gate_bias
+
+
+def test_clean_asks_one_question_with_three_trials_for_every_network() -> None:
+    plan = read_plan("clean")
+    assert {c.ties for c in plan.cells} == {"shuffle"}
+    assert plan.cells[0].label == "popularity", "simple rows come first"
+    rows = [c for c in plan.cells if not c.trial]
+    assert all(len(c.tried) == 3 for c in rows if c.label not in ("popularity", "memory"))
+    assert all(set(c.evaluations) == {"valid-filtered"} for c in plan.cells if c.trial), "test is read once"
+    beside = {c.label: c for c in rows if c.label.endswith(", memory")}
+    alone = {c.label: c for c in rows}
+    assert {label.removesuffix(", memory") for label in beside} >= {
+        "sasrec",
+        "one token",
+        "capsid",
+        "kmeans-flat",
+        "tiger",
+    }
+    for label, cell in beside.items():
+        other = alone[label.removesuffix(", memory")]
+        recipes = [RECIPES[c.method].with_settings(c.settings) for c in (cell, other)]
+        first, second = (training_fingerprint(recipe, "d", 0) for recipe in recipes)
+        assert first == second, "a network is trained once, its memory is fitted after"
+        assert cell.tried == other.tried
+    repeats = {(c.label, c.order) for c in rows if c.order}
+    assert len({label for label, _ in repeats}) == 2
+    assert len(repeats) == 4
+    time = read_plan("clean-time")
+    assert {(c.ties, c.holdout, c.target) for c in time.cells} == {("shuffle", "time", "last")}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from capsid.bench.store import Place, append
 from capsid.bench.worker import run_cell
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
-from capsid.data.split import leave_one_out
+from capsid.data.split import leave_one_out, temporal_split
 from capsid.encode.cache import cached_parts
 from capsid.errors import ArtifactError, ConfigError
 from capsid.locks import held
@@ -274,3 +276,48 @@ def test_a_place_that_cannot_keep_a_run_is_told_before_the_work(job: Job, tmp_pa
     with pytest.raises(ArtifactError, match="not a folder"):
         run_cell(job, place, Journal(place.work(job.key), "code"), Messages(), RunOptions(), tmp_path / "taken")
     assert not (place.work(job.key) / "fit").exists()
+
+
+def test_cells_with_shuffled_ties_have_other_targets(shop: Path, tmp_path: Path) -> None:
+    tied = shutil.copytree(shop, tmp_path / "tied")
+    (tied / "manifest.json").unlink()
+    (tied / "times.txt.gz").unlink()
+    lines = gzip.decompress((tied / "sequences.txt.gz").read_bytes()).decode().splitlines()
+    days = [" ".join([line.split()[0], *["0"] * len(line.split()[1:])]) for line in lines]
+    (tied / "days.txt").write_text("\n".join(days) + "\n")
+    group = {"method": "popularity"}
+    place = Place(tmp_path / "store", "toy")
+    file = jobs_of(plan_of(group), tied)[0]
+    plan = plan_of(group, {**group, "order": 1}, ties="shuffle")
+    assert not run(plan, place, tied)[0].failed
+    first, second = stored(place)
+    assert (file.data.order, first.order, second.order) == ("file", "shuffle 0", "shuffle 1")
+    assert len({file.fingerprint, first.fingerprint, second.fingerprint}) == 3
+    assert first.evaluations["test"]["untied"]["cases"] == 0, "all items of a user have one time"
+    assert stored(place).values(first, "test", "tied").all()
+    targets = [stored(place).cases(cell, "test")[1].tolist() for cell in (first, second)]
+    assert targets[0] != targets[1]
+    assert targets[0] == leave_one_out(load_dataset(tied)).test.targets.tolist()
+    again = jobs_of(plan, tied)[0]
+    assert again.fingerprint == first.fingerprint, "the order does not change from run to run"
+
+
+def test_a_plan_may_ask_for_the_future(shop: Path, tmp_path: Path) -> None:
+    group = {"method": "popularity", "evaluations": ["valid", "test"]}
+    plan = plan_of(group, holdout="time", target="successive")
+    place = Place(tmp_path, "toy")
+    assert not run(plan, place, shop)[0].failed
+    (found,) = stored(place)
+    split = temporal_split(load_dataset(shop), target="successive")
+    assert found.split == "temporal-successive"
+    assert stored(place).cases(found, "test")[1].tolist() == split.test.targets.tolist()
+    test = found.evaluations["test"]
+    assert test["cases"] == len(split.test) == test["by_warmth"]["warm"]["cases"] + test["by_warmth"]["cold"]["cases"]
+    assert test["users"] == len(set(split.test.users.tolist())) < test["cases"]
+    assert test["untied"]["cases"] == test["cases"], "no two items of a user have one time"
+    one, last = jobs_of(plan_of(group), shop)[0], jobs_of(plan_of(group, holdout="time"), shop)[0]
+    assert len({one.fingerprint, last.fingerprint, found.fingerprint}) == 3
+    assert len({one.training, last.training}) == 2, "a run is not shared by splits"
+    for wrong in ({"holdout": "tme"}, {"target": "successive"}, {"holdout": "time", "target": "first"}):
+        with pytest.raises(ConfigError):
+            plan_of(group, **wrong)

@@ -37,10 +37,14 @@ def earlier(label: str, seed: int) -> dict[str, Any]:
     return {**recipe, "generator": {**recipe["generator"], "width": 33}}
 
 
-def put(store: Path, label: str, seed: int, recipe: dict[str, Any], recall: float = 0.4, data: str = "d") -> None:
+def put(
+    store: Path, label: str, seed: int, recipe: dict[str, Any], recall: float = 0.4, data: str = "d", order: str = ""
+) -> None:
     line, values = cell(label, seed, recall)
     facts = {name: value for name, value in dataclasses.asdict(FACTS).items() if name != "source"}
-    line = dataclasses.replace(line, recipe=recipe, data={**facts, "fingerprint": data})
+    # Cells that were stored before there were orders name none.
+    told = {"order": order} if order else {}
+    line = dataclasses.replace(line, recipe=recipe, data={**{**facts, "fingerprint": data, **told}})
     folder = store / "main"
     (folder / VALUES).mkdir(parents=True, exist_ok=True)
     save_arrays(folder / VALUES / f"{line.key}.npz", values)
@@ -75,6 +79,23 @@ def test_other_data_is_left_out_and_other_words_are_not(tmp_path: Path) -> None:
     put(tmp_path, "tiger", 2, {**present("tiger", 2), "about": "told otherwise", "deviations": ["one"]})
     rows = load_rows(tmp_path, "main")
     assert (seeds(rows.cells), seeds(rows.superseded)) == ([0, 2], [1])
+
+
+def test_no_table_mixes_orders(tmp_path: Path) -> None:
+    put(tmp_path, "sasrec", 0, present("sasrec", 0))
+    assert [c.order for c in load_rows(tmp_path, "main")] == ["file"]
+    put(tmp_path, "tiger", 0, present("tiger", 0), order="shuffle 0")
+    put(tmp_path, "tiger", 1, present("tiger", 1), order="shuffle 0")
+    put(tmp_path, "tiger", 1, present("tiger", 1), order="shuffle 1")
+    own = PlanCells.read(tmp_path, "main")
+    assert [c.name for c in own.cells] == ["tiger/amazon-beauty/0", "tiger/amazon-beauty/1"]
+    assert [row.label for row in OWN_TABLES["main"](own).rows] == ["tiger"]
+    assert (
+        "another order of ties or another split: sasrec on amazon-beauty (seed 0)." in OWN_TABLES["main"](own).notes[-1]
+    )
+    for name, table in TABLES.items():
+        shown = table(Source(tmp_path))
+        assert not any(row.label == "sasrec" and any(e.values for e in row.entries) for row in shown.rows), name
 
 
 def test_rows_with_other_data_are_not_compared(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -152,11 +153,42 @@ def test_every_row_against_the_one_asked_for(source: Source) -> None:
     seeds = [[c.metric("recall@10") for c in by_seed(source.plan("main"), row, "amazon-beauty")] for row in _PAIR]
     assert found["R@10 Welch p"].mean == pytest.approx(welch(*seeds))
     assert entries(table, "amazon-beauty: sasrec minus tiger")["R@10 Welch p"].values == (), "it has one seed"
+    for metric in ("R@10", "N@10"):
+        plain, holm = (
+            [entries(table, r.label)[f"{metric} {p} p"].mean for r in table.rows] for p in ("bootstrap", "Holm")
+        )
+        assert holm == pytest.approx(corrected_by_hand(plain))
+        floor = [entries(table, r.label)[f"{metric} Holm p"].below for r in table.rows]
+        assert floor == [p < 0.0002 for p in plain]
+    assert "< 0.000" in markdown(table), "the floor of the bootstrap is no p-value"
     labels = [row.label for row in table.rows]
     assert labels == [f"amazon-beauty: {row} minus tiger" for row in ("tiger-text", "sasrec", "capsid-bpe")]
     best = OWN_TABLES["significance"](PlanCells.read(source.store, "main"))
     pair = "amazon-beauty: tiger-text minus tiger"
     assert entries(best, pair) == entries(table, pair), "the best row comes first either way"
+
+
+def corrected_by_hand(p_values: list[float]) -> list[float]:
+    """Holm: the n-th smallest of N times N - n + 1, and not below the one before it."""
+    out = {}
+    for place, p in enumerate(sorted(p_values)):
+        out[p] = max([min(1.0, p * (len(p_values) - place)), *(v for q, v in out.items() if q <= p)])
+    return [out[p] for p in p_values]
+
+
+def test_intervals_and_rows_with_one_seed(source: Source) -> None:
+    own = PlanCells.read(source.store, "main")
+    table = OWN_TABLES["intervals"](own)
+    beauty = [row for row in table.rows if row.label.startswith("amazon-beauty: ")]
+    marked = {row.label.partition(": ")[2] for row in beauty if "one seed" in row.mark}
+    assert "sasrec" in marked
+    assert not marked & set(_PAIR)
+    everywhere = {row.label for row in OWN_TABLES["main"](own).rows if "one seed" in row.mark}
+    assert everywhere & {"sasrec", *_PAIR} == {"sasrec"}
+    text = entries(table, "amazon-beauty: sasrec")["R@10 (95 % interval)"].text
+    mean, low, high = (float(n) for n in re.findall(r"[\d.]+", text))
+    assert low < mean < high
+    assert high - low == pytest.approx(4 * (mean * (1 - mean) / USERS) ** 0.5, rel=0.1)
 
 
 _PAIR = ("capsid-bpe", "tiger")

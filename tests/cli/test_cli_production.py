@@ -55,7 +55,7 @@ def test_other_holdouts(shop: Path, tmp_path: Path, kind: str) -> None:
     answer = capsid(*fit, "--holdout-share", 0.2)
     assert answer.code == 0, answer.err
     split = Recommender.from_pretrained(tmp_path / kind).catalogue_.split
-    assert split.kind == {"time": "temporal", "cold": "cold-item"}[kind]
+    assert split.kind == {"time": "temporal-last", "cold": "cold-item"}[kind]
     if kind == "cold":
         assert len(split.cold) == pytest.approx(0.2 * 512, abs=2)
     assert "already finished" in capsid(*fit, "--holdout-share", 0.2).err
@@ -170,3 +170,37 @@ def test_refit_tells_what_changed(fitted: Path, shop: Path, tmp_path: Path) -> N
     about = capsid("refit", fitted, "--data", shop, "--out", tmp_path / "june", *quick, "--force", "--json").json
     assert about["churn"]["users"] == 120
     assert 0 <= about["churn"]["overlap"] <= 1
+
+
+def test_the_order_of_ties_is_chosen_and_recorded(tmp_path: Path) -> None:
+    for ties, order in (((), "shuffle 0"), (("--ties", "file"), "file")):
+        out = tmp_path / order
+        summary = capsid("fit", "popularity", "--data", "movies", "--out", out, *ties, "--json").json
+        assert summary["order"] == order
+        assert Recommender.from_pretrained(out).catalogue_.order == order
+        assert capsid("evaluate", out, "--json").json["order"] == order
+        assert "holds another run" in capsid("fit", "popularity", "--data", "planted", "--out", out).err
+    answer = capsid("compare", tmp_path / "file", tmp_path / "shuffle 0")
+    assert "different cases" in answer.err
+    refit = ("refit", tmp_path / "file", "--data", "movies", "--out", tmp_path / "again")
+    answer = capsid(*refit)
+    assert answer.code == 2
+    assert "order 'file' and the data in the order 'shuffle 0'" in answer.err
+    assert "--ties file" in answer.err
+    assert capsid(*refit, "--ties", "file").code == 0
+
+
+@pytest.mark.parametrize("options", [("cold",), ("time", "--holdout-target", "successive")])
+def test_warm_and_cold_targets_are_reported_apart(tmp_path: Path, options: tuple[str, ...]) -> None:
+    out = tmp_path / "run"
+    fit = capsid("fit", "popularity", "--data", "movies", "--out", out, "--holdout", *options)
+    assert fit.code == 0, fit.err
+    found = capsid("evaluate", out, "--json").json
+    warm, cold = found["by_warmth"]["warm"], found["by_warmth"]["cold"]
+    assert warm["cases"] > cold["cases"] > 0
+    assert found["cases"] == warm["cases"] + cold["cases"]
+    assert (found["cases"] > found["users"]) == (options[0] == "time"), "several targets of a user"
+    whole = (warm["cases"] * warm["recall@10"] + cold["cases"] * cold["recall@10"]) / found["cases"]
+    assert whole == pytest.approx(found["metrics"]["recall@10"])
+    assert cold["recall@10"] == 0, "popularity cannot recommend what nobody took"
+    assert "cold" in capsid("evaluate", out).out

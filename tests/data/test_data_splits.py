@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from capsid.data.dataset import Dataset
 from capsid.data.kcore import k_core
 from capsid.data.planted import planted_dataset
-from capsid.data.split import cold_item_split, leave_one_out, temporal_split
+from capsid.data.split import Cases, Holdout, cold_item_split, leave_one_out, temporal_split
 from capsid.errors import ConfigError, DataError
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
@@ -73,28 +73,60 @@ def test_leave_one_out() -> None:
         leave_one_out(make([[0, 1]]))
 
 
+def timed() -> Dataset:
+    #       times:      0  1  2  8  9     1  6  9     3  4     7  9
+    return make([[0, 1, 2, 3, 4], [1, 2, 0], [2, 3], [4, 1]], [0, 1, 2, 8, 9, 1, 6, 9, 3, 4, 7, 9])
+
+
+def asked(cases: Cases) -> list[tuple[int, list[int], int]]:
+    return [(int(u), h.tolist(), int(t)) for u, h, t in zip(cases.users, cases.histories, cases.targets)]
+
+
 def test_temporal_split_by_hand() -> None:
-    #        times      0  1  2  8     1  6  9     3  4     7  9
-    data = make([[0, 1, 2, 3], [1, 2, 0], [2, 3], [4, 1]], [0, 1, 2, 8, 1, 6, 9, 3, 4, 7, 9])
-    # Sorted times: 0 1 1 2 3 4 6 7 8 9 9; validation begins at index 6 (time 6), test at index 8 (time 8).
-    split = temporal_split(data, valid_fraction=0.2, test_fraction=0.2)
+    # Sorted times: 0 1 1 2 3 4 6 7 8 9 9 9; validation begins at index 6 (time 6), test at index 9 (time 9).
+    split = temporal_split(timed(), valid_fraction=0.25, test_fraction=0.25)
     assert [r.tolist() for r in split.train] == [[0, 1, 2], [1], [2, 3], []]
-    assert (split.valid.users.tolist(), split.valid.targets.tolist()) == ([1], [2])
-    assert [r.tolist() for r in split.valid.histories] == [[1]]
-    assert (split.test.users.tolist(), split.test.targets.tolist()) == ([0, 1, 3], [3, 0, 1])
-    assert [r.tolist() for r in split.test.histories] == [[0, 1, 2], [1, 2], [4]]
+    assert asked(split.valid) == [(0, [0, 1, 2], 3), (1, [1], 2)]
+    assert asked(split.test) == [(0, [0, 1, 2, 3], 4), (1, [1, 2], 0), (3, [4], 1)]
+    assert split.kind == "temporal-last"
 
 
-def test_temporal_split_never_looks_ahead() -> None:
+def test_the_last_or_every_item_after_the_cut_is_asked_for() -> None:
+    # The test begins at index 6 (time 6), validation at index 3 (time 2).
+    last = temporal_split(timed(), 0.25, 0.5)
+    assert asked(last.test) == [(0, [0, 1, 2, 3], 4), (1, [1, 2], 0), (3, [4], 1)]
+    assert asked(last.valid) == [(0, [0, 1], 2), (2, [2], 3)]
+    each = temporal_split(timed(), 0.25, 0.5, "successive")
+    assert each.train == last.train
+    assert asked(each.test) == [
+        (0, [0, 1, 2], 3),
+        (0, [0, 1, 2, 3], 4),
+        (1, [1], 2),
+        (1, [1, 2], 0),
+        # The user's first item has no history.
+        (3, [4], 1),
+    ]
+    assert asked(each.valid) == [(0, [0, 1], 2), (2, [2], 3)]
+    assert each.kind == "temporal-successive"
+    assert each.fingerprint != last.fingerprint
+    with pytest.raises(ConfigError, match="last or successive, got 'first'"):
+        temporal_split(timed(), 0.25, 0.5, "first")
+    with pytest.raises(ConfigError, match="no targets to choose"):
+        Holdout("last", target="successive")
+
+
+@pytest.mark.parametrize("target", ["last", "successive"])
+def test_temporal_split_never_looks_ahead(target: str) -> None:
     data = planted_dataset(users=80)
     assert data.times is not None
-    split = temporal_split(data)
+    split = temporal_split(data, target=target)
     times = Ragged(data.times, data.sequences.offsets)
     last_train = max(t[len(r) - 1] for t, r in zip(times, split.train) if len(r))
-    for cases, rest in ((split.valid, 1), (split.test, 1)):
-        for user, history in zip(cases.users, cases.histories):
-            assert times[user][len(history)] > last_train * rest
-            assert data.sequences[user][: len(history)].tolist() == history.tolist()
+    last_valid = max(times[user][len(history)] for user, history in zip(split.valid.users, split.valid.histories))
+    for cases, before in ((split.valid, last_train), (split.test, last_valid)):
+        for user, history, wanted in zip(cases.users, cases.histories, cases.targets):
+            assert times[user][len(history)] > before
+            assert data.sequences[user][: len(history) + 1].tolist() == [*history.tolist(), wanted]
     assert 0.75 < len(split.train.values) / data.interactions < 0.85
 
 
@@ -107,7 +139,7 @@ def test_temporal_split_errors() -> None:
         temporal_split(make([[0, 1], [1, 0]], [1, 1, 1, 1]))
 
 
-def test_cold_items_never_train_and_are_always_asked_for() -> None:
+def test_cold_items_never_train_and_warm_ones_are_asked_for_too() -> None:
     data = planted_dataset(users=300)
     split = cold_item_split(data, share=0.1, seed=1)
     assert split.cold is not None
@@ -116,9 +148,9 @@ def test_cold_items_never_train_and_are_always_asked_for() -> None:
     assert len(split.train) == len(data.users)
     base = leave_one_out(data)
     for cases, whole in ((split.valid, base.valid), (split.test, base.test)):
-        assert np.isin(cases.targets, split.cold).all()
         assert not np.isin(cases.histories.values, split.cold).any()
-        assert len(cases) == np.isin(whole.targets, split.cold).sum()
+        assert np.isin(cases.targets, split.cold).sum() == np.isin(whole.targets, split.cold).sum() > 0
+        assert len(cases) == len(whole)
         target_of = dict(zip(whole.users.tolist(), whole.targets.tolist()))
         assert [target_of[u] for u in cases.users.tolist()] == cases.targets.tolist()
     again = cold_item_split(data, share=0.1, seed=1)

@@ -103,7 +103,7 @@ def test_streaming_equals_memory_to_the_bit(
         )
 
     def in_memory(out: Path) -> None:
-        dataset = load_dataset(folder / "data")
+        dataset = load_dataset(folder / "data", ties="file")
         write_mapped(dataset if k is None else k_core(dataset, k), out)
 
     def in_blocks(out: Path) -> None:

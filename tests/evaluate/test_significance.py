@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from capsid.errors import DataError
-from capsid.evaluate.significance import paired_bootstrap
+from capsid.evaluate.significance import holm, paired_bootstrap, per_user
 
 RNG = np.random.default_rng(0)
 HITS = (RNG.random((3, 4000)) < 0.06).astype(float)
@@ -80,3 +80,36 @@ def test_false_alarms_are_rare() -> None:
 def test_what_cannot_be_paired(first: list, second: list) -> None:
     with pytest.raises(DataError):
         paired_bootstrap(first, second)
+
+
+def test_a_user_with_several_cases_is_drawn_as_a_whole() -> None:
+    users = np.repeat(np.arange(100), 8)
+    ours, theirs = np.repeat(HITS[0, :100], 8).astype(float), np.repeat(HITS[1, :100], 8).astype(float)
+    assert per_user(ours, np.arange(800)) is ours
+    one = per_user(np.array([1.0, 0.0, 0.0, 1.0]), np.array([7, 7, 7, 3]))
+    assert one.tolist() == [0.5, 0.5]
+    assert per_user(ours, users).mean() == pytest.approx(ours.mean())
+    wide = paired_bootstrap([per_user(ours, users)], [per_user(theirs, users)])
+    once = paired_bootstrap([HITS[0, :100]], [HITS[1, :100]])
+    narrow = paired_bootstrap([ours], [theirs])
+    assert wide.difference == pytest.approx(narrow.difference)
+    assert wide.high - wide.low == pytest.approx(once.high - once.low, rel=0.05)
+    assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
+
+
+def test_holm_by_hand() -> None:
+    # 0.01 x 4; 0.02 x 3; 0.03 x 2 = 0.06, not below; 0.9.
+    assert holm([0.03, 0.9, 0.01, 0.02]) == pytest.approx([0.06, 0.9, 0.04, 0.06])
+    assert holm([0.7, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []
+    assert holm([0.2]) == [0.2]
+
+
+def test_a_p_value_at_the_floor_says_so() -> None:
+    clear = paired_bootstrap([np.ones(50)], [np.zeros(50)])
+    assert (clear.at_floor, clear.p_text) == (True, "< 0.0002")
+    few = paired_bootstrap([np.ones(50)], [np.zeros(50)], draws=99)
+    assert few.p_text == "< 0.0200"
+    unclear = paired_bootstrap(HITS[:1], HITS[1:2])
+    assert not unclear.at_floor
+    assert unclear.p_text == f"{unclear.p:.4f}"

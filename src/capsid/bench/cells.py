@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from capsid.bench.plans import Cell
+from capsid.bench.results import LEAVE_ONE_OUT, data_key
 from capsid.config import fingerprint
-from capsid.data.dataset import Dataset
+from capsid.data.dataset import FILE_ORDER, Dataset
+from capsid.data.split import Holdout
 from capsid.decode.ranked import validating
 from capsid.errors import ArtifactError, CapsidError
 from capsid.fitting.remembering import trained_recipe
@@ -34,7 +36,8 @@ NO_MATTER = ("cli", "bench", "recipes", "serve", "report.py", "__main__.py", "pr
 
 @dataclass(frozen=True)
 class DataFacts:
-    """Facts about a dataset that is not in memory. `source` is the argument of `load_dataset`."""
+    """Facts about a dataset that is not in memory. `source` is the argument of `load_dataset`, `order` that of ties,
+    `split` how it is split; `key` changes with all that the numbers of a cell depend on."""
 
     name: str
     source: str
@@ -42,12 +45,19 @@ class DataFacts:
     users: int
     items: int
     interactions: int
+    order: str = FILE_ORDER
+    split: str = LEAVE_ONE_OUT
 
     @classmethod
-    def of(cls, name: str, source: str, dataset: Dataset) -> DataFacts:
+    def of(cls, name: str, source: str, dataset: Dataset, held: Holdout) -> DataFacts:
         """The facts of a loaded dataset."""
         sizes = (len(dataset.users), len(dataset.items), dataset.interactions)
-        return cls(name, source, dataset.fingerprint, *sizes)
+        return cls(name, source, dataset.fingerprint, *sizes, dataset.order, str(held))
+
+    @property
+    def key(self) -> str:
+        """The fingerprint, with the split unless it is the one that all cells had before there were others."""
+        return data_key(self.fingerprint, self.split)
 
 
 @dataclass(frozen=True)
@@ -61,17 +71,17 @@ class Job:
     @functools.cached_property
     def fingerprint(self) -> str:
         """Covers everything that the numbers depend on, except the code."""
-        return cell_fingerprint(self.recipe, self.data.fingerprint, self.cell.seed, self.cell.evaluations, self.cell.ks)
+        return cell_fingerprint(self.recipe, self.data.key, self.cell.seed, self.cell.evaluations, self.cell.ks)
 
     @functools.cached_property
     def work(self) -> tuple[object, ...]:
         """What a finished cell must have done to count as this one, apart from its evaluations."""
-        return recipe_key(self.recipe), self.data.fingerprint, self.cell.seed, self.cell.ks
+        return recipe_key(self.recipe), self.data.key, self.cell.seed, self.cell.ks
 
     @functools.cached_property
     def training(self) -> str:
         """Covers everything that the trained weights depend on: jobs with the same value can share a trained run."""
-        return training_fingerprint(self.recipe, self.data.fingerprint, self.cell.seed)
+        return training_fingerprint(self.recipe, self.data.key, self.cell.seed)
 
     @property
     def key(self) -> str:
@@ -83,7 +93,9 @@ class Job:
     @property
     def run_name(self) -> str:
         """Where a fitted run is kept: runs of one dataset and seed share a folder, named by their labels."""
-        return f"{slug(self.cell.dataset)}-{self.cell.seed}/{slug(self.cell.label)}"
+        return f"{slug(self.cell.dataset)}-{self.cell.seed}/{slug(self.cell.label)}" + (
+            f"-order-{self.cell.order}" if self.cell.order else ""
+        )
 
     @property
     def steps(self) -> int:

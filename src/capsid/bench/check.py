@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from capsid.bench.claims import Claim
 from capsid.bench.paper import DATASETS, METRICS, paper
 from capsid.bench.results import Result, Results, plans_in
 from capsid.bench.stored_rows import Source
@@ -34,6 +35,13 @@ def run_checks(source: Source) -> tuple[Check, ...]:
     plans = dict.fromkeys(("main", "ablation", *plans_in(source.store)))
     found = [check for plan in plans for check in _every_cell(source.plan(plan), source.evaluation)]
     return (*found, _papers_own(), *_mechanisms(ablation, source.evaluation), *_merging(main), *_robustness(source))
+
+
+def of_claim(claim: Claim) -> Check:
+    """A figure of a page must be that of the store."""
+    stored = claim.problem or claim.stored
+    detail = f"{claim.shown}" if claim.holds else f"written {claim.shown}, stored {stored}"
+    return Check(f"{claim.page}:{claim.line}: {claim.selector}", claim.holds, detail, True)
 
 
 def _every_cell(cells: Results, evaluation: str) -> Iterator[Check]:

@@ -1,8 +1,9 @@
 """Which stored cells a table may hold: on each dataset those of the same data, in each row those of one recipe.
 
-Recipes and data change, and not every cell is run again. A table has the data of the newest cell on a dataset, because
-rows on other users cannot be compared; a row has the recipe of its newest cell. Cells with other data or another recipe
-are superseded: they stay in the store, and the notes of a table name them.
+Recipes and data change, and not every cell is run again. A table has the order of ties and the split of its newest
+cell, and on each dataset the data of the newest, because rows with other targets cannot be compared; a row has the
+recipe of its newest cell. All other cells are superseded: they stay in the store, and the notes of a table name them.
+Cells that repeat a row under another seed of the order are in no table with the others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from capsid.bench.cells import DataFacts, make_job, recipe_key, stored_recipe_key
 from capsid.bench.plans import is_built_in, read_plan
 from capsid.bench.results import Result, Results, load
+from capsid.data.ties import order_of
 from capsid.errors import CapsidError
 
 
@@ -24,8 +26,9 @@ def load_rows(store: str | Path, plan: str) -> Results:
 
 def of_one_recipe(cells: Results) -> Results:
     """On each dataset the cells with the data of the newest, and of each row those with the recipe of its newest."""
+    cells = dataclasses.replace(cells, cells=tuple(c for c in cells if not order_of(c.order)[1]))
     data = _newest_data(cells)
-    same = [c for c in cells if _data(c) == data[c.dataset]]
+    same = [c for c in cells if c.data_key == data[c.dataset] and _question(c) == _question(cells.cells[-1])]
     newest = {(c.label, c.dataset): stored_recipe_key(c.recipe) for c in same}
     kept = tuple(c for c in same if stored_recipe_key(c.recipe) == newest[c.label, c.dataset])
     return dataclasses.replace(cells, cells=kept, superseded=tuple(c for c in cells if c not in kept))
@@ -41,9 +44,13 @@ def remarks(
 
     left_out, old = list(filter(shown, cells.superseded)), list(filter(shown, outdated(cells)))
     data = _newest_data(cells)
-    other_data = [c for c in left_out if _data(c) != data.get(c.dataset, _data(c))]
-    other_recipe = [c for c in left_out if c not in other_data]
+    other_question = [c for c in left_out if any(_question(c) != _question(kept) for kept in cells)]
+    other_data = [c for c in left_out if c not in other_question and c.data_key != data.get(c.dataset, c.data_key)]
+    other_recipe = [c for c in left_out if c not in other_question and c not in other_data]
     notes = []
+    if other_question:
+        note = "Left out, because the newest cell has another order of ties or another split"
+        notes.append(f"{note}: {_named(other_question)}.")
     if other_data:
         notes.append(f"Left out, because the newest cell on their dataset has other data: {_named(other_data)}.")
     if other_recipe:
@@ -76,12 +83,13 @@ def outdated(cells: Results) -> list[Result]:
 _FACTS = ("name", "fingerprint", "users", "items", "interactions")
 
 
-def _newest_data(cells: Results) -> dict[str, str | None]:
-    return {c.dataset: _data(c) for c in cells}
+def _newest_data(cells: Results) -> dict[str, str]:
+    return {c.dataset: c.data_key for c in cells}
 
 
-def _data(cell: Result) -> str | None:
-    return cell.data.get("fingerprint")
+def _question(cell: Result) -> tuple[str, str]:
+    """What must be the same in all cells of a table, whatever their data."""
+    return cell.order, cell.split
 
 
 def _named(cells: Iterable[Result]) -> str:

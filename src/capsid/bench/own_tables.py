@@ -14,15 +14,20 @@ from capsid.bench.current import load_rows, remarks
 from capsid.bench.results import Results, plans_in
 from capsid.bench.stored_rows import (
     FEW_SEEDS,
+    HOLM,
+    ONE_SEED,
     by_seed,
     compared,
+    corrected,
     id_values,
+    interval_of,
     metric_values,
     short_name,
     tier_values,
     welch_p,
 )
 from capsid.bench.table import Column, Entry, Row, Table
+from capsid.bench.trials import trial_of
 from capsid.errors import ConfigError, nearest
 from capsid.popularity import TIERS
 
@@ -95,7 +100,7 @@ def main_table(own: PlanCells) -> Table:
     several = len(own.datasets) > 1
     columns = tuple(Column(f"{d} {short_name(m)}" if several else short_name(m)) for d, m in pairs)
     rows = [
-        Row(label, tuple(Entry(metric_values(own.cells, label, d, m, own.evaluation)) for d, m in pairs))
+        _marked(Row(label, tuple(Entry(metric_values(own.cells, label, d, m, own.evaluation)) for d, m in pairs)))
         for label in own.labels()
     ]
     note = f"Evaluation: {own.evaluation}; whole catalogue ranked; mean and standard deviation over several seeds."
@@ -109,19 +114,74 @@ def significance_table(own: PlanCells) -> Table:
         for ours, other in _pairs(own, dataset):
             entries = [entry for metric in metrics for entry in _difference(own, dataset, ours, other, metric)]
             rows.append(Row(f"{dataset}: {ours} minus {other}", tuple(entries)))
+    # From the right, so that the places of the columns on the left do not change.
+    for place in reversed(range(len(metrics))):
+        rows = corrected(rows, 4 * place + 2)
     columns = [
         Column(f"{short_name(metric)} {name}", None, 4)
         for metric in metrics
-        for name in ("difference", "95 % interval", "bootstrap p", "Welch p")
+        for name in ("difference", "95 % interval", "bootstrap p", "Holm p", "Welch p")
     ]
     title = "Is the best row better?" if own.against is None else f"Against {own.against}"
     notes = (
         f"Evaluation: {own.evaluation}; users and the seeds of each row are drawn with replacement.",
         FEW_SEEDS,
+        HOLM,
         "Welch's t-test compares the means of the seeds; it needs two seeds of both rows.",
         *remarks(own.cells, own.datasets),
     )
     return Table("significance", _title(own, title), tuple(columns), tuple(rows), "rows", notes)
+
+
+def intervals_table(own: PlanCells) -> Table:
+    """Every row with its intervals, and the part of the targets that are not tied with the item before."""
+    rows, metrics = [], own.metrics[:2]
+    for dataset in own.datasets:
+        for label in own.labels(dataset):
+            cells = by_seed(own.cells, label, dataset)
+            whole = [
+                interval_of(own.cells, done, own.evaluation, m) if done else Entry()
+                for m in metrics
+                for done in [[c for c in cells if c.has(m, own.evaluation)]]
+            ]
+            untied = [c.evaluations[own.evaluation].get("untied", {}) for c in cells]
+            apart = [Entry(tuple(float(u[m]) for u in untied if m in u)) for m in metrics]
+            rows.append(_marked(Row(f"{dataset}: {label}", (*whole, *apart)), len(cells)))
+    columns = (
+        *(Column(f"{short_name(m)} (95 % interval)", None) for m in metrics),
+        *(Column(f"{short_name(m)}, target not tied") for m in metrics),
+    )
+    notes = (
+        f"Evaluation: {own.evaluation}; users and seeds are drawn with replacement.",
+        FEW_SEEDS,
+        "Not tied: users whose target has a later time than the item before it, so that its place is known.",
+        *remarks(own.cells, own.datasets),
+    )
+    return Table("intervals", _title(own, "Results with intervals"), columns, tuple(rows), "rows", notes)
+
+
+def trials_table(own: PlanCells) -> Table:
+    """How many trials every row had, the setting that was chosen, and the seconds of trials and rows."""
+    every = load_rows(own.cells.folder.parent, own.cells.plan)
+    rows = []
+    for dataset in own.datasets:
+        for label in own.labels(dataset):
+            tried = [c for c in every if c.dataset == dataset and trial_of(c.label) == label]
+            done = by_seed(own.cells, label, dataset)
+            chosen = [t.label[len(label) + 2 : -1] for t in tried if any(t.settings == c.settings for c in done)]
+            seconds = [sum(float(c.seconds.get("wall", 0)) for c in cells) for cells in (tried, done)]
+            counted = (Entry((float(len(tried)),)), Entry(text=", ".join(dict.fromkeys(chosen))))
+            rows.append(Row(f"{dataset}: {label}", (*counted, *(Entry((s,)) for s in seconds))))
+    columns = (
+        Column("trials", None, 0),
+        Column("chosen", None),
+        Column("seconds of trials", None, 0),
+        Column("seconds of the row, all seeds", None, 0),
+    )
+    notes = (
+        "Trials are validated only. A row that is evaluated on the run of another cell counts its seconds as well.",
+    )
+    return Table("trials", _title(own, "Trials and seconds"), columns, tuple(rows), "rows", notes)
 
 
 def quality_table(own: PlanCells) -> Table:
@@ -171,11 +231,19 @@ def datasets_table(own: PlanCells) -> Table:
 
 OWN_TABLES: dict[str, Callable[[PlanCells], Table]] = {
     "main": main_table,
+    "intervals": intervals_table,
     "significance": significance_table,
+    "trials": trials_table,
     "tokenizer-quality": quality_table,
     "tiers": tiers_table,
     "datasets": datasets_table,
 }
+
+
+def _marked(row: Row, seeds: int | None = None) -> Row:
+    """The row, marked if it has one seed everywhere."""
+    most = seeds or max((len(entry.values) for entry in row.entries), default=0)
+    return dataclasses.replace(row, mark=f"{row.mark}{ONE_SEED}") if most == 1 else row
 
 
 def _title(own: PlanCells, text: str) -> str:

@@ -8,25 +8,45 @@ from __future__ import annotations
 import fnmatch
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from capsid.data.dataset import FILE_ORDER
+from capsid.data.split import Holdout
+from capsid.data.ties import check_ties
 from capsid.errors import ConfigError, nearest
 
+# What a trial is measured by.
+TRIED = "valid-filtered"
 # Accuracy of the codes at each position, on test cases: slow, so it runs only where a plan asks for it.
 POSITIONS = "positions"
 BUILT_IN = Path(__file__).parent / "plans"
 EVALUATIONS = ("test", "test-filtered", "valid", "valid-filtered", POSITIONS)
-PLAN_KEYS = ("name", "about", "datasets", "seeds", "evaluations", "ks", "cells", "shared")
-GROUP_KEYS = ("method", "label", "with", "settings", "datasets", "seeds", "priority", "evaluations")
+PLAN_KEYS = ("name", "about", "datasets", "seeds", "evaluations", "ks", "ties", "holdout", "target", "cells", "shared")
+GROUP_KEYS = (
+    "method",
+    "label",
+    "with",
+    "settings",
+    "datasets",
+    "seeds",
+    "priority",
+    "evaluations",
+    "order",
+    "trials",
+    "tried_by",
+)
 
 
 @dataclass(frozen=True)
 class Cell:
     """One thing to run. `label` tells rows of a table apart; cells of priority 1 come first.
 
-    An evaluation is a split's name, with `-filtered` if items of the user's history are excluded.
+    An evaluation is a split's name, with `-filtered` if items of the user's history are excluded. `ties` and `order`
+    (its seed) say how interactions with equal times are ordered, `holdout` and `target` what is held out. All cells of
+    a plan ask the same question; plans and stored cells that state none keep file order and leave one out. `tried`: the
+    trials whose best settings the cell takes over (`capsid.bench.trials`); `trial`: the settings that a trial tries.
     """
 
     plan: str
@@ -38,11 +58,22 @@ class Cell:
     priority: int = 1
     evaluations: tuple[str, ...] = ("test", "test-filtered")
     ks: tuple[int, ...] = (5, 10)
+    ties: str = FILE_ORDER
+    order: int = 0
+    holdout: str = "last"
+    target: str = "last"
+    tried: tuple[str, ...] = ()
+    trial: tuple[str, ...] = ()
+
+    @property
+    def held(self) -> Holdout:
+        """What is held out."""
+        return Holdout(self.holdout, target=self.target)
 
     @property
     def name(self) -> str:
         """The display name, unique within a plan."""
-        return f"{self.label}/{self.dataset}/{self.seed}"
+        return f"{self.label}/{self.dataset}/{self.seed}" + (f"/order-{self.order}" if self.order else "")
 
 
 @dataclass(frozen=True)
@@ -59,8 +90,14 @@ class Plan:
         return tuple(dict.fromkeys(cell.dataset for cell in self.cells))
 
     def only(self, *patterns: str) -> Plan:
-        """The cells whose name, label, dataset or seed matches a shell pattern, those of the first pattern first."""
-        return Plan(self.name, self.about, tuple(dict.fromkeys(c for p in patterns for c in self._matching(p))))
+        """The cells whose name, label, dataset or seed matches a shell pattern, those of the first pattern first.
+
+        Trials that they wait for come before them.
+        """
+        chosen = dict.fromkeys(c for p in patterns for c in self._matching(p))
+        needed = {name for cell in chosen for name in cell.tried}
+        trials = dict.fromkeys(cell for cell in self.cells if cell.name in needed)
+        return Plan(self.name, self.about, tuple(trials | chosen))
 
     def _matching(self, pattern: str) -> list[Cell]:
         found = [c for c in self.cells if _matches(c, pattern)]
@@ -111,6 +148,7 @@ def make_plan(content: Mapping[str, Any], stem: str) -> Plan:
     if not isinstance(groups, list) or not groups:
         raise ConfigError(f"the plan {name!r} has no cells", hint='write [[cells]] and below it method = "..."')
     cells = [cell for group in groups for cell in _cells(group, content, name)]
+    cells = _with_trials_of_others(cells, groups, name)
     seen: set[str] = set()
     for cell in cells:
         if cell.name in seen:
@@ -121,6 +159,16 @@ def make_plan(content: Mapping[str, Any], stem: str) -> Plan:
     # A stable sort: cells of one priority stay in the plan's order.
     ordered = sorted(cells, key=lambda c: c.priority)
     return Plan(name, _text(content.get("about", ""), "about"), tuple(ordered))
+
+
+def _with_trials_of_others(cells: list[Cell], groups: Sequence[Mapping[str, Any]], name: str) -> list[Cell]:
+    """Cells of groups that take over the trials of another row, `tried_by`."""
+    of_row = {cell.label: cell.tried for cell in cells if cell.tried}
+    takes = {str(g.get("label", g.get("method"))): str(g["tried_by"]) for g in groups if "tried_by" in g}
+    for row in takes.values():
+        if row not in of_row:
+            raise ConfigError(f"the plan {name!r} has no trials of the row {row!r}", hint=nearest(row, sorted(of_row)))
+    return [replace(c, tried=of_row[takes[c.label]]) if c.label in takes and not c.tried else c for c in cells]
 
 
 def _cells(group: Any, plan: Mapping[str, Any], name: str) -> list[Cell]:
@@ -143,25 +191,41 @@ def _cells(group: Any, plan: Mapping[str, Any], name: str) -> list[Cell]:
         raise ConfigError(
             f"{method} of the plan {name!r} evaluates nothing", hint='evaluations = ["test"], ks = [5, 10]'
         )
-    settings = (*_shared(group, plan), *_list(group.get("settings", []), str, "settings"))
-    label, priority = _text(group.get("label", method), "label"), group.get("priority", 1)
-    if not isinstance(priority, int) or isinstance(priority, bool):
-        raise ConfigError(f"priority must be a whole number, got {priority!r}", hint="cells of priority 1 come first")
-    return [
-        Cell(name, method, label, data, seed, settings, priority, tuple(evaluations), tuple(sorted(set(ks))))
-        for data in datasets
-        for seed in seeds
+    lists = _lists(plan)
+    settings = (*_shared(group, lists), *_list(group.get("settings", []), str, "settings"))
+    label, ties = _text(group.get("label", method), "label"), _text(both.get("ties", FILE_ORDER), "ties")
+    check_ties(ties)
+    priority = _whole(group.get("priority", 1), "priority", "cells of priority 1 come first")
+    order = _whole(group.get("order", 0), "order", "the seed of the order of ties")
+    if order and ties == FILE_ORDER:
+        raise ConfigError(f"order = {order} of {method} draws ties that are not shuffled", hint='ties = "shuffle"')
+    held = Holdout(_text(plan.get("holdout", "last"), "holdout"), target=_text(plan.get("target", "last"), "target"))
+    shown = tuple(evaluations), tuple(sorted(set(ks)))
+    trials = _list(group.get("trials", []), str, "trials")
+    first = Cell(
+        name, method, label, datasets[0], seeds[0], settings, priority, *shown, ties, order, held.kind, held.target
+    )
+    tried = [
+        replace(first, label=f"{label} [{trial}]", settings=(*settings, *more), trial=more, evaluations=(TRIED,))
+        for trial, more in ((trial, lists.get(trial, (trial,))) for trial in trials)
     ]
+    names = tuple(cell.name for cell in tried)
+    cells = [replace(first, dataset=data, seed=seed, tried=names) for data in datasets for seed in seeds]
+    return [*tried, *cells]
 
 
-def _shared(group: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[str, ...]:
-    """The settings that a group takes over from the plan; its own come after them and win."""
+def _lists(plan: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The lists of settings that a plan shares, by name."""
     known = plan.get("shared", {})
     if not isinstance(known, Mapping):
         raise ConfigError(
             f"shared must be a table of lists of settings, got {known!r}", hint='[shared] small = ["..."]'
         )
-    lists = {name: _list(settings, str, f"shared.{name}") for name, settings in known.items()}
+    return {name: tuple(_list(settings, str, f"shared.{name}")) for name, settings in known.items()}
+
+
+def _shared(group: Mapping[str, Any], lists: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The settings that a group takes over from the plan; its own come after them and win."""
     names = _list(group.get("with", []), str, "with")
     for name in names:
         if name not in lists:
@@ -183,6 +247,12 @@ def _known(table: Mapping[str, Any], allowed: Sequence[str], what: str) -> None:
 def _text(value: Any, key: str) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{key} must be a string, got {value!r}", hint=f'{key} = "..."')
+    return value
+
+
+def _whole(value: Any, key: str, hint: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{key} must be a whole number, got {value!r}", hint=hint)
     return value
 
 

@@ -16,11 +16,16 @@ from capsid.bench.journal import read_journal
 from capsid.bench.plans import Cell, Plan
 from capsid.bench.results import Result
 from capsid.bench.store import Finished, Place
+from capsid.bench.trials import settled
+from capsid.data.dataset import FILE_ORDER
 from capsid.data.sources import SOURCES, load_dataset
+from capsid.data.split import Holdout
 from capsid.errors import CapsidError, ConfigError, DataError, nearest
 from capsid.progress import Progress, silent
 
+LAST = Holdout()
 FINISHED, TWIN, READY, UNAVAILABLE = "finished", "same as a finished one", "to run", "not available"
+WAITING = "waits for its trials"
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +65,22 @@ def data_sources(plan: Plan, given: Sequence[str], remembered: Mapping[str, str]
     return {n: s if s in SOURCES else str(Path(s).expanduser().resolve()) for n, s in sources.items()}
 
 
-def data_facts(name: str, source: str, *, download: bool, progress: Progress = silent) -> DataFacts:
-    """Load the dataset and keep its facts."""
+def data_facts(
+    name: str,
+    source: str,
+    *,
+    download: bool,
+    ties: str = FILE_ORDER,
+    order: int = 0,
+    held: Holdout = LAST,
+    progress: Progress = silent,
+) -> DataFacts:
+    """Load the dataset with its ties in the order of a cell, and keep its facts and how a cell splits it."""
     known = SOURCES.get(source)
     there = folder_kind(cache_home() / "datasets" / source / "prepared") is not None
     if known is not None and known.needs_download and not there and not download:
         raise DataError(f"{source} is not in the cache", hint=f"a run downloads it, or give --data {name}=PATH")
-    return DataFacts.of(name, source, load_dataset(source, progress=progress))
+    return DataFacts.of(name, source, load_dataset(source, ties=ties, order_seed=order, progress=progress), held)
 
 
 def look(
@@ -80,13 +94,32 @@ def look(
 ) -> list[Prospect]:
     """The state of every cell of the plan, in order."""
     finished = Finished.read(place, code_fingerprint() if fresh_code else None)
-    facts: dict[str, DataFacts | CapsidError] = {}
-    for name in plan.datasets:
+    facts: dict[tuple[str, str, int, Holdout], DataFacts | CapsidError] = {}
+    for key in dict.fromkeys(_data_of(cell) for cell in plan.cells):
+        name, ties, order, held = key
         try:
-            facts[name] = data_facts(name, sources[name], download=download, progress=progress)
+            facts[key] = data_facts(
+                name, sources[name], download=download, ties=ties, order=order, held=held, progress=progress
+            )
         except CapsidError as error:
-            facts[name] = error
-    return [_prospect(cell, facts[cell.dataset], place, finished) for cell in plan.cells]
+            facts[key] = error
+    trials = {cell.name: cell for cell in plan.cells}
+
+    def result(trial: Cell) -> Result | None:
+        found = _prospect(trial, facts[_data_of(trial)], place, finished)
+        # A twin is work that was done under another name.
+        return found.result
+
+    prospects = []
+    for cell in plan.cells:
+        known = settled(cell, trials, result)
+        waits = Prospect(cell, WAITING)
+        prospects.append(waits if known is None else _prospect(known, facts[_data_of(cell)], place, finished))
+    return prospects
+
+
+def _data_of(cell: Cell) -> tuple[str, str, int, Holdout]:
+    return cell.dataset, cell.ties, cell.order, cell.held
 
 
 def _prospect(cell: Cell, facts: DataFacts | CapsidError, place: Place, finished: Finished) -> Prospect:

@@ -16,10 +16,20 @@ from typing import Any
 import numpy as np
 
 from capsid.arrays import load_arrays
+from capsid.data.dataset import FILE_ORDER
+from capsid.data.split import Holdout
+from capsid.data.ties import order_of
 from capsid.errors import ArtifactError, ConfigError, nearest
 
 LINES = "cells.jsonl"
 VALUES = "values"
+# The split of all cells that name none.
+LEAVE_ONE_OUT = str(Holdout())
+
+
+def data_key(fingerprint: str, split: str) -> str:
+    """What the cases of a cell depend on."""
+    return fingerprint if split == LEAVE_ONE_OUT else f"{fingerprint}, {split}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +76,23 @@ class Result:
     @property
     def name(self) -> str:
         """The cell's name in the plan."""
-        return f"{self.label}/{self.dataset}/{self.seed}"
+        seed = order_of(self.order)[1]
+        return f"{self.label}/{self.dataset}/{self.seed}" + (f"/order-{seed}" if seed else "")
+
+    @property
+    def order(self) -> str:
+        """How interactions with equal times are ordered; that of the file in cells that do not say."""
+        return str(self.data.get("order", FILE_ORDER))
+
+    @property
+    def split(self) -> str:
+        """How the data were split."""
+        return str(self.data.get("split", LEAVE_ONE_OUT))
+
+    @property
+    def data_key(self) -> str:
+        """Changes with the data, the order of ties and the split."""
+        return data_key(str(self.data.get("fingerprint")), self.split)
 
     def metric(self, name: str, evaluation: str = "test") -> float:
         """`recall@10` and the like, `recall@10:expected` as well."""

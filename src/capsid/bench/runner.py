@@ -20,8 +20,8 @@ from typing import Any, Protocol
 from capsid.bench.cells import Job, code_fingerprint
 from capsid.bench.estimate import LEAST_LEFT, Estimate, estimate, fitting, time_left
 from capsid.bench.journal import read_journal
-from capsid.bench.plans import Plan
-from capsid.bench.prepare import FINISHED, TWIN, UNAVAILABLE, Prospect, look
+from capsid.bench.plans import TRIED, Plan
+from capsid.bench.prepare import FINISHED, TWIN, UNAVAILABLE, WAITING, Prospect, look
 from capsid.bench.process import COMMAND, DONE, FAILED, KILLED, CellProcess, left_result
 from capsid.bench.results import Result
 from capsid.bench.shared_runs import SharedRun, forget_other_code
@@ -99,13 +99,19 @@ def run_plan(
     """Run the unfinished cells. `whole`: these are all cells of the plan, so shared files may be removed at the end."""
     began = time.monotonic()
     with opened(place, watch.line), _terminated_as_interrupt():
-        prospects = look(plan, place, sources, fresh_code=options.fresh_code, download=True, progress=watch)
-        ahead = [p.estimate.seconds if p.estimate else 0.0 for p in prospects]
-        watch.plan(prospects, fitting(ahead, options.workers, options.budget))
-        run = _Run(place, options, watch, began)
-        run.take_in(prospects)
+        run, waiting = _Run(place, options, watch, began), len(plan.cells) + 1
         try:
-            run.go()
+            while True:
+                prospects = look(plan, place, sources, fresh_code=options.fresh_code, download=True, progress=watch)
+                before, waiting = waiting, sum(p.state == WAITING for p in prospects)
+                if waiting == before:
+                    break
+                ahead = [p.estimate.seconds if p.estimate else 0.0 for p in prospects]
+                watch.plan(prospects, fitting(ahead, options.workers, options.budget))
+                run.take_in(prospects)
+                run.go()
+                if not waiting:
+                    break
         finally:
             run.stop_all()
         summary = Summary(plan.name, run.summary(prospects), time.monotonic() - began)
@@ -129,11 +135,13 @@ class _Run:
 
     def take_in(self, prospects: Sequence[Prospect]) -> None:
         """Record the outcome of cells that need no work."""
-        self.code = code_fingerprint()
+        self.code, self.pending = code_fingerprint(), []
         self.finished = Finished.read(self.place, self.code if self.options.fresh_code else None)
         if self.options.fresh_code:
             forget_other_code(self.place, self.code)
         for p in prospects:
+            if p.cell.name in self.outcomes or p.state == WAITING:
+                continue
             if p.error is not None:
                 self._settle(Outcome(p.cell.name, UNAVAILABLE, 0.0, p.error.message, p.error.hint))
             elif p.state == FINISHED and p.job is not None:
@@ -155,9 +163,8 @@ class _Run:
 
     def summary(self, prospects: Sequence[Prospect]) -> tuple[Outcome, ...]:
         """Outcomes in the plan's order."""
-        nothing = {
-            p.cell.name: Outcome(p.cell.name, NO_TIME, 0.0, "it would not fit into the budget") for p in prospects
-        }
+        late = {True: "its trials are not finished", False: "it would not fit into the budget"}
+        nothing = {p.cell.name: Outcome(p.cell.name, NO_TIME, 0.0, late[p.state == WAITING]) for p in prospects}
         return tuple((nothing | self.outcomes)[p.cell.name] for p in prospects)
 
     def stop_all(self) -> None:
@@ -207,8 +214,10 @@ class _Run:
         return estimate(p.job, self.finished.cells, p.spent if trained is None else float(trained["wall"]))
 
     def _shared(self, job: Job) -> bool:
-        """Whether another cell waits for the job's training."""
-        return any(p.job is not None and p.job.training == job.training for p in self.pending)
+        """Whether another cell waits for the job's training, or may: a row has that of its best trial."""
+        return job.cell.evaluations == (TRIED,) or any(
+            p.job is not None and p.job.training == job.training for p in self.pending
+        )
 
     def _start(self, p: Prospect) -> None:
         job = p.job

@@ -170,7 +170,7 @@ def covers(cell: Result, job: Job) -> bool:
 
 @functools.cache
 def _work(cell: Result) -> tuple[object, ...]:
-    return stored_recipe_key(cell.recipe), cell.data.get("fingerprint"), cell.seed, cell.ks
+    return stored_recipe_key(cell.recipe), cell.data_key, cell.seed, cell.ks
 
 
 def adopt(place: Place, job: Job, twin: Result) -> Result:
@@ -191,6 +191,7 @@ def adopt(place: Place, job: Job, twin: Result) -> Result:
         dataset=cell.dataset,
         settings=cell.settings,
         recipe=job.recipe.to_dict(),
+        data={**twin.data, "order": job.data.order, "split": job.data.split},
         fingerprint=job.fingerprint,
         key=key,
         evaluations={name: twin.evaluations[name] for name in cell.evaluations},

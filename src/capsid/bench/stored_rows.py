@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capsid.artifacts import read_json
 from capsid.bench.current import load_rows
 from capsid.bench.results import Result, Results
-from capsid.bench.table import Entry
+from capsid.bench.table import Entry, Row
 from capsid.evaluate.metrics import METRICS
-from capsid.evaluate.significance import paired_bootstrap
+from capsid.evaluate.significance import holm, paired_bootstrap, per_user
 from capsid.popularity import TIERS
 
 COSTS = "decode_cost.json"
@@ -19,6 +19,8 @@ COSTS = "decode_cost.json"
 FEW_SEEDS = (
     "Intervals do not cover the variation between trainings for rows with one seed, and too little of it with three."
 )
+HOLM = "Holm: the p of the bootstrap, corrected for all rows of the table. No p can be below that of 10,000 draws."
+ONE_SEED = " (one seed)"
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def compared(
     cells: Results, ours: Sequence[Result], other: Sequence[Result], evaluation: str, metric: str = "recall@10"
 ) -> tuple[Entry, ...]:
     """Difference, interval and p of a bootstrap over users and seeds, and the p of the paper's t-test over seeds."""
-    first, second = ([cells.values(c, evaluation, metric) for c in side] for side in (ours, other))
+    users = cells.values(ours[0], evaluation, "user")
+    first, second = ([per_user(cells.values(c, evaluation, metric), users) for c in side] for side in (ours, other))
     found = paired_bootstrap(first, second)
     shared = sorted({c.seed for c in ours} & {c.seed for c in other})
     t_test: tuple[float, ...] = ()
@@ -79,7 +82,26 @@ def compared(
         sides = [[c.metric(metric, evaluation) for c in side if c.seed in shared] for side in (ours, other)]
         t_test = (float(ttest_rel(*sides).pvalue),)
     interval = Entry(text=f"{found.low:+.4f} to {found.high:+.4f}")
-    return (Entry((found.difference,)), interval, Entry((found.p,)), Entry(t_test))
+    return (Entry((found.difference,)), interval, Entry((found.p,), below=found.at_floor), Entry(t_test))
+
+
+def corrected(rows: Sequence[Row], place: int) -> list[Row]:
+    """Rows whose p-values in the column `place` are followed by those of Holm's correction for the whole table."""
+    tested = [row for row in rows if row.entries[place].values]
+    found = dict(zip(map(id, tested), holm([row.entries[place].values[0] for row in tested])))
+    out = []
+    for row in rows:
+        entry = Entry((found[id(row)],), below=row.entries[place].below) if id(row) in found else Entry()
+        out.append(replace(row, entries=(*row.entries[: place + 1], entry, *row.entries[place + 1 :])))
+    return out
+
+
+def interval_of(cells: Results, own: Sequence[Result], evaluation: str, metric: str) -> Entry:
+    """The mean of a row with its 95 % interval, over users and seeds."""
+    users = cells.values(own[0], evaluation, "user")
+    values = [per_user(cells.values(c, evaluation, metric), users) for c in own]
+    found = paired_bootstrap(values, [values[0] * 0])
+    return Entry(text=f"{found.first:.4f} ({found.low:.4f} to {found.high:.4f})")
 
 
 def welch_p(ours: Sequence[Result], other: Sequence[Result], evaluation: str, metric: str) -> Entry:

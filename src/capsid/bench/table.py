@@ -27,11 +27,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Entry:
-    """Values by seed (none: not run), or a text; and the paper's number."""
+    """Values by seed (none: not run), or a text; and the paper's number. `below`: it is known only to be smaller."""
 
     values: tuple[float, ...] = ()
     paper: float | None = None
     text: str = ""
+    below: bool = False
 
     @property
     def mean(self) -> float | None:
@@ -187,7 +188,7 @@ def _places(table: Table, number: int) -> dict[int, int]:
 def _cell(entry: Entry, column: Column, rank: int | None, style: _Style) -> str:
     ours = _escape(entry.text) if style is LATEX else entry.text
     if entry.mean is not None:
-        ours = _number(entry.mean, column)
+        ours = ("< " if entry.below else "") + _number(entry.mean, column)
         if rank is not None:
             ours = (style.bold if rank == 1 else style.second).format(ours)
         if entry.deviation is not None:

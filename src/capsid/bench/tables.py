@@ -16,9 +16,11 @@ from capsid.bench.published import published_table
 from capsid.bench.rows import BASELINE, FULL, MARKS, comparable, in_order, main_rows, mark_of, with_own_ids
 from capsid.bench.stored_rows import (
     FEW_SEEDS,
+    HOLM,
     Source,
     by_seed,
     compared,
+    corrected,
     id_values,
     metric_values,
     short_name,
@@ -98,15 +100,18 @@ def significance_table(source: Source) -> Table:
             other = by_seed(cells, label, dataset)
             if label != FULL and ours and other:
                 rows.append(Row(f"{DATASETS[dataset]}: {label}", compared(cells, ours, other, source.evaluation)))
+    rows = corrected(rows, 2)
     columns = (
         Column("difference", None, 4),
         Column("95 % interval", None),
         Column("bootstrap p", None, 4),
+        Column("Holm p", None, 4),
         Column("t-test p", None, 4),
     )
     notes = (
         f"{FULL} minus the row, Recall@10; users and the seeds of each row are drawn with replacement.",
         FEW_SEEDS,
+        HOLM,
         "The t-test is the paper's: paired over seeds; it needs two seeds of both rows and says little with three.",
         *remarks(cells),
     )

@@ -34,9 +34,11 @@ from capsid.config import from_dict
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
-from capsid.data.split import leave_one_out
+from capsid.data.split import Cases, Split
+from capsid.data.ties import order_of, tied
 from capsid.encode.cache import cached_parts, encode_items
 from capsid.errors import ArtifactError, CapsidError, DataError
+from capsid.evaluate.evaluator import metrics_of
 from capsid.evaluate.positions import position_accuracy
 from capsid.evaluate.tokenizer_quality import quality_of
 from capsid.locks import held
@@ -96,11 +98,14 @@ def run_cell(
     """
     if keep is not None:
         check_place(keep, kind=RUN, replace=True)
-    dataset = _checked(load_dataset(job.data.source, progress=progress), job.data)
+    ties, order = order_of(job.data.order)
+    dataset = load_dataset(job.data.source, ties=ties, order_seed=order, progress=progress)
+    _check_same(dataset, job.data)
+    split = job.cell.held.split(dataset)
     shared = SharedRun.of(job, place)
     recommender = shared.load(dataset, journal, progress)
     if recommender is None:
-        recommender = _fitted(job, dataset, place, journal, progress, run)
+        recommender = _fitted(job, dataset, split, place, journal, progress, run)
         if share:
             shared.save(recommender, journal)
     if keep is not None:
@@ -114,11 +119,15 @@ def run_cell(
             found_at = position_accuracy(recommender.retriever.reader, test, users=SAMPLED, progress=progress)
             evaluations[name] = dataclasses.asdict(found_at)
             continue
-        split, _, filtered = name.partition("-")
-        found = recommender.evaluate(split, ks=job.cell.ks, filter_history=bool(filtered), progress=progress)
+        part, _, filtered = name.partition("-")
+        found = recommender.evaluate(part, ks=job.cell.ks, filter_history=bool(filtered), progress=progress)
         evaluations[name] = found.summary()
         spent += found.seconds
-        cases = recommender.catalogue_.split.cases(split)
+        cases = split.cases(part)
+        if dataset.times is not None and split.cold is None:
+            tied_C = _tied_targets(dataset, cases)
+            evaluations[name]["untied"] = metrics_of(found.values, ~tied_C)
+            values[f"{name}/tied"] = tied_C
         values |= {f"{name}/user": cases.users.astype(np.int64), f"{name}/target": cases.targets.astype(np.int64)}
         values[f"{name}/target_count"] = recommender.catalogue_.counts[cases.targets].astype(np.int64)
         values |= {f"{name}/{metric}": v.astype(np.float32) for metric, v in found.values.items()}
@@ -132,14 +141,16 @@ def run_cell(
 
 
 def _fitted(
-    job: Job, dataset: Dataset, place: Place, journal: Journal, progress: Progress, run: RunOptions
+    job: Job, dataset: Dataset, split: Split, place: Place, journal: Journal, progress: Progress, run: RunOptions
 ) -> Recommender:
     if job.recipe.encoder is not None and "vectors" not in journal.kept["seconds"]:
-        _make_vectors(job.recipe.encoder, dataset, job.cell.seed, place, journal, progress)
+        _make_vectors(
+            job.recipe.encoder, ItemTable.from_training(dataset, split.train), job.cell.seed, place, journal, progress
+        )
     ids = SharedTokenizers(job, place, journal, run)
     work = place.work(job.key) / "fit"
     return Recommender(job.recipe, seed=job.cell.seed).fit(
-        dataset, work=work, progress=progress, run=run, tokenizer_from=ids
+        dataset, split=split, work=work, progress=progress, run=run, tokenizer_from=ids
     )
 
 
@@ -151,7 +162,7 @@ class SharedTokenizers:
 
     def __init__(self, job: Job, place: Place, journal: Journal, run: RunOptions) -> None:
         self.recipe, self.journal, self.run = job.recipe, journal, run
-        key = tokenizer_fingerprint(job.recipe, job.data.fingerprint, job.cell.seed)
+        key = tokenizer_fingerprint(job.recipe, job.data.key, job.cell.seed)
         self.folder = place.tokenizers / code_fingerprint() / key
 
     def __call__(self, table: ItemTable, seed: int, progress: Progress) -> ItemTokenizer:
@@ -188,17 +199,23 @@ class SharedTokenizers:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _checked(dataset: Dataset, facts: DataFacts) -> Dataset:
+def _tied_targets(dataset: Dataset, cases: Cases) -> np.ndarray:
+    """Whether each target has the time of the item before it, so that the order of the two is not known."""
+    place_C = dataset.sequences.offsets[:-1][cases.users] + cases.histories.lengths
+    found: np.ndarray = tied(dataset)[place_C]
+    return found
+
+
+def _check_same(dataset: Dataset, facts: DataFacts) -> None:
     if dataset.fingerprint != facts.fingerprint:
         raise DataError(f"the data at {facts.source} changed since the run began", hint="run the plan again")
-    return dataset
 
 
 def _make_vectors(
-    encoder: Any, dataset: Dataset, seed: int, place: Place, journal: Journal, progress: Progress
+    encoder: Any, table: ItemTable, seed: int, place: Place, journal: Journal, progress: Progress
 ) -> None:
     """Fill the cache of vectors. Cells that need the same part of them wait for the one that is computing it."""
-    table, seconds = ItemTable.from_training(dataset, leave_one_out(dataset).train), 0.0
+    seconds = 0.0
     for part in cached_parts(encoder):
         lock = place.works / f"vectors-{part.cache_key(table, seed=seed)[:16]}.lock"
         with held(lock, waiting=lambda: progress.line("vectors: waiting for another cell that is computing the same")):

@@ -1,4 +1,4 @@
-"""`capsid bench table | figure | report | check`: tables, figures and checks of stored results. Runs nothing."""
+"""`capsid bench table | figure | report | check | claims`: what stored results say. Runs nothing."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from capsid.cli.output import print_json, print_table, say
 from capsid.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
+    from capsid.bench.claims import Claim, Claims
     from capsid.bench.stored_rows import Source
     from capsid.bench.table import Table
 
@@ -29,6 +30,7 @@ AgainstOption = Annotated[
     str | None,
     typer.Option("--against", metavar="ROW", help="With significance: compare every row with this one, not the best."),
 ]
+Pages = Annotated[Path, typer.Option("--pages", metavar="FOLDER", help="The folder of README.md and docs.")]
 FORMS = ("markdown", "latex", "json")
 PICTURES = ("svg", "png")
 
@@ -137,12 +139,49 @@ def report_command(
         say(f"not drawn: {line}")
 
 
+def claims_command(
+    pages: Pages = Path(),
+    store: BenchStore = BENCH_STORE,
+    write: Annotated[bool, typer.Option("--write", help="Draw the stored figures into the pages.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the figures in README.md and docs that name their stored cells. Exit code 1 if one differs.
+
+    Examples:
+
+      capsid bench claims
+
+      capsid bench claims --write
+    """
+    import dataclasses
+
+    from capsid.bench.claims import pages_in
+
+    if write:
+        claims = _claims(store)
+        for page in pages_in(pages):
+            text = page.read_text(encoding="utf-8")
+            if (drawn := claims.drawn(text)) != text:
+                write_bytes(page, drawn.encode())
+    found = _claims_of(pages, store)
+    if as_json:
+        print_json([dataclasses.asdict(claim) | {"holds": claim.holds} for claim in found])
+    else:
+        rows = [[f"{c.page}:{c.line}", c.selector, c.shown, c.problem or c.stored] for c in found]
+        print_table(["page", "claim", "written", "stored"], rows)
+    if not all(claim.holds for claim in found):
+        raise typer.Exit(1)
+
+
 def check_command(
     store: BenchStore = BENCH_STORE,
     filtered: Filtered = False,
+    pages: Pages = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check stored results: NDCG against recall, and the paper's own checks. Exit code 1 if a cell is impossible.
+    """Check stored results: NDCG against recall, the paper's own checks, and the figures that pages claim.
+
+    Exit code 1 if a cell is impossible, or if a figure in README.md or docs differs from the store.
 
     Examples:
 
@@ -150,9 +189,9 @@ def check_command(
     """
     import dataclasses
 
-    from capsid.bench.check import run_checks
+    from capsid.bench.check import of_claim, run_checks
 
-    found = run_checks(_source(store, filtered))
+    found = (*run_checks(_source(store, filtered)), *map(of_claim, _claims_of(pages, store)))
     if as_json:
         print_json([dataclasses.asdict(check) for check in found])
     else:
@@ -167,7 +206,21 @@ VERBS: dict[str, Callable[..., None]] = {
     "figure": figure_command,
     "report": report_command,
     "check": check_command,
+    "claims": claims_command,
 }
+
+
+def _claims(store: Path) -> Claims:
+    from capsid.bench.claims import Claims
+
+    return Claims(_source(store, False).plan)
+
+
+def _claims_of(folder: Path, store: Path) -> list[Claim]:
+    from capsid.bench.claims import pages_in
+
+    claims = _claims(store)
+    return [c for page in pages_in(folder) for c in claims.of_page(page, page.relative_to(folder).as_posix())]
 
 
 def _table(name: str, store: Path, filtered: bool, plan: str | None, dataset: str | None, against: str | None) -> Table:

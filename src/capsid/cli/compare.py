@@ -49,6 +49,6 @@ def compare(
         say(f"{label:<7} {metric} {mean:.4f}   by seed: {', '.join(f'{s:.4f}' for s in seeds)}")
     ratio = f" ({100 * found.difference / found.second:+.1f} %)" if found.second else ""
     interval = f"95 % interval {found.low:+.4f} to {found.high:+.4f}"
-    say(f"difference {found.difference:+.4f}{ratio}, {interval}, p {found.p:.4f}")
+    say(f"difference {found.difference:+.4f}{ratio}, {interval}, p {found.p_text}")
     verdict = "the interval excludes zero" if found.significant else "the difference is not significant"
     say(f"{found.users:,} users: {verdict}")

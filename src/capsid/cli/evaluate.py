@@ -65,7 +65,7 @@ def evaluate(
     except ArtifactError as error:
         progress.line(f"per-user values were not stored: {error}")
     if as_json:
-        print_json(result.summary())
+        print_json({**result.summary(), "order": recommender.catalogue_.order})
     else:
         _show(result)
 
@@ -79,11 +79,15 @@ def _show(result: Evaluation) -> None:
     print_table(["k", *(m.label for m in METRICS.values())], rows)
     top = max(result.ks)
     exposure, by_tier = result.extras[f"exposure@{top}"], result.extras[f"recall@{top}_by_tier"]
-    users = result.extras["users_by_tier"]
+    users, warmth = result.extras["users_by_tier"], result.extras["by_warmth"]
     print_table(
         ["items", "users with such a target", f"Recall@{top}", "share of list places"],
         [[tier, users[tier], by_tier[tier], exposure[tier]] for tier in exposure],
     )
+    if warmth["cold"]["cases"]:
+        shown = [f"recall@{top}", f"ndcg@{top}"]
+        rows = [[kind, found["cases"], *(found.get(m) for m in shown)] for kind, found in warmth.items()]
+        print_table(["target", "cases", f"Recall@{top}", f"NDCG@{top}"], rows)
     for name, metric in LIST_METRICS.items():
         value = result.extras[f"{name}@{top}"]
         if isinstance(value, float):

@@ -17,10 +17,12 @@ from capsid.cli.options import (
     Exact,
     HoldoutKind,
     HoldoutShare,
+    HoldoutTarget,
     OwnVectors,
     RecipeName,
     Seed,
     Settings,
+    Ties,
     check_share,
     run_options,
     single_verb,
@@ -31,7 +33,7 @@ from capsid.progress import Console, Progress, duration, silent
 if TYPE_CHECKING:
     from capsid.data.split import Holdout
     from capsid.recommender import Recommender
-    from capsid.running import RunOptions
+    from capsid.running import RunOptions, Team
     from capsid.runs.fit import RunSummary
 
 app = single_verb()
@@ -59,6 +61,8 @@ def fit(
     exact: Exact = False,
     holdout: HoldoutKind = "last",
     holdout_share: HoldoutShare = 0.1,
+    holdout_target: HoldoutTarget = "last",
+    ties: Ties = None,
     steps_from: StepsFrom = None,
     tokenizer: TokenizerFolder = None,
     device: Device = "cpu",
@@ -67,6 +71,9 @@ def fit(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Fit a recipe on a dataset. Each user's last item is held out for the test, the one before for validation.
+
+    Interactions of a user with equal times are shuffled first, always in the same way; `--ties file` keeps the order of
+    the file.
 
     `--holdout time` holds out everything after a date, `cold` a sample of items, and `none` nothing. Use `none` for
     production, with `--steps-from` an earlier run.
@@ -94,35 +101,39 @@ def fit(
     from capsid.data.split import Holdout
     from capsid.devices import choose
     from capsid.recommender import Recommender
-    from capsid.runs.fit import lanes_of_team, steps_until_best
-    from capsid.train.team import joined, launched
+    from capsid.train.team import joined
 
-    held = Holdout(holdout, check_share(holdout_share))
+    held = Holdout(holdout, check_share(holdout_share), holdout_target)
     chosen = choose(device)
     with joined(chosen) as team:
         progress = Console() if team.rank == 0 else silent
         run = run_options(checkpoint_every, team, str(chosen))
-        # Settings given by the user come last and take precedence.
-        given = (
-            *(lanes_of_team(recipe, team) if launched() else ()),
-            *(() if steps_from is None else steps_until_best(steps_from)),
-            *all_settings(config, settings),
-        )
+        given = (*_derived(recipe, team, steps_from), *all_settings(config, settings))
         recommender = Recommender.from_recipe(recipe, seed=seed, settings=given, vectors=vectors, exact=exact)
         if holdout == "none" and steps_from is None:
             progress.line(
                 "nothing is held out, so all steps of the recipe are trained; --steps-from RUN sets their number"
             )
-        summary = _fit(recommender, data, out, held, tokenizer, force, progress, run)
+        summary = _fit(recommender, data, ties, out, held, tokenizer, force, progress, run)
     if summary is not None and summary.reused:
         progress.line(f"{out} is already finished with the same recipe, seed and data; --force refits it")
     if summary is not None:
         print_json(summary.to_dict()) if as_json else _tell(summary)
 
 
+def _derived(recipe: str, team: Team, steps_from: Path | None) -> tuple[str, ...]:
+    """Settings that follow from the team and from `--steps-from`; those given by the user take precedence."""
+    from capsid.runs.fit import lanes_of_team, steps_until_best
+    from capsid.train.team import launched
+
+    lanes = lanes_of_team(recipe, team) if launched() else ()
+    return (*lanes, *(() if steps_from is None else steps_until_best(steps_from)))
+
+
 def _fit(
     recommender: Recommender,
     data: str,
+    ties: str | None,
     out: Path,
     holdout: Holdout,
     tokenizer: Path | None,
@@ -138,10 +149,10 @@ def _fit(
     from capsid.stored import KIND
 
     if run.team.rank:
-        assist_fit(recommender, load_dataset(data, progress=progress), holdout=holdout, run=run)
+        assist_fit(recommender, load_dataset(data, ties=ties, progress=progress), holdout=holdout, run=run)
         return None
     with reserved(out, kind=KIND, replace=True):
-        dataset = load_dataset(data, progress=progress)
+        dataset = load_dataset(data, ties=ties, progress=progress)
         ids = None if tokenizer is None else tokenizer_source(tokenizer, dataset, holdout, seed=recommender.seed)
         return fit_or_reuse(
             recommender,
@@ -157,7 +168,7 @@ def _fit(
 
 def _tell(summary: RunSummary) -> None:
     took = f", {duration(summary.seconds)}" if summary.seconds else ""
-    say(f"{summary.recipe} on {summary.data}, seed {summary.seed}{took}")
+    say(f"{summary.recipe} on {summary.data}, seed {summary.seed}, order of ties: {summary.order}{took}")
     if summary.validation is not None:
         say(f"validation {summary.selected_by} {summary.validation:.4f} at step {summary.best_step:,}")
     say(f"run: {summary.run}")

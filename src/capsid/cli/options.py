@@ -55,12 +55,29 @@ CodesFolder = Annotated[
 HoldoutKind = Annotated[
     str, typer.Option("--holdout", metavar="KIND", help="What to hold out: last, time, cold or none.")
 ]
+HoldoutTarget = Annotated[
+    str,
+    typer.Option(
+        "--holdout-target",
+        metavar="TARGET",
+        help="time: a user's last item after the cut, or each of the successive ones.",
+    ),
+]
 HoldoutShare = Annotated[
     float,
     typer.Option(
         "--holdout-share",
         metavar="SHARE",
         help="time: share of interactions for validation and again for test; cold: share of items.",
+    ),
+]
+Ties = Annotated[
+    str | None,
+    typer.Option(
+        "--ties",
+        metavar="shuffle|file",
+        help="Order of a user's interactions with equal times: shuffled by a hash (default where times are known), "
+        "or as in the file.",
     ),
 ]
 CheckpointEvery = Annotated[

@@ -16,7 +16,9 @@ from capsid.cli.options import (
     Force,
     HoldoutKind,
     HoldoutShare,
+    HoldoutTarget,
     Settings,
+    Ties,
     check_share,
     run_options,
     single_verb,
@@ -37,6 +39,8 @@ def refit(
     out: Annotated[Path, typer.Option("--out", metavar="RUN2", help="The folder to write.")],
     holdout: HoldoutKind = "last",
     holdout_share: HoldoutShare = 0.1,
+    holdout_target: HoldoutTarget = "last",
+    ties: Ties = None,
     settings: Settings = None,
     config: ConfigFile = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
@@ -62,10 +66,10 @@ def refit(
     from capsid.stored import KIND
 
     progress, run = Console(), run_options(checkpoint_every)
-    held = Holdout(holdout, check_share(holdout_share))
+    held = Holdout(holdout, check_share(holdout_share), holdout_target)
     given = all_settings(config, settings)
     with reserved(out, kind=KIND, replace=force):
-        dataset = load_dataset(data, progress=progress)
+        dataset = load_dataset(data, ties=ties, progress=progress)
         found = refit_run(path, dataset, out, settings=given, holdout=held, replace=force, progress=progress, run=run)
     if as_json:
         print_json({**found.summary.to_dict(), "churn": found.churn.to_dict()})

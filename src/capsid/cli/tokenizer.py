@@ -22,6 +22,7 @@ from capsid.cli.options import (
     RecipeName,
     Seed,
     Settings,
+    Ties,
     run_options,
     verb_group,
 )
@@ -47,6 +48,7 @@ def fit(
     settings: Settings = None,
     config: ConfigFile = None,
     exact: Exact = False,
+    ties: Ties = None,
     device: Device = "cpu",
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     codes: CodesFolder = None,
@@ -84,7 +86,7 @@ def fit(
             hint="leave --codes out",
         )
     with reserved(out, kind=KIND, replace=force):
-        dataset = load_dataset(data, progress=progress)
+        dataset = load_dataset(data, ties=ties, progress=progress)
         if (sizing := wanted.size_to(dataset)) is not None and (told := str(sizing.of_ids)):
             progress.line(told)
         fitted = fit_tokenizer(wanted.recipe, dataset, out, seed=seed, replace=force, progress=progress, run=run)

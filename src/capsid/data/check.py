@@ -12,13 +12,18 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from capsid.data.dataset import TITLE_COVERAGE, Dataset, coverage
+from capsid.data.audit import order_facts
+from capsid.data.dataset import FILE_ORDER, TITLE_COVERAGE, Dataset, coverage
 from capsid.data.findings import EXAMPLES, Finding, Findings
-from capsid.data.sources import SOURCES, existing_folder, load_dataset, read_folder
+from capsid.data.sources import SOURCES, existing_folder, form_of, load_dataset, read_folder
+from capsid.data.table_files import BlockSize
+from capsid.data.tables import TableFiles
 from capsid.errors import CapsidError
 from capsid.progress import Progress, silent
 
 ORDER = {"error": 0, "warning": 1, "info": 2}
+# Above the first, a number is taken for a time since 1970 (1973 in seconds); above the second, in milliseconds.
+SECONDS, MILLISECONDS = 1e8, 1e11
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ def check_path(path: str | Path, *, min_rating: float | None = None, progress: P
     dataset: Dataset | None = None
     try:
         if str(path) in SOURCES:
-            dataset = load_dataset(path, min_rating=min_rating, progress=progress)
+            dataset = load_dataset(path, min_rating=min_rating, ties=FILE_ORDER, progress=progress)
         else:
             dataset = read_folder(existing_folder(path), findings, min_rating=min_rating, progress=progress)
     except CapsidError as error:
@@ -53,11 +58,26 @@ def check_path(path: str | Path, *, min_rating: float | None = None, progress: P
             raise
         findings.error("unreadable", str(path), error.message, error.hint)
     counts: dict[str, int] = {}
+    if str(path) not in SOURCES and dataset is not None:
+        _check_columns(existing_folder(path), min_rating, findings)
     if dataset is not None:
         check_dataset(dataset, findings)
         counts = {"users": len(dataset.users), "items": len(dataset.items), "interactions": dataset.interactions}
     ordered = sorted(findings.kept, key=lambda f: ORDER[f.severity])
     return CheckReport(str(path), tuple(ordered), counts, dict(findings.counts))
+
+
+def _check_columns(folder: Path, min_rating: float | None, findings: Findings) -> None:
+    """Name the columns of the interactions that nothing reads."""
+    if form_of(folder) != "tables":
+        return
+    files = TableFiles.of(folder)
+    used = set(files.look(BlockSize(), min_rating=min_rating).names.values())
+    first = next(files.blocks(Findings()), None)
+    unused = [] if first is None else [name for name in first.frame.columns if name not in used]
+    if first is not None and unused:
+        hint = "`rating` is read with --min-rating" if "rating" in map(str.lower, unused) else None
+        findings.info("unused-column", first.file, f"columns that are not used: {', '.join(unused)}", hint)
 
 
 def check_dataset(dataset: Dataset, findings: Findings) -> None:
@@ -137,15 +157,21 @@ def _check_text(dataset: Dataset, findings: Findings) -> None:
 
 
 def _check_times(dataset: Dataset, findings: Findings) -> None:
-    if dataset.times is None:
+    facts = order_facts(dataset)
+    if facts.follows_ids and facts.knows != "order":
+        hint = "keep --ties shuffle, the default; `capsid data audit` shows what the order of ids gives away"
+        findings.warning("tie-order", "interactions", f"{facts}: ties follow item ids", hint, times=facts.ties)
+    elif facts.follows_ids:
+        findings.info("order-only", "sequences", str(facts), "times.txt.gz or days.txt.gz would show what is known")
+    elif facts.ties:
+        findings.info("time-tie", "interactions", str(facts), times=facts.ties)
+    if dataset.times is None or dataset.days:
         return
-    users_E = dataset.sequences.row_numbers
-    same = (np.diff(dataset.times) == 0) & (np.diff(users_E) == 0)
-    ties = int(same.sum())
-    if ties:
-        share = ties / max(dataset.interactions, 1)
-        message = f"{ties:,} interactions ({share:.0%}) have the same time as the one before; file order breaks ties"
-        findings.info("time-tie", "interactions", message, times=ties)
+    late = int((np.abs(dataset.times) > MILLISECONDS).sum())
+    early = int(((np.abs(dataset.times) > SECONDS) & (np.abs(dataset.times) <= MILLISECONDS)).sum())
+    if late and early:
+        message = f"{early:,} times look like seconds since 1970 and {late:,} like milliseconds"
+        findings.warning("mixed-times", "interactions", message, "write all times in one unit: their order is wrong")
 
 
 def _count_rest(findings: Findings, code: str, total: int) -> None:

@@ -26,11 +26,17 @@ from capsid.vocabulary import Vocabulary
 # Titles are used as text only if nearly all items have one: otherwise having a title would leak popularity
 # (Amazon Sports: 53 % have one). Keywords replace them.
 TITLE_COVERAGE = 0.9
+# The order of interactions with equal times, as they were written (`capsid.data.ties` knows another one).
+FILE_ORDER = "file"
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Interactions and items. `sequences` row u holds user u's item numbers in time order."""
+    """Interactions and items. `sequences` row u holds user u's item numbers in time order.
+
+    It knows times, or days, or only an order. `days`: `times` are days since each user's first interaction, so they
+    order the items of one user and cannot be compared between users. `order` says how equal times are ordered.
+    """
 
     name: str
     users: Vocabulary
@@ -40,6 +46,8 @@ class Dataset:
     times: np.ndarray | None = None
     text_fields: tuple[str, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
+    days: bool = False
+    order: str = FILE_ORDER
 
     def __post_init__(self) -> None:
         if len(self.sequences) != len(self.users):
@@ -110,7 +118,10 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes if any id, sequence, time or attribute changes."""
+        """Changes if any id, sequence, time or attribute changes, so also with the order of ties.
+
+        Days do not count: they decide the order of ties and nothing else.
+        """
         digest = hashlib.sha256()
         for ids in (self.users, self.items):
             for part in blocks_of(len(ids)):
@@ -119,7 +130,7 @@ class Dataset:
         for numbers in (self.sequences.values, self.sequences.offsets):
             for block in int64_blocks(numbers):
                 digest.update(block)
-        for part in blocks_of(0 if self.times is None else len(self.times)):
+        for part in blocks_of(0 if self.times is None or self.days else len(self.times)):
             digest.update(np.ascontiguousarray(self.times[part], dtype=np.float64).data)  # type: ignore[index]
         for text in _json_of(self.attributes):
             digest.update(text.encode())
@@ -144,6 +155,8 @@ class Dataset:
             "sequence_length_max": int(lengths.max()) if len(lengths) else 0,
             "item_count_min": int(counts.min()) if len(counts) else 0,
             "item_count_median": float(np.median(counts)) if len(counts) else 0.0,
+            "times": "none" if self.times is None else "days" if self.days else "times",
+            "order": self.order,
             "text_fields": list(self.text_fields),
             "attributes": {c: round(coverage(self.attributes, c), 4) for c in self.attributes.columns},
             "fingerprint": self.fingerprint,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from capsid.data.dataset import FILE_ORDER
 from capsid.data.kcore import check_k, k_core
 from capsid.data.mapped import write_mapped
 from capsid.data.prepared import write_prepared
@@ -29,7 +30,7 @@ def import_dataset(
         check_k(k)
     if mapped and str(source) not in SOURCES and form_of(existing_folder(source)) == "tables":
         return import_tables(existing_folder(source), out, k=k, min_rating=min_rating, progress=progress)
-    dataset = load_dataset(source, min_rating=min_rating, progress=progress)
+    dataset = load_dataset(source, min_rating=min_rating, ties=FILE_ORDER, progress=progress)
     if k is not None:
         dataset = k_core(dataset, k)
     (write_mapped if mapped else write_prepared)(dataset, out)

@@ -1,8 +1,8 @@
 """The mapped folder: a dataset as arrays that are mapped instead of read, so that histories need not fit into memory.
 
 `sequences.npy` holds item numbers, user after user, oldest first; `offsets.npy` where each user begins; `times.npy` the
-times. The ids of users and items are mapped texts, `attributes.parquet` has one row per item. Written from a dataset in
-memory here, and block by block in `streaming`; both write the same bytes.
+times, or `days.npy` the days. The ids of users and items are mapped texts, `attributes.parquet` has one row per item.
+Written from a dataset in memory here, and block by block in `streaming`; both write the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
 
 KIND = "dataset"
-SEQUENCES, OFFSETS, TIMES = "sequences.npy", "offsets.npy", "times.npy"
+SEQUENCES, OFFSETS, TIMES, DAYS = "sequences.npy", "offsets.npy", "times.npy", "days.npy"
 USERS, ITEMS, ATTRIBUTES, ABOUT = "users", "items", "attributes.parquet", "dataset.json"
 HINT = "import it again: a mapped folder is not edited by hand"
 
@@ -47,13 +47,15 @@ def read_mapped(folder: Path) -> Dataset:
         fields = tuple(untrusted.texts(about["text_fields"], "text_fields"))
         if not set(fields) <= set(attributes.columns):
             raise untrusted.refuse(f"{ABOUT} names text fields that no item has")
+        clock = next((name for name in (TIMES, DAYS) if (folder / name).is_file()), None)
         return Dataset(
             name=untrusted.text(about["name"], "name"),
             users=users,
             items=items,
             sequences=sequences,
             attributes=attributes,
-            times=_array(folder / TIMES, "<i8", "<f8") if (folder / TIMES).is_file() else None,
+            times=None if clock is None else _array(folder / clock, "<i8", "<f8"),
+            days=clock == DAYS,
             text_fields=fields,
             provenance=untrusted.mapping(about["provenance"], "provenance") | {"format": "mapped folder"},
         )
@@ -62,7 +64,8 @@ def read_mapped(folder: Path) -> Dataset:
 def write_mapped(dataset: Dataset, folder: Path) -> Path:
     """Write the dataset as a mapped folder, atomically; the same dataset gives the same bytes."""
     with new_folder(folder, kind=KIND) as new:
-        with histories_writer(new, None if dataset.times is None else dataset.times.dtype) as (items, times):
+        time_type = None if dataset.times is None else dataset.times.dtype
+        with histories_writer(new, time_type, DAYS if dataset.days else TIMES) as (items, times):
             for part in blocks_of(dataset.interactions):
                 items.add(dataset.sequences.values[part])
                 if times is not None and dataset.times is not None:
@@ -74,11 +77,13 @@ def write_mapped(dataset: Dataset, folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def histories_writer(folder: Path, time_type: Any) -> Iterator[tuple[ArrayWriter, ArrayWriter | None]]:
+def histories_writer(
+    folder: Path, time_type: Any, name: str = TIMES
+) -> Iterator[tuple[ArrayWriter, ArrayWriter | None]]:
     """Writers of the items and times of all users; no times without their type."""
     with contextlib.ExitStack() as stack:
         items = stack.enter_context(ArrayWriter(folder / SEQUENCES, "<i4"))
-        times = None if time_type is None else stack.enter_context(ArrayWriter(folder / TIMES, time_type))
+        times = None if time_type is None else stack.enter_context(ArrayWriter(folder / name, time_type))
         yield items, times
 
 

@@ -1,6 +1,7 @@
 """The prepared folder: `sequences.txt(.gz)`, one line per user, and `items.jsonl(.gz)`, one line per item.
 
-Optional files: `dataset.json` (name, text_fields, provenance, separator) and `times.txt(.gz)` (user time time ...).
+Optional files: `dataset.json` (name, text_fields, provenance, separator), and `times.txt(.gz)` (user time time ...) or
+`days.txt(.gz)` (the same with days since the user's first interaction, which cannot be compared between users).
 Ids are separated by white space, or by tabs if `dataset.json` has `"separator": "\\t"`: then ids may contain spaces.
 """
 
@@ -29,6 +30,7 @@ KIND = "dataset"
 SEQUENCES = ("sequences.txt.gz", "sequences.txt")
 ITEMS = ("items.jsonl.gz", "items.jsonl")
 TIMES = ("times.txt.gz", "times.txt")
+DAYS = ("days.txt.gz", "days.txt")
 TAB = "\t"
 
 
@@ -48,7 +50,7 @@ def read_prepared(folder: Path, findings: Findings) -> Dataset:
     items, attributes = read_items(_need(folder, ITEMS), findings, spaces=spaces)
     separator = TAB.encode() if spaces else None
     users, sequences = read_sequences(_need(folder, SEQUENCES), items, findings, separator=separator)
-    times_file = find_file(folder, *TIMES)
+    times_file = find_file(folder, *TIMES, *DAYS)
     times = read_times(times_file, users, sequences, findings, separator=separator) if times_file else None
     return Dataset(
         name=about.get("name", folder.resolve().name),
@@ -57,6 +59,7 @@ def read_prepared(folder: Path, findings: Findings) -> Dataset:
         sequences=sequences,
         attributes=attributes,
         times=times,
+        days=times is not None and times_file is not None and times_file.name in DAYS,
         text_fields=_text_fields(about, attributes, findings),
         provenance=about.get("provenance", {}) | {"format": "prepared folder"},
     )
@@ -76,7 +79,8 @@ def write_prepared(dataset: Dataset, folder: Path) -> Path:
         if dataset.times is not None:
             stamps = Ragged(dataset.times, dataset.sequences.offsets)
             _write_lines(
-                new / TIMES[0], (separator.join([u, *map(str, row.tolist())]) for u, row in zip(dataset.users, stamps))
+                new / (DAYS if dataset.days else TIMES)[0],
+                (separator.join([u, *map(str, row.tolist())]) for u, row in zip(dataset.users, stamps)),
             )
         about = {
             "name": dataset.name,

@@ -68,28 +68,42 @@ def read_times(
         return None
     lengths, rows = sequences.lengths, 0
     stamps: list[float] = []
+    hint = "its lines must match the sequences file: the same users in order, one time per item"
     for number, line in numbered_lines(path, findings):
         user, *texts = line.strip().split(separator)
         where = f"{path.name}:{number}"
-        if rows >= len(users) or user != users[rows].encode() or len(texts) != lengths[rows]:
-            hint = "its lines must match the sequences file: the same users in order, one time per item"
-            findings.error("times-differ", where, "the line does not match the sequences file", hint)
+        wrong = _mismatch(user, len(texts), users[rows], lengths[rows]) if rows < len(users) else _beyond(user)
+        if wrong:
+            findings.error("times-differ", where, wrong, hint)
             return None
         try:
             row = list(map(_stamp, texts))
         except (ValueError, OverflowError):
-            message = f"a time cannot be read: {b' '.join(texts)[:60].decode(errors='replace')!r}"
+            shown = b" ".join(texts)[:60].decode(errors="replace")
+            message = f"a time cannot be read: {shown!r} (user {users[rows]!r})"
             findings.error("broken-line", where, message, "times are numbers, such as seconds since 1970")
             return None
-        if any(later < earlier for earlier, later in itertools.pairwise(row)):
-            message = f"user {users[rows]!r} has items that are not in time order"
+        fall = next((pair for pair in itertools.pairwise(row) if pair[1] < pair[0]), None)
+        if fall is not None:
+            message = f"user {users[rows]!r} has items that are not in time order: {fall[1]} comes after {fall[0]}"
             findings.error("time-order", where, message, "sort the items of every user, the oldest first")
         stamps += row
         rows += 1
     if rows != len(users):
-        findings.error("times-differ", path.name, f"{rows} lines for {len(users)} users")
+        findings.error("times-differ", f"{path.name}:{rows + 1}", f"user {users[rows]!r} has no line", hint)
         return None
     return np.array(stamps)
+
+
+def _mismatch(user: bytes, times: int, wanted: str, items: int) -> str:
+    """What is wrong with a line of times, if anything."""
+    if user != wanted.encode():
+        return f"the line is of user {user.decode(errors='replace')!r} where user {wanted!r} is expected"
+    return "" if times == items else f"user {wanted!r} has {times} times for {items} items"
+
+
+def _beyond(user: bytes) -> str:
+    return f"user {user.decode(errors='replace')!r} is not in the sequences file"
 
 
 def _stamp(text: bytes) -> float:

@@ -18,6 +18,7 @@ from capsid.data.movielens import LIKED, read_movies
 from capsid.data.planted import planted_dataset
 from capsid.data.prepared import is_prepared, read_prepared
 from capsid.data.tables import is_tables, read_tables
+from capsid.data.ties import check_ties, with_order
 from capsid.errors import DataError, nearest
 from capsid.progress import Progress, silent
 
@@ -59,16 +60,28 @@ FORMS = (
 )
 
 
-def load_dataset(name_or_path: str | Path, *, min_rating: float | None = None, progress: Progress = silent) -> Dataset:
-    """The dataset of that name or in that folder. Ratings below `min_rating` are left out."""
+def load_dataset(
+    name_or_path: str | Path,
+    *,
+    min_rating: float | None = None,
+    ties: str | None = None,
+    order_seed: int = 0,
+    progress: Progress = silent,
+) -> Dataset:
+    """The dataset of that name or in that folder. Ratings below `min_rating` are left out.
+
+    `ties`: interactions with equal times are put in the order of a hash ("shuffle", drawn with `order_seed`) or stay in
+    that of the file ("file"); without it they are shuffled wherever times are known.
+    """
+    check_ties(ties)
     source = SOURCES.get(str(name_or_path))
     if source is not None:
-        return source.load(min_rating, progress)
+        return with_order(source.load(min_rating, progress), ties, order_seed)
     findings = Findings()
     dataset = read_folder(existing_folder(name_or_path), findings, min_rating=min_rating, progress=progress)
     findings.raise_first(str(name_or_path))
     findings.tell(progress)
-    return dataset
+    return with_order(dataset, ties, order_seed)
 
 
 def as_dataset(
@@ -78,7 +91,10 @@ def as_dataset(
     items: Any = None,
     progress: Progress = silent,
 ) -> Dataset:
-    """A dataset from a dataset, a name, a folder, or frames of pandas, polars or Arrow."""
+    """A dataset from a dataset, a name, a folder, or frames of pandas, polars or Arrow.
+
+    Interactions with equal times are shuffled, except those of a dataset, which keeps the order that it has.
+    """
     if (data is None) == (interactions is None):
         raise DataError(
             "no data was given" if data is None else "both data and interactions were given",
@@ -88,7 +104,7 @@ def as_dataset(
         return data
     if isinstance(data, str | Path):
         return load_dataset(data, progress=progress)
-    return Dataset.from_frames(data if interactions is None else interactions, items)
+    return with_order(Dataset.from_frames(data if interactions is None else interactions, items))
 
 
 def read_folder(

@@ -1,6 +1,6 @@
 """Splits: which interactions are for training, and which (history, target) cases for validation and test.
 
-A split is made before anything is fitted. A user's items keep the dataset's order, so file order breaks time ties.
+A split is made before anything is fitted. A user's items keep the dataset's order, which also breaks time ties.
 """
 
 from __future__ import annotations
@@ -90,28 +90,31 @@ def no_holdout(dataset: Dataset) -> Split:
     return Split("none", dataset.sequences, cases, cases)
 
 
-def temporal_split(dataset: Dataset, valid_fraction: float = 0.1, test_fraction: float = 0.1) -> Split:
-    """Cut at the same times for all users: earlier interactions train, a user's first item after a cut is a case.
+def temporal_split(
+    dataset: Dataset, valid_fraction: float = 0.1, test_fraction: float = 0.1, target: str = "last"
+) -> Split:
+    """Cut at the same times for all users: everything before the validation cut trains, and nothing after it.
 
-    The last `test_fraction` of the interactions lie after the test cut, and `valid_fraction` between the validation cut
-    and the test cut. Interactions with equal times stay together. Items first seen after a cut stay in the catalogue.
+    The last `test_fraction` of the interactions lie after the test cut, and `valid_fraction` between the two cuts.
+    Interactions with equal times stay together. Of a user's items after a cut, the `last` one is a case, or each of
+    the `successive` ones; validation asks the same of the items between the cuts. A history holds everything before
+    its target, also what lies after the cut. Items first seen after a cut stay in the catalogue: as targets they are
+    cold. The names are those of "Time to Split" (arXiv 2507.16289), which leaves cold items out.
     """
-    if dataset.times is None:
-        raise DataError(
-            f"{dataset.name!r} has no times, so it cannot be split by time",
-            hint="use leave-one-out, or import from a source with timestamps",
-        )
+    _check_times(dataset)
+    assert dataset.times is not None
     if not (valid_fraction > 0 and test_fraction > 0 and valid_fraction + test_fraction < 1):
         raise ConfigError("the fractions of a temporal split must be positive and add up to less than 1")
     count = len(dataset.times)
     places = [int(count * (1 - valid_fraction - test_fraction)), int(count * (1 - test_fraction))]
     valid_cut, test_cut = np.partition(dataset.times, places)[places]
     before_valid_U, before_test_U = _counts_before(dataset, valid_cut), _counts_before(dataset, test_cut)
+    choose = TARGETS[check_target(target)]
     split = Split(
-        "temporal",
+        f"temporal-{target}",
         dataset.sequences.slices(0, before_valid_U),
-        _next_items(dataset.sequences, before_valid_U, before_test_U),
-        _next_items(dataset.sequences, before_test_U, dataset.sequences.lengths),
+        choose(dataset.sequences, before_valid_U, before_test_U),
+        choose(dataset.sequences, before_test_U, dataset.sequences.lengths),
     )
     if not len(split.valid) or not len(split.test):
         raise DataError(
@@ -121,7 +124,7 @@ def temporal_split(dataset: Dataset, valid_fraction: float = 0.1, test_fraction:
 
 
 def cold_item_split(dataset: Dataset, share: float = 0.1, seed: int = 0) -> Split:
-    """Leave one out, with a sample of cold items removed from training; only cases with a cold target are kept.
+    """Leave one out, with a sample of cold items removed from training: some targets are cold, the others warm.
 
     Cold items are also removed from the histories of cases: only the target is new to the model.
     """
@@ -133,10 +136,27 @@ def cold_item_split(dataset: Dataset, share: float = 0.1, seed: int = 0) -> Spli
     cold = np.sort(numpy_rng(seed, "split", "cold-items").choice(seen, size=count, replace=False)).astype(np.int64)
     is_cold_I = np.zeros(len(dataset.items), dtype=bool)
     is_cold_I[cold] = True
-    valid, test = (_cold_cases(cases, is_cold_I) for cases in (base.valid, base.test))
-    if not len(valid) or not len(test):
-        raise DataError("no case has a cold item as target", hint="use a larger share")
+    valid, test = (_without(cases, is_cold_I) for cases in (base.valid, base.test))
+    for cases in (valid, test):
+        if not 0 < is_cold_I[cases.targets].sum() < len(cases):
+            raise DataError("not both cold and warm items are targets of cases", hint="use another share")
     return Split("cold-item", _drop(base.train, is_cold_I), valid, test, cold)
+
+
+def check_target(target: str) -> str:
+    """Refuse a word that names no target of a temporal split."""
+    if target not in TARGETS:
+        raise ConfigError(f"the target is {' or '.join(TARGETS)}, got {target!r}", hint=nearest(target, TARGETS))
+    return target
+
+
+def _check_times(dataset: Dataset) -> None:
+    if dataset.times is None or dataset.days:
+        has = "days since each user's first interaction, but no dates" if dataset.days else "no times"
+        raise DataError(
+            f"{dataset.name!r} has {has}, so it cannot be split by time",
+            hint="use leave-one-out, or import from a source with timestamps",
+        )
 
 
 def _counts_before(dataset: Dataset, cut: float) -> np.ndarray:
@@ -146,18 +166,36 @@ def _counts_before(dataset: Dataset, cut: float) -> np.ndarray:
     return np.concatenate([part.sums((part.values < cut).astype(np.int64)) for part in times.parts()])
 
 
-def _next_items(sequences: Ragged, before_U: np.ndarray, until_U: np.ndarray) -> Cases:
-    """For users with a history and later items: the first item after the history."""
-    rows = np.flatnonzero((before_U > 0) & (before_U < until_U))
-    targets = sequences.values[sequences.offsets[:-1][rows] + before_U[rows]].astype(np.int64)
-    return Cases(rows, sequences.slices(0, before_U[rows], rows), targets)
+def _last_items(sequences: Ragged, before_U: np.ndarray, until_U: np.ndarray) -> Cases:
+    """The last item between the two positions, of users who have one and a history."""
+    rows = np.flatnonzero((until_U > before_U) & (until_U > 1))
+    return _cases(sequences, rows, until_U[rows] - 1)
 
 
-def _cold_cases(cases: Cases, is_cold_I: np.ndarray) -> Cases:
-    asked = cases.take(np.flatnonzero(is_cold_I[cases.targets]))
-    histories = _drop(asked.histories, is_cold_I)
+def _successive_items(sequences: Ragged, before_U: np.ndarray, until_U: np.ndarray) -> Cases:
+    """Every item between the two positions that has a history, user after user."""
+    first_U = np.maximum(before_U, 1)
+    places = Ragged.ranges(first_U, np.maximum(until_U - first_U, 0))
+    return _cases(sequences, places.row_numbers, places.values)
+
+
+def _cases(sequences: Ragged, rows: np.ndarray, places: np.ndarray) -> Cases:
+    """Cases whose targets are at these places of these rows."""
+    targets = sequences.values[sequences.offsets[:-1][rows] + places].astype(np.int64)
+    return Cases(rows, sequences.slices(0, places, rows), targets)
+
+
+TARGETS: Mapping[str, Callable[[Ragged, np.ndarray, np.ndarray], Cases]] = {
+    "last": _last_items,
+    "successive": _successive_items,
+}
+
+
+def _without(cases: Cases, dropped_I: np.ndarray) -> Cases:
+    """Cases with these items taken out of their histories; those without any history are left out."""
+    histories = _drop(cases.histories, dropped_I)
     kept = np.flatnonzero(histories.lengths > 0)
-    return Cases(asked.users[kept], histories.take(kept), asked.targets[kept])
+    return Cases(cases.users[kept], histories.take(kept), cases.targets[kept])
 
 
 def _drop(sequences: Ragged, dropped_I: np.ndarray) -> Ragged:
@@ -168,24 +206,31 @@ def _drop(sequences: Ragged, dropped_I: np.ndarray) -> Ragged:
 class Holdout:
     """Which interactions are held out, as `capsid fit --holdout` names it.
 
-    `share`: of the interactions after each time cut, or of the items that are cold. Other kinds do not use it.
+    `share`: of the interactions after each time cut, or of the items that are cold. `target`: which items after a time
+    cut are asked for. Other kinds use neither.
     """
 
     kind: str = "last"
     share: float = 0.1
+    target: str = "last"
 
     def __post_init__(self) -> None:
         if self.kind not in HOLDOUTS:
             raise ConfigError(f"there is no holdout {self.kind!r}", hint=nearest(self.kind, HOLDOUTS))
+        if check_target(self.target) != "last" and self.kind != "time":
+            raise ConfigError(f"the holdout {self.kind!r} has no targets to choose", hint="only time has them")
+
+    def __str__(self) -> str:
+        return {"last": "leave-one-out", "time": f"temporal-{self.target}", "cold": "cold-item"}.get(self.kind, "none")
 
     def split(self, dataset: Dataset) -> Split:
         """Split a dataset. Cold items do not depend on the seed of a run, so that its seeds can be compared."""
-        return HOLDOUTS[self.kind](dataset, self.share)
+        return HOLDOUTS[self.kind](self, dataset)
 
 
-HOLDOUTS: Mapping[str, Callable[[Dataset, float], Split]] = {
-    "last": lambda dataset, share: leave_one_out(dataset),
-    "time": lambda dataset, share: temporal_split(dataset, share, share),
-    "cold": cold_item_split,
-    "none": lambda dataset, share: no_holdout(dataset),
+HOLDOUTS: Mapping[str, Callable[[Holdout, Dataset], Split]] = {
+    "last": lambda held, dataset: leave_one_out(dataset),
+    "time": lambda held, dataset: temporal_split(dataset, held.share, held.share, held.target),
+    "cold": lambda held, dataset: cold_item_split(dataset, held.share),
+    "none": lambda held, dataset: no_holdout(dataset),
 }

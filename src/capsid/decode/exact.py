@@ -37,6 +37,10 @@ class ExactScoring:
         """The k best items after every history."""
         return expand(reader.trie, self.leaves(reader, histories, k, allowed), k, allowed).items
 
+    def scores(self, reader: Reader, histories: Ragged) -> Tensor:
+        """Log-probability of every item's id after every history. Shape: (users, items)."""
+        return exact_scores(reader, histories)
+
     def leaves(
         self,
         reader: Reader,
@@ -48,7 +52,7 @@ class ExactScoring:
         """The k best leaves after every history; equal scores in trie order. The watch is not called."""
         leaves_F = np.sort(reader.trie.leaves)
         first_F = reader.trie.items[reader.trie.low[leaves_F]]
-        scores_UF = exact_scores(reader, histories).numpy()[:, first_F]
+        scores_UF = self.scores(reader, histories).numpy()[:, first_F]
         seen_U = np.exp(scores_UF.astype(np.float64)).sum(1) if reader.over == "children" else None
         if allowed is not None:
             user, leaf = np.divmod(np.arange(scores_UF.size), len(leaves_F))

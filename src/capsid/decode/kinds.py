@@ -7,5 +7,6 @@ from capsid.decode.ensemble import Ensemble
 from capsid.decode.exact import ExactScoring
 from capsid.decode.fusion import BeamFusion
 from capsid.decode.mixed import Mixed
+from capsid.decode.parallel import ParallelScoring
 
-RANKERS: dict[str, type] = {r.kind: r for r in (BeamSearch, ExactScoring, BeamFusion, Ensemble, Mixed)}
+RANKERS: dict[str, type] = {r.kind: r for r in (BeamSearch, ExactScoring, ParallelScoring, BeamFusion, Ensemble, Mixed)}

@@ -76,7 +76,8 @@ def evaluate(
     metrics = {name: float(v.mean()) for name, v in values.items() if "@" in name and ":" not in name}
     extras = {**_extras(retriever, values, counts, cases.targets, max(ks)), **of_lists(found.items_UK, counts, max(ks))}
     seconds = time.monotonic() - began
-    return Evaluation(split, len(cases), filter_history, ks, seconds, metrics, values, extras)
+    users = len(np.unique(cases.users))
+    return Evaluation(split, users, filter_history, ks, seconds, metrics, values, extras)
 
 
 def metric_values(
@@ -227,6 +228,7 @@ def _extras(
     starts = len(np.unique(_first_codes(retriever.reader)[1]))
     tiers = popularity_tiers(counts)
     by_tier = {name: tiers[targets] == t for t, name in enumerate(TIERS)}
+    by_warmth = {"warm": counts[targets] > 0, "cold": counts[targets] == 0}
     recall = values[f"recall@{k}"]
     mean = {name: float(v.mean()) for name, v in values.items() if ":" in name}
     return {
@@ -236,7 +238,17 @@ def _extras(
         "code_chance@50": min(1.0, 50 / max(starts, 1)),
         f"recall@{k}_by_tier": {n: float(recall[m].mean()) if m.any() else None for n, m in by_tier.items()},
         "users_by_tier": {n: int(m.sum()) for n, m in by_tier.items()},
+        "cases": len(targets),
+        "by_warmth": {n: metrics_of(values, m) for n, m in by_warmth.items()},
     }
+
+
+def metrics_of(values: dict[str, np.ndarray], chosen: np.ndarray) -> dict[str, Any]:
+    """Size and metrics of some of the cases; no metrics if there are none."""
+    if not chosen.any():
+        return {"cases": 0}
+    found = {name: float(v[chosen].mean()) for name, v in values.items() if "@" in name and ":" not in name}
+    return {"cases": int(chosen.sum()), **found}
 
 
 def _tell(progress: Progress, split: str, done: int, total: int, began: float) -> None:

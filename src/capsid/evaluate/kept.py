@@ -19,7 +19,7 @@ from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, seal_
 from capsid.data.split import Cases
 from capsid.errors import ArtifactError, ConfigError, DataError, nearest
 from capsid.evaluate.evaluator import Evaluation
-from capsid.evaluate.significance import Comparison, paired_bootstrap
+from capsid.evaluate.significance import Comparison, paired_bootstrap, per_user
 
 KIND = "evaluations"
 FOLDER = "evaluations"
@@ -95,7 +95,7 @@ def compare_runs(
     every = [kept for side in sides for kept in side]
     for other in every[1:]:
         _check_same_cases(every[0], other)
-    ours, theirs = ([kept.metric(metric) for kept in side] for side in sides)
+    ours, theirs = ([per_user(kept.metric(metric), kept.users) for kept in side] for side in sides)
     return paired_bootstrap(ours, theirs)
 
 

@@ -25,7 +25,10 @@ CHUNK = 100
 
 @dataclass(frozen=True)
 class Comparison:
-    """Mean of each, their difference with its 95 % interval, and the two-sided p-value of no difference."""
+    """Mean of each, their difference with its 95 % interval, and the two-sided p-value of no difference.
+
+    No p-value is below `least_p`: that is what so many draws can tell.
+    """
 
     first: float
     second: float
@@ -36,6 +39,17 @@ class Comparison:
     first_by_seed: tuple[float, ...]
     second_by_seed: tuple[float, ...]
     users: int
+    least_p: float
+
+    @property
+    def at_floor(self) -> bool:
+        """Whether the p-value is as small as it can be, so that only `p < least_p` is known."""
+        return self.p <= self.least_p
+
+    @property
+    def p_text(self) -> str:
+        """The p-value as written: `0.0214`, or `< 0.0002`."""
+        return f"< {self.least_p:.4f}" if self.at_floor else f"{self.p:.4f}"
 
     @property
     def significant(self) -> bool:
@@ -73,7 +87,27 @@ def paired_bootstrap(
         first_by_seed=tuple(first_SU.mean(1).tolist()),
         second_by_seed=tuple(second_SU.mean(1).tolist()),
         users=users,
+        least_p=2 / (draws + 1),
     )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values corrected for being compared together (Holm 1979): the smallest times their number, the next times one
+    less, and none below the one before it."""
+    order = sorted(range(len(p_values)), key=lambda n: p_values[n])
+    out, reached = [0.0] * len(p_values), 0.0
+    for place, n in enumerate(order):
+        reached = max(reached, min(1.0, (len(p_values) - place) * p_values[n]))
+        out[n] = reached
+    return out
+
+
+def per_user(values_C: np.ndarray, users_C: np.ndarray) -> np.ndarray:
+    """Values of cases as one value per user, with the same mean: a user with several cases is drawn as a whole."""
+    users, of_C = np.unique(users_C, return_inverse=True)
+    if len(users) == len(users_C):
+        return values_C
+    return np.bincount(of_C, weights=values_C) * (len(users) / len(users_C))
 
 
 def _resampled_gaps(first_SU: np.ndarray, second_SU: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:

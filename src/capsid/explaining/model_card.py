@@ -82,6 +82,7 @@ def _data(run: Stored) -> str:
     rows = [
         ("dataset", escaped(catalogue.name)),
         ("fingerprint of the dataset", escaped(catalogue.fingerprint)),
+        ("order of equal times", escaped(catalogue.order)),
         ("items", f"{len(catalogue.items):,}"),
         ("users", f"{len(catalogue.users):,}"),
         ("training interactions", f"{len(split.train.values):,}"),

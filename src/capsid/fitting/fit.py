@@ -20,6 +20,7 @@ from capsid.fitting.remembering import remembering, remembers_later, trained_rec
 from capsid.fitting.stages import Stages
 from capsid.generate.generator import Generator, ReadsSoftly, Trainable
 from capsid.generate.memory import NAMES
+from capsid.generate.similar_items import LearnsAtOnce
 from capsid.ids.layout import FIRST
 from capsid.ids.reading import Reading
 from capsid.ids.semantic_ids import SemanticIds
@@ -67,6 +68,8 @@ def fit_recipe(
     generator = fresh(trained.generator)
     tokenizer = _as_read(tokenizer, recipe.reading, generator, table)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
+    if isinstance(generator, LearnsAtOnce):
+        generator.learn(tokenizer.ids, table.sequences, tokenizer.vectors_)
     if start is not None and isinstance(generator, Trainable):
         state = start.generator.state()
         if remembers_later(recipe.generator):

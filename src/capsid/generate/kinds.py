@@ -14,7 +14,9 @@ from capsid.generate.generator import (
 )
 from capsid.generate.gumbel_codes import GumbelCodes
 from capsid.generate.next_token import NextToken
+from capsid.generate.parallel import AllCodes, ParallelGenerator
 from capsid.generate.routing_adapters import RoutingAdapters
+from capsid.generate.similar_items import EaseGenerator, ItemKnnGenerator, VectorKnnGenerator
 
 GENERATORS: dict[str, type] = {
     g.kind: g
@@ -24,9 +26,13 @@ GENERATORS: dict[str, type] = {
         TimelineGenerator,
         EncoderDecoderGenerator,
         MaskedGenerator,
+        ParallelGenerator,
         PopularityGenerator,
+        ItemKnnGenerator,
+        EaseGenerator,
+        VectorKnnGenerator,
     )
 }
-TERMS: dict[str, type] = {t.kind: t for t in (NextToken, DenseMatch)}
+TERMS: dict[str, type] = {t.kind: t for t in (NextToken, AllCodes, DenseMatch)}
 # Terms that learn beside the generator for a part of a phase.
 JOINT_TERMS: dict[str, type] = {t.kind: t for t in (RoutingAdapters, GumbelCodes, Alternating)}

@@ -20,25 +20,34 @@ from capsid.recipes.capsid_strong import CAPSID_STRONG
 from capsid.recipes.capsid_two import CAPSID_TWO
 from capsid.recipes.cobra import COBRA
 from capsid.recipes.diger import DIGER
+from capsid.recipes.ease import EASE
 from capsid.recipes.etegrec import ETEGREC
 from capsid.recipes.frequency import FREQUENCY
+from capsid.recipes.item_knn import ITEM_KNN
 from capsid.recipes.kmeans_flat import KMEANS_FLAT
 from capsid.recipes.lc_rec import LC_REC
 from capsid.recipes.letter import LETTER
 from capsid.recipes.popularity import POPULARITY
 from capsid.recipes.resid import RESID
+from capsid.recipes.rpg import RPG
 from capsid.recipes.rq_kmeans import RQ_KMEANS
 from capsid.recipes.sa2crq import SA2CRQ
 from capsid.recipes.sasrec import SASREC
+from capsid.recipes.text_knn import TEXT_KNN
 from capsid.recipes.tiger import TIGER
 from capsid.recipes.tiger_dense import TIGER_DENSE
 from capsid.recipes.tiger_text import TIGER_TEXT
 from capsid.recipes.unirec_coa import UNIREC_COA
+from capsid.recipes.vector_knn import VECTOR_KNN
 
 RECIPES: dict[str, Recipe] = {
     r.name: r
     for r in (
         POPULARITY,
+        ITEM_KNN,
+        EASE,
+        TEXT_KNN,
+        VECTOR_KNN,
         SASREC,
         BERT4REC,
         FREQUENCY,
@@ -56,6 +65,7 @@ RECIPES: dict[str, Recipe] = {
         SA2CRQ,
         RESID,
         COBRA,
+        RPG,
         UNIREC_COA,
         CAPSID,
         CAPSID_DENSE,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsid.artifacts import MANIFEST, open_folder, read_json, reserved
 from capsid.config import canonical_json, kinds_of
-from capsid.data.dataset import Dataset
+from capsid.data.dataset import FILE_ORDER, Dataset
 from capsid.data.split import Holdout, Split
 from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Progress, silent
@@ -40,6 +40,7 @@ class RunSummary:
     data: str
     seed: int
     holdout: str
+    order: str
     steps: int
     best_step: int | None
     selected_by: str
@@ -130,6 +131,8 @@ def summarise(run: str | Path, *, seconds: float = 0.0, reused: bool = True) -> 
         data=about["dataset"],
         seed=about["seed"],
         holdout=about["split"],
+        # Runs of earlier versions do not name it.
+        order=about.get("order", FILE_ORDER),
         steps=sum(phase["steps"] for phase in generator_entries(log)),
         best_step=last["best_step"] if last else None,
         selected_by=metric,

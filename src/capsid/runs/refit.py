@@ -23,6 +23,7 @@ import polars as pl
 from capsid.artifacts import MANIFEST, reserved
 from capsid.data.dataset import Dataset
 from capsid.data.split import Holdout
+from capsid.data.ties import order_of
 from capsid.errors import ConfigError, DataError
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
@@ -96,6 +97,7 @@ def refit(
     with reserved(Path(out), kind=KIND, replace=replace) as place:
         old = Recommender.from_pretrained(path)
         _check_unseen(old.catalogue_, holdout)
+        _check_order(old.catalogue_, dataset, holdout)
         recipe = continued(old.recipe, settings)
         joined, gone = known_first(dataset, old.catalogue_)
         added = len(joined.items) - len(old.catalogue_.items)
@@ -144,12 +146,22 @@ def continued(recipe: Recipe, settings: Sequence[str] = ()) -> Recipe:
 
 def _check_unseen(old: Catalogue, holdout: Holdout) -> None:
     """Refuse weights that may have seen the held-out items: their metrics would be too good."""
-    unseen = {"last": "leave-one-out", "time": "temporal"}.get(holdout.kind) == old.split.kind
+    unseen = holdout.kind in ("last", "time") and str(holdout) == old.split.kind
     if holdout.kind != "none" and not unseen:
         raise ConfigError(
             f"the run was fitted with the split {old.split.kind!r}, so its weights may have seen what --holdout "
             f"{holdout.kind} would hold out",
             hint="refit with --holdout none, or from a run with the same --holdout last or time",
+        )
+
+
+def _check_order(old: Catalogue, dataset: Dataset, holdout: Holdout) -> None:
+    """Refuse another order of ties: it would hold out items that the weights may have seen."""
+    if holdout.kind != "none" and old.order != dataset.order:
+        raise ConfigError(
+            f"the run has its ties in the order {old.order!r} and the data in the order {dataset.order!r}, so the "
+            "weights may have seen what would be held out",
+            hint=f"refit with --ties {order_of(old.order)[0]}, or with --holdout none",
         )
 
 
