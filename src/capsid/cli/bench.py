@@ -30,7 +30,7 @@ PlanName = Annotated[
     str,
     typer.Argument(
         metavar="PLAN",
-        help="main, ablation, sensitivity, stage-two, strong, strong-ablation, smoke, a TOML file, or its name later.",
+        help="main, ablation, sensitivity, smoke, a TOML file, or its name later.",
     ),
 ]
 DataPaths = Annotated[
