@@ -61,7 +61,7 @@ def our_step(ids: SemanticIds, kind: type[TransformerGenerator], over: Over) -> 
     generator = kind(dropout=DROPOUT, embedding_dropout=DROPOUT, warm_start=False)
     generator.build(ids, np.ones(ITEMS), seed=0)
     network = generator.network.train()
-    objective = Objective((NextToken(),), TermContext(ids, Trie.build(ids.prefix_free), over))
+    objective = Objective((NextToken(),), TermContext(ids, (Trie.build(ids.prefix_free),), over))
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
 
     def step(lesson: Lesson) -> None:

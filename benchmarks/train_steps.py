@@ -143,7 +143,7 @@ def merged_variants(count: int) -> dict[str, Callable[[], list[Tensor]]]:
 
 
 def bound(ids: SemanticIds, over: Over) -> Objective:
-    return Objective((NextToken(),), TermContext(ids, Trie.build(ids.prefix_free), over))
+    return Objective((NextToken(),), TermContext(ids, (Trie.build(ids.prefix_free),), over))
 
 
 def apart(variants: Mapping[str, Callable[[], list[Tensor]]]) -> float:

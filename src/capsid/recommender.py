@@ -18,7 +18,6 @@ from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import as_dataset
 from capsid.data.split import Cases, Split, leave_one_out
-from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.devices import on_device
 from capsid.errors import DataError, NotFittedError
@@ -150,11 +149,7 @@ class Recommender:
     @property
     def retriever(self) -> Retriever:
         """The search over this recommender's items."""
-        f = self.fitted
-        return Retriever(
-            Reader(f.generator, f.tokenizer.ids, f.trie, f.generator.history, self.recipe.over, f.dense, f.second),
-            self.recipe.decoder,
-        )
+        return Retriever(self.fitted.model, self.recipe.decoder)
 
     @property
     def answerer(self) -> Answerer:

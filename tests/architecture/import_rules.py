@@ -48,6 +48,7 @@ HELPERS = frozenset(
         "printable",
         "progress",
         "ragged",
+        "release_0_1",
         "running",
         "popularity",
         "settings",

@@ -47,7 +47,7 @@ def tokenizer(catalogue: bool = True) -> ItemTokenizer:
 
 def context(given: ItemTokenizer | None = None) -> TermContext:
     given = given or tokenizer()
-    return TermContext(given.ids, Trie.build(given.ids.prefix_free), "vocabulary", given, 16, 5)
+    return TermContext(given.ids, (Trie.build(given.ids.prefix_free),), "vocabulary", given, 16, 5)
 
 
 def bound(**settings: object) -> BoundCodes:

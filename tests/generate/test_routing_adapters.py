@@ -62,7 +62,7 @@ def fitted() -> ItemTokenizer:
 
 def bound(settings: RoutingAdapters, tokenizer: ItemTokenizer) -> BoundAdapters:
     """The adapters at work on this tokenizer."""
-    term = settings.bind(TermContext(tokenizer.ids, Trie.build(tokenizer.ids.prefix_free), tokenizer=tokenizer))
+    term = settings.bind(TermContext(tokenizer.ids, (Trie.build(tokenizer.ids.prefix_free),), tokenizer=tokenizer))
     assert isinstance(term, BoundAdapters)
     return term
 

@@ -58,7 +58,7 @@ def test_the_network_is_that_of_a_fit_without_memory(name: str, settings: tuple[
 
 def context_of(recommender: Recommender) -> TermContext:
     found = recommender.fitted
-    return TermContext(found.tokenizer.ids, found.trie, recommender.recipe.over, second=found.second)
+    return TermContext(found.tokenizer.ids, found.tries, recommender.recipe.over)
 
 
 def settled_by(recommender: Recommender, cases: Cases) -> tuple[SettledMemory, ...]:
@@ -107,7 +107,7 @@ def test_a_search_has_the_probabilities_of_the_fit(name: str, settings: tuple[st
     generator, cases = recommender.fitted.generator, leave_one_out(world()).valid
     for settled in settled_by(recommender, cases):
         settled.give(memory_of(generator))
-        scores = exact_scores(recommender.retriever.reader, cases.histories).numpy()
+        scores = exact_scores(recommender.retriever.model, cases.histories).numpy()
         own = scores[np.arange(len(cases)), cases.targets]
         tokens = recommender.fitted.tokenizer.ids.prefix_free.take(cases.targets).lengths.sum()
         assert -float(own.sum()) / tokens == pytest.approx(settled.after, abs=1e-4)

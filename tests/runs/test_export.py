@@ -44,7 +44,7 @@ def test_scores_in_onnxruntime_are_ours(tmp_path: Path) -> None:
     histories = Ragged.from_rows([np.array(h) for h in HISTORIES], np.int64)
     scores, keys, values = start.run(None, {"tokens": tokens, "items": np.array([5, 1])})
     with torch.inference_mode():
-        state, rows = network.start(recommender.retriever.reader.read(histories))
+        state, rows = network.start(recommender.retriever.model.read(histories))
         np.testing.assert_allclose(scores, network.logits(rows, state.vectors)[:, 0], atol=1e-4)
         own_keys = own_values = np.zeros((about["layers"], 2, 1, 0, about["heads"], about["head_width"]), np.float32)
         parents, chosen = np.zeros((2, 3), np.int64), np.array([[5, 6, 7], [8, 9, 10]])

@@ -149,8 +149,8 @@ def stored_recipe_key(recipe: Mapping[str, Any]) -> str:
 
 def tokenizer_fingerprint(recipe: Recipe, data: str, seed: int) -> str:
     """Covers everything that fitted ids depend on: cells with the same fingerprint can share ids."""
-    second = () if recipe.second is None else (recipe.second,)
-    return fingerprint(recipe.encoder, recipe.tokenizer, recipe.collisions, recipe.merges, *second, data, seed)
+    ids = (recipe.encoder, recipe.tokenizer, recipe.collisions, recipe.merges, *recipe.other_ids)
+    return fingerprint(*ids, data, seed)
 
 
 def training_fingerprint(recipe: Recipe, data: str, seed: int) -> str:

@@ -16,7 +16,6 @@ import torch
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split
 from capsid.decode.ranked import validating
-from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import metric_values
@@ -32,6 +31,7 @@ from capsid.progress import Progress
 from capsid.recipe import Phase, Recipe, Stretch
 from capsid.rng import numpy_rng
 from capsid.running import CheckpointFile, Team
+from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.train.loop import Carried
 from capsid.train.options import Training
@@ -58,8 +58,6 @@ class Course:
         self.bound: dict[str, BoundTerm] = {}
         self.log: list[dict[str, Any]] = []
         self._new_ids(self.tokenizer)
-        ids = self.tokenizer.ids.second
-        self.second = None if ids is None else Trie.build(ids.prefix_free, bucket_priority(self.table))
 
     def take(self, phase: Phase) -> None:
         """Train a phase, stretch by stretch."""
@@ -89,15 +87,17 @@ class Course:
             self._new_ids(self.stages.tokenizer(f"tokenizer-{number}", revision))
         ids, over = self.tokenizer.ids, self.recipe.over
         width = generator.network.token.embedding_dim
-        context = TermContext(ids, self.trie, over, self.tokenizer, width, seed, self.second)
+        context = TermContext(ids, self.tries, over, self.tokenizer, width, seed)
         objective = Objective(stretch.terms(self.recipe.objective), context)
         objective.carry(self.bound)
         if self.objective is None:
             objective.continue_from(self.dense_before)
         validate = None
         if not stretch.freezes:
-            reader = Reader(generator, ids, self.trie, generator.history, over, second=self.second)
-            now = _Now(Retriever(reader, validating(self.recipe.decoder)), objective)
+            now = _Now(
+                Retriever(dataclasses.replace(self.fitted(), dense=None).model, validating(self.recipe.decoder)),
+                objective,
+            )
             validate = _validation(now, self.split.valid, phase.training, self.seed, team)
         job = Job(stretch, generator, ids, self.table, objective, validate, seed, team, before)
         done = self.stages.train(number, job, self.progress)
@@ -111,9 +111,13 @@ class Course:
         self._new_ids(self.stages.tokenizer(f"tokenizer-{self.number}-adapted", settled))
 
     def _new_ids(self, tokenizer: ItemTokenizer) -> None:
-        """Take over a tokenizer; its trie is rebuilt with it."""
-        self.tokenizer = tokenizer
-        self.trie = Trie.build(tokenizer.ids.prefix_free, bucket_priority(self.table))
+        """Take over a tokenizer; its tries are rebuilt with it."""
+        self.tokenizer, priority = tokenizer, bucket_priority(self.table)
+        self.tries = tuple(Trie.build(ids.prefix_free, priority) for ids in tokenizer.ids.systems)
+
+    def fitted(self) -> Fitted:
+        """Everything that was learnt so far."""
+        return Fitted(self.tokenizer, self.tries, self.generator, self.recipe.over, tuple(self.log), self.dense)
 
 
 def bucket_priority(table: ItemTable) -> np.ndarray:
@@ -163,8 +167,8 @@ class _Now:
     objective: Objective
 
     def __call__(self) -> Retriever:
-        reader = dataclasses.replace(self.retriever.reader, dense=self.objective.dense())
-        return dataclasses.replace(self.retriever, reader=reader)
+        model = dataclasses.replace(self.retriever.model, dense=self.objective.dense())
+        return dataclasses.replace(self.retriever, model=model)
 
 
 def _validation(

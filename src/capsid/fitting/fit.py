@@ -77,7 +77,7 @@ def fit_recipe(
         course.dense_before = start.dense
     for phase in recipe.schedule:
         course.take(phase)
-    fitted = Fitted(course.tokenizer, course.trie, generator, tuple(course.log), course.dense, course.second)
+    fitted = course.fitted()
     if not remembers_later(recipe.generator):
         return fitted
     return with_memory(fitted, recipe, table, split, seed=seed, progress=progress)
@@ -128,8 +128,8 @@ class _Given:
 
 
 def _tell_ids(ids: SemanticIds, progress: Progress, name: str = "ids") -> None:
-    if ids.second is not None:
-        _tell_ids(ids.second, progress, "second ids")
+    for number, other in enumerate(ids.others, start=2):
+        _tell_ids(other, progress, f"ids {number}")
     about = ids.statistics()
     merges = len(ids.layout.merges)
     merged = f" ({merges:,} merged, {about.mean_tokens:.2f} tokens per item)" if merges else ""

@@ -13,7 +13,6 @@ import numpy as np
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split
 from capsid.decode.ranked import validating
-from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.encode.base import fresh
 from capsid.evaluate.evaluator import metric_values
@@ -67,7 +66,7 @@ def with_memory(
     generator.load_state(tokenizer.ids, state)
     new = dataclasses.replace(fitted, tokenizer=tokenizer, generator=generator)
     if isinstance(generator, Trainable) and remembers_later(generator):
-        context = TermContext(tokenizer.ids, fitted.trie, recipe.over, seed=seed, second=fitted.second)
+        context = TermContext(tokenizer.ids, fitted.tries, recipe.over, seed=seed)
         settled = settle_memory(generator, context, split.valid, table.sequences, fitted.dense)
         progress.line(_best_ranking(new, recipe, settled, split.valid, seed, progress))
     return new
@@ -83,9 +82,7 @@ def _best_ranking(
     training = recipe.schedule[-1].training
     chosen = numpy_rng(seed, "memory ranking").permutation(len(cases))[: min(training.validation_users, CASES)]
     sample = cases.take(np.sort(chosen))
-    ids, history = fitted.tokenizer.ids, generator.history
-    reader = Reader(generator, ids, fitted.trie, history, recipe.over, fitted.dense, fitted.second)
-    retriever, found = Retriever(reader, validating(recipe.decoder)), {}
+    retriever, found = Retriever(fitted.model, validating(recipe.decoder)), {}
     for one in settled:
         progress.update(f"memory: {training.select} with the weights for temperature {one.temperature}")
         one.give(memory_of(generator))

@@ -295,7 +295,7 @@ class TimelineGenerator(TransformerGenerator):
     repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
 
     def seen_as(self, state: State, histories: TokenBatch) -> State:
-        """See `capsid.decode.protocol.SeesOtherIds`."""
+        """See `capsid.decode.protocol.PredictsSystems`."""
         network = self.network
         assert isinstance(network, TimelineTransformer)
         return network.seen_as(state, histories)

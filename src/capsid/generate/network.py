@@ -81,8 +81,8 @@ class Predictions:
     """Hidden rows from which tokens are predicted, one for each token of `targets` (one row per item), in order.
 
     `vectors` are those of all tokens; `added` is added to the products of rows and vectors. `ends_MD` are
-    the rows after each item's last token, where they were asked for. `second` predicts the second ids of the same
-    items, where they have two. `starts_MD` are what was made of the history before each item of the lesson, where the
+    the rows after each item's last token, where they were asked for. `others` predict other ids of the same items.
+    `starts_MD` are what was made of the history before each item of the lesson, where the
     network has such rows.
     """
 
@@ -91,7 +91,7 @@ class Predictions:
     vectors: TokenVectors
     added: Added | None = None
     ends_MD: Tensor | None = None
-    second: Predictions | None = None
+    others: tuple[Predictions, ...] = ()
     starts_MD: Tensor | None = None
 
     @property
@@ -203,7 +203,7 @@ class BonusNetwork(GeneratorNetwork):
         return found if self.memory is None else self.memory.cooled(found)
 
     def seen_as(self, state: State, histories: TokenBatch) -> State:
-        """See `capsid.decode.protocol.SeesOtherIds`."""
+        """See `capsid.decode.protocol.PredictsSystems`."""
         return replace(state, open=self._open(histories))
 
     def _entering(self, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Cross-entropy of the next token, over the whole vocabulary or over the tokens that can follow in the trie.
 
 Over the children of a node, the losses of an item's tokens sum to minus the log of the item's probability, and rows
-below the root score only the children of their own node. If items have two ids, the losses of both are added.
+below the root score only the children of their own node. If items have several ids, the losses of all are added.
 """
 
 from __future__ import annotations
@@ -49,13 +49,11 @@ class NextToken:
     def bind(self, context: TermContext) -> BoundTerm:
         """Normalised as the recipe says."""
         if context.over == "children":
-            return OverChildren(
-                self, context.trie, context.second, SoftTarget.of(context) if self.soft_target else None
-            )
+            return OverChildren(self, context.tries, SoftTarget.of(context) if self.soft_target else None)
         if self.soft_target:
             raise ConfigError("objective.soft_target needs over=children", hint="set over=children")
-        if context.second is not None:
-            raise ConfigError("two ids per item need over=children: each has its own trie", hint="set over=children")
+        if len(context.tries) > 1:
+            raise ConfigError("several ids per item need over=children: each has its trie", hint="set over=children")
         return OverVocabulary(self)
 
 
@@ -81,24 +79,22 @@ class OverVocabulary(BoundTerm):
 class OverChildren(BoundTerm):
     """Every token competes with its siblings in the trie of its id."""
 
-    def __init__(
-        self, settings: NextToken, trie: Trie, second: Trie | None = None, soft: SoftTarget | None = None
-    ) -> None:
+    def __init__(self, settings: NextToken, tries: tuple[Trie, ...], soft: SoftTarget | None = None) -> None:
         super().__init__(settings.weight)
-        self._first = _Siblings(settings, trie, soft)
-        self._second = None if second is None else _Siblings(settings, second)
+        self._siblings = [_Siblings(settings, trie, None if number else soft) for number, trie in enumerate(tries)]
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
         """Mean over predicted tokens; a token without siblings is certain and contributes 0.
 
-        The losses of second ids are divided by the number of the first ids' tokens too, so that an item counts as much
+        The losses of other ids are divided by the number of the first ids' tokens too, so that an item counts as much
         in one id as in the other, whatever their lengths.
         """
-        found = step.predictions
-        total = self._first.loss(found, step.network, step.lesson.item_M)
-        if self._second is not None and found.second is not None:
-            total = total + self._second.loss(found.second, step.network, step.lesson.item_M)
-        return total / len(found.targets.values)
+        found, item_M = step.predictions, step.lesson.item_M
+        first, *others = (
+            own.loss(predictions, step.network, item_M)
+            for own, predictions in zip(self._siblings, (found, *found.others))
+        )
+        return sum(others, first) / len(found.targets.values)
 
 
 class _Siblings:

@@ -159,10 +159,9 @@ class _Asked:
         tokens = remembered(lesson)
         zeros_E = torch.zeros(len(tokens.rows_E), requires_grad=True)
         self.entries.append((tokens, zeros_E, found.targets_N))
-        own, second = Added(tokens.rows_E, tokens.tokens_E, zeros_E), None
-        if found.second is not None and lesson.second is not None:
-            second = self._with_zeros(found.second, lesson.second)
-        return replace(found, added=own if found.added is None else found.added.joined(own), second=second)
+        own = Added(tokens.rows_E, tokens.tokens_E, zeros_E)
+        others = tuple(self._with_zeros(theirs, other) for theirs, other in zip(found.others, lesson.others))
+        return replace(found, added=own if found.added is None else found.added.joined(own), others=others)
 
 
 def _complete(cases: Cases) -> Ragged:

@@ -28,16 +28,20 @@ from capsid.train.options import Training
 class TermContext:
     """What a term may look at while it is bound. Ids and trie stay as they are for the whole stretch.
 
-    `width` is that of the network's hidden rows. `second` is the trie of second ids, where items have two.
+    `tries` has one trie for each id system of the items. `width` is that of the network's hidden rows.
     """
 
     ids: SemanticIds
-    trie: Trie
+    tries: tuple[Trie, ...]
     over: Over = "vocabulary"
     tokenizer: ItemTokenizer | None = None
     width: int = 0
     seed: int = 0
-    second: Trie | None = None
+
+    @property
+    def trie(self) -> Trie:
+        """The trie of the first ids."""
+        return self.tries[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,9 +74,7 @@ class TimelineTransformer(TokenNetwork):
         uneven = not self.training or len(lesson.row_M) == len(lesson.batch)
         read_BPD = self._read(vectors, lesson.batch, lesson.batch.positions_B - 1, inputs_RD, uneven=uneven)[:, :-1]
         first = self._next(vectors, read_BPD, lesson, forced_ND, closing)
-        if lesson.second is None:
-            return first
-        return replace(first, second=self._next(vectors, read_BPD, lesson.second))
+        return replace(first, others=tuple(self._next(vectors, read_BPD, other) for other in lesson.others))
 
     def _next(
         self,

@@ -54,8 +54,8 @@ class Lesson:
 
     Item m of row `row_M` comes after `before_M` items of the history, which fill `position_M` positions. Its tokens
     are in the batch from column `column_M` on, so that a network can read each of them before it predicts the next.
-    `followers` are the items that followed the items before it, without the item itself. `second` is the same lesson
-    with the second ids of the items, where they have two: both are predicted from one reading.
+    `followers` are the items that followed the items before it, without the item itself. `others` are the same lesson
+    with other ids of the items, where they have several: all are predicted from one reading.
     """
 
     batch: TokenBatch
@@ -66,7 +66,7 @@ class Lesson:
     column_M: np.ndarray
     tokens: Ragged
     followers: Followers | None = None
-    second: Lesson | None = None
+    others: tuple[Lesson, ...] = ()
 
     def seen_as(self, tokens: ItemRows) -> Lesson:
         """The same lesson with other ids of the items; `tokens` has those of the whole catalogue.
@@ -75,7 +75,7 @@ class Lesson:
         """
         followers = None if self.followers is None else self.followers.seen_as(tokens)
         return replace(
-            self, batch=self.batch.seen_as(tokens), tokens=tokens.take(self.item_M), followers=followers, second=None
+            self, batch=self.batch.seen_as(tokens), tokens=tokens.take(self.item_M), followers=followers, others=()
         )
 
     def latest(self) -> Lesson:
@@ -90,7 +90,7 @@ class Lesson:
             column_M=self.column_M[last],
             tokens=self.tokens.take(last),
             followers=self.followers and self.followers.take(last),
-            second=self.second and self.second.latest(),
+            others=tuple(other.latest() for other in self.others),
         )
 
 

@@ -63,8 +63,8 @@ class SemanticIds:
     `reading` says how histories of these items are segmented.
     `unsettled` holds the codes as the tokenizer gave them, where the policy changed any; None: it changed none.
     With `mixtures` the items of a history are soft input; predicted items keep their codes. With `transitions` batches
-    and lessons name the items that followed the last items of a history in training. `second` are other ids of the same
-    items: an item of a history is read as the tokens of both, and both are predicted.
+    and lessons name the items that followed the last items of a history in training. `others` are other ids of the same
+    items: an item of a history is read as the tokens of all, and all are predicted.
     """
 
     items: Vocabulary
@@ -75,7 +75,7 @@ class SemanticIds:
     unsettled: Ragged | None = None
     mixtures: Mixtures | None = None
     transitions: Transitions | None = None
-    second: SemanticIds | None = None
+    others: tuple[SemanticIds, ...] = ()
 
     @classmethod
     def assign(
@@ -138,9 +138,14 @@ class SemanticIds:
         return prefix_free(self.tokens)
 
     @property
+    def systems(self) -> tuple[SemanticIds, ...]:
+        """The id systems of the items; these ids are the first."""
+        return (self, *self.others)
+
+    @property
     def entering(self) -> ItemRows:
         """The tokens that an item of a history is read as, where it is read by itself: those of all its ids."""
-        return self.prefix_free if self.second is None else Beside(self.prefix_free, self.second.prefix_free)
+        return Beside(tuple(ids.prefix_free for ids in self.systems)) if self.others else self.prefix_free
 
     def read(self, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
         """Network input for the last `last` items of every history (rows of item numbers); see `Reading.read`."""
@@ -178,13 +183,13 @@ class SemanticIds:
         collisions: CollisionPolicy | None = None,
         costs: Costs | None = None,
         mixtures: Mixtures | None = None,
-        second: SemanticIds | None = None,
+        others: Sequence[SemanticIds] = (),
         near: Neighbours | None = None,
     ) -> SemanticIds:
         """More items; the tokens of the old ones do not change, and neither does the vocabulary.
 
         The policy is applied to the new rows only (default: a suffix where the old ids have one, else a shared
-        bucket). `mixtures` are those of the new items, needed if the old ones have any; `second` are the second ids of
+        bucket). `mixtures` are those of the new items, needed if the old ones have any; `others` are the other ids of
         old and new items, `near` the neighbours of old and new items, both needed if the old ones have them.
         """
         codes = _checked(codes)
@@ -197,12 +202,13 @@ class SemanticIds:
         unsettled = _if_other(self.encoded.append(codes), every)
         names = self.items.extended(items)
         grown = replace(
-            self, items=names, codes=every, suffixes=suffixes, unsettled=unsettled, mixtures=None, second=None
+            self, items=names, codes=every, suffixes=suffixes, unsettled=unsettled, mixtures=None, others=()
         )
-        if self.second is not None:
-            if second is None:
-                raise DataError("items with two ids need second ids for new items", hint="pass second=")
-            grown = grown.with_second(second)
+        if len(others) != len(self.others):
+            raise DataError(f"items with {len(self.systems)} ids need all of them for new items", hint="pass others=")
+        grown = replace(grown, layout=replace(self.layout, others=()))
+        for other in others:
+            grown = grown.with_other(other)
         if self.transitions is not None:
             if self.transitions.near is not None and near is None:
                 raise DataError("ids with neighbours need neighbours for new items", hint="pass near=")
@@ -243,13 +249,14 @@ class SemanticIds:
             raise DataError(f"neighbours of {len(transitions.near)} items for {len(self)} items")
         return replace(self, transitions=transitions)
 
-    def with_second(self, second: SemanticIds) -> SemanticIds:
-        """The same ids with second ids of the same items, whose tokens must come after those of the first."""
-        if second.items != self.items:
-            raise DataError("second ids must belong to the same items in the same order")
+    def with_other(self, other: SemanticIds) -> SemanticIds:
+        """The same ids with one more id of every item, whose tokens must come after those that there are."""
+        if other.items != self.items:
+            raise DataError("other ids must belong to the same items in the same order")
         if not isinstance(self.reading, ItemByItem):
-            raise ConfigError("two ids per item need histories that are read item by item")
-        return replace(self, layout=replace(self.layout, second=second.layout), second=second)
+            raise ConfigError("several ids per item need histories that are read item by item")
+        layout = replace(self.layout, others=(*self.layout.others, other.layout))
+        return replace(self, layout=layout, others=(*self.others, other))
 
     def numbered_from(self, first: int) -> SemanticIds:
         """The same ids with tokens from `first` on; they must have no merges."""
@@ -282,7 +289,7 @@ class SemanticIds:
         )
 
     def save(self, folder: Path) -> None:
-        """Write into an open artifact folder, without second ids."""
+        """Write into an open artifact folder, without other ids."""
         write_rows(folder, self.items, self.codes, self.suffixes, self.unsettled)
         arrays: dict[str, np.ndarray] = {}
         if len(self.layout.merges):

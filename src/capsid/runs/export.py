@@ -30,8 +30,8 @@ def export_onnx(recommender: Recommender, out: Path) -> Path:
     hint = "fit another recipe to export it, such as capsid"
     if fitted.dense is not None:
         raise ConfigError(f"the recipe {recipe.name!r} has vectors beside ids, which cannot be exported", hint=hint)
-    if ids.second is not None:
-        raise ConfigError(f"the recipe {recipe.name!r} has two ids per item, which cannot be exported", hint=hint)
+    if ids.others:
+        raise ConfigError(f"the recipe {recipe.name!r} has several ids per item, which cannot be exported", hint=hint)
     if not isinstance(ids.reading, ItemByItem):
         raise ConfigError(f"the recipe {recipe.name!r} reads items in context, which cannot be exported", hint=hint)
     start, step = parts(fitted.generator)

@@ -103,7 +103,7 @@ def fit_tokenizer(
     parts = recipe.item_tokenizer()
     about = {"dataset": dataset.name, "dataset_fingerprint": dataset.fingerprint}
     with reserved(Path(out), kind=KIND, replace=replace) as place:
-        about_ids = (recipe.encoder, recipe.tokenizer, recipe.merges, recipe.second, seed, dataset.fingerprint)
+        about_ids = (recipe.encoder, recipe.tokenizer, recipe.merges, list(recipe.other_ids), seed, dataset.fingerprint)
         checkpoint = _checkpoint(place, run, *about_ids)
         with on_device(_device(run)):
             fitted = parts.fit(dataset, seed=seed, progress=progress, checkpoint=checkpoint)
@@ -156,10 +156,10 @@ def fit_on_vectors(
         raise ConfigError(
             f"the recipe {recipe.name!r} makes ids without vectors", hint="choose another recipe, such as capsid"
         )
-    if recipe.second is not None:
+    if recipe.other_ids:
         raise ConfigError(
-            f"the recipe {recipe.name!r} makes two ids per item, which is not possible from vectors alone",
-            hint="set second=null and decoder=beam, or choose capsid",
+            f"the recipe {recipe.name!r} makes several ids per item, which is not possible from vectors alone",
+            hint="set other_ids= and decoder=beam, or choose capsid",
         )
     vectors = Path(vectors)
     parts = ItemTokenizer(tokenizer=recipe.tokenizer, collisions=recipe.collisions)

@@ -19,7 +19,7 @@ from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_codes
 from capsid.data.streaming import import_tables
 from capsid.decode.beam import BeamSearch
-from capsid.decode.reader import Reader
+from capsid.decode.model import FittedModel
 from capsid.encode.text import MINILM, load_model
 from capsid.errors import ConfigError
 from capsid.generate.encoder_decoder import EncoderDecoderGenerator
@@ -145,7 +145,7 @@ class _Model:
     def train(self) -> float:
         """Seconds per interaction: forward, backward and an optimiser step."""
         network = self.generator.network.train()
-        objective = Objective((NextToken(),), TermContext(self.ids, self.trie))
+        objective = Objective((NextToken(),), TermContext(self.ids, (self.trie,)))
         optimiser = torch.optim.AdamW(network.parameters(), lr=1e-4)
 
         def step() -> None:
@@ -160,5 +160,5 @@ class _Model:
 
     def rank(self) -> float:
         """Seconds per user."""
-        reader = Reader(self.generator, self.ids, self.trie, HISTORY)
-        return _seconds(lambda: BeamSearch(width=50).rank(reader, self.histories, 10)) / len(self.histories)
+        model = FittedModel(self.generator, self.ids, (self.trie,), HISTORY)
+        return _seconds(lambda: BeamSearch(width=50).rank(model, self.histories, 10)) / len(self.histories)

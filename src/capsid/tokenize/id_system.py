@@ -1,6 +1,6 @@
-"""The second id of every item as a part of a recipe: another tokenizer for the same vectors, and its collision policy.
+"""One more id system of the items as a part of a recipe: a tokenizer for the same vectors, and its collision policy.
 
-`capsid.tokenize.item_tokenizer` fits it after the first; its tokens follow those of the first in one vocabulary.
+`capsid.tokenize.item_tokenizer` fits it after the first; its tokens follow those of the others in one vocabulary.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ def _flat() -> ResidualKMeans:
 
 
 @dataclass(kw_only=True, frozen=True)
-class SecondId:
+class IdSystem:
     """By default one large k-means codebook and a suffix: few codes, all at once, where the first id has a hierarchy.
 
     It has no merges.
     """
 
-    kind: ClassVar[str] = "second-id"
-    tokenizer: Tokenizer = setting(factory=_flat, about="Makes the codes of second ids from item vectors.")
-    collisions: CollisionPolicy = setting(factory=Suffix, about="How to treat items with equal codes in second ids.")
+    kind: ClassVar[str] = "id-system"
+    tokenizer: Tokenizer = setting(factory=_flat, about="Makes the codes of these ids from item vectors.")
+    collisions: CollisionPolicy = setting(factory=Suffix, about="How to treat items with equal codes in these ids.")
 
     def __post_init__(self) -> None:
         check_settings(self)
