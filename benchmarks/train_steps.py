@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from capsid.blocks import cross_entropy
+from capsid.freed_memory import keep_freed_memory
 from capsid.generate.generator import TimelineGenerator
 from capsid.generate.network import CausalTransformer, GeneratorNetwork, Predictions
 from capsid.generate.next_token import NextToken
@@ -31,7 +32,6 @@ from capsid.generate.terms import Objective, TermContext
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Over, Trie
-from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.recipes import get_recipe
 from capsid.train.batches import BatchPlan

@@ -27,6 +27,7 @@ ABOUT = {
     "generate": "networks over tokens; loss terms",
     "decode": "rankers: beam search, exact scoring",
     "evaluate": "metrics, reports, significance",
+    "memory": "followers and similar items",
     "recipe": "the Recipe value, tables of kinds",
     "recipes": "methods by name",
     "stored": "a run's folder",

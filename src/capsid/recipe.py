@@ -40,6 +40,7 @@ from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
 from capsid.ids.kinds import READINGS
 from capsid.ids.reading import ItemByItem, Reading
 from capsid.ids.trie import Over
+from capsid.memory.memory import Memory
 from capsid.release_0_1 import recipe_today
 from capsid.settings import check_settings, check_together, setting
 from capsid.tokenize.base import Merges, Tokenizer
@@ -149,6 +150,7 @@ class Recipe:
     reading: Reading = setting(factory=ItemByItem, about="How a history becomes a sequence of tokens.")
     other_ids: tuple[IdSystem, ...] = setting((), "Further ids of every item, which are read and predicted as well.")
     generator: Generator = setting(about="Scores the next token after a history.")
+    memory: Memory | None = setting(None, "Adds bonuses for followers and similar items; none: the network alone.")
     objective: tuple[Term, ...] = setting((), "Loss terms that the generator is trained with.")
     over: Over = setting(
         "vocabulary",
@@ -315,6 +317,7 @@ KINDS: Kinds = {
     **RANKERS,
     Augment.kind: Augment,
     Training.kind: Training,
+    Memory.kind: Memory,
     Phase.kind: Phase,
 }
 
@@ -328,6 +331,7 @@ PLACES: dict[str, Kinds] = {
     "other_ids.tokenizer": TOKENIZERS,
     "other_ids.collisions": COLLISIONS,
     "generator": GENERATORS,
+    "memory": {Memory.kind: Memory},
     "decoder": RANKERS,
     "schedule.adapt": JOINT_TERMS,
 }

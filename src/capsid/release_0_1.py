@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+# Settings of a generator that are a part of the recipe today.
+_MEMORY = ("memory", "memory_after", "neighbours")
+
 
 def recipe_today(data: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe of release 0.1 with the fields of today; one of today stays as it is."""
     out = parts_today(data)
+    generator = out.get("generator")
+    if isinstance(generator, Mapping) and "memory" in generator:
+        kept = {name: value for name, value in generator.items() if name not in _MEMORY}
+        last, neighbours = generator["memory"], generator.get("neighbours", 0)
+        out["generator"] = kept
+        out["memory"] = {"kind": "memory", "last": last, "neighbours": neighbours} if last else None
     decoder = out.get("decoder")
     if isinstance(decoder, Mapping) and "weight" in decoder:
         rest = {name: value for name, value in decoder.items() if name != "weight"}

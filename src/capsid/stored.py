@@ -1,7 +1,7 @@
 """A fitted recommender as a folder: JSON, safetensors, npz, npy and Parquet under one manifest of hashes.
 
 recipe.json  about.json  log.json  users.parquet  items.parquet  split.npz  tokenizer/  trie/  generator.safetensors
-dense.safetensors (if the method has dense item vectors in addition to ids)  trie-1/, ... (if items have several ids)
+memory.npz (if it has a memory)  dense.safetensors (item vectors beside ids)  trie-1/, ... (if items have several ids)
 README.md (the model card, for people only). Earlier versions wrote users.json instead of users.parquet.
 """
 
@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 from safetensors.torch import load_file
 from safetensors.torch import save as tensor_bytes
+from torch import Tensor
 
 import capsid
 from capsid import untrusted
@@ -34,6 +35,8 @@ from capsid.errors import DataError
 from capsid.generate.dense_items import DenseItems
 from capsid.ids.histories import ReadableIds
 from capsid.ids.trie import Over, Trie
+from capsid.memory.memory import REACH, FittedMemory
+from capsid.memory.search import Remembering
 from capsid.parquet_rows import read_rows, write_rows
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
@@ -56,11 +59,12 @@ class Fitted:
     over: Over
     log: tuple[dict[str, Any], ...] = ()
     dense: DenseItems | None = None
+    memory: FittedMemory | None = None
 
     @cached_property
     def model(self) -> FittedModel:
         """What a search needs of it."""
-        return searchable(self.generator, self.tokenizer.ids, self.tries, self.over, self.dense)
+        return searchable(self.generator, self.tokenizer.ids, self.tries, self.over, self.dense, self.memory)
 
     def with_items(self, tokenizer: ItemTokenizer, block: str | None) -> Fitted:
         """A copy with the new items of `tokenizer`; `block` names the vectors that dense vectors are made from."""
@@ -72,14 +76,21 @@ class Fitted:
             if block not in tokenizer.blocks_:
                 raise DataError(f"the new items have no vectors {block!r}", hint="fit again with vectors kept")
             dense = dense.extended(tokenizer.blocks_[block][old:])
-        return dataclasses.replace(self, tokenizer=tokenizer, tries=tries, dense=dense)
+        memory = self.memory and self.memory.grown(len(tokenizer.ids), tokenizer.vectors_)
+        return dataclasses.replace(self, tokenizer=tokenizer, tries=tries, dense=dense, memory=memory)
 
 
 def searchable(
-    generator: Any, ids: ReadableIds, tries: tuple[Trie, ...], over: Over, dense: DenseItems | None = None
+    generator: Any,
+    ids: ReadableIds,
+    tries: tuple[Trie, ...],
+    over: Over,
+    dense: DenseItems | None = None,
+    memory: FittedMemory | None = None,
 ) -> FittedModel:
     """The parts of a fitted method as a search sees them: in training, in memory, or mapped."""
-    return FittedModel(generator, ids, tries, generator.history, over, dense)
+    network = generator if memory is None else Remembering(generator, memory, ids)
+    return FittedModel(network, ids, tries, generator.history, over, dense)
 
 
 def generator_entries(log: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -180,6 +191,8 @@ def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None)
         for number, trie in enumerate(fitted.tries):
             trie.save(folder / _trie_names(number)[0])
         (folder / "generator.safetensors").write_bytes(tensor_bytes(fitted.generator.state()))
+        if fitted.memory is not None:
+            fitted.memory.save(folder)
         for name, text in (texts or {}).items():
             (folder / name).write_text(text, encoding="utf-8")
         if fitted.dense is not None:
@@ -197,6 +210,7 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
                 raise untrusted.refuse(f"recipe.json: the {name} is not a part")
         tokenizer = ItemTokenizer.load(folder / "tokenizer", kinds)
         state = load_file(folder / "generator.safetensors")
+        memory = load_memory(folder, recipe, state, len(tokenizer.ids))
         generator = fresh(recipe.generator).load_state(tokenizer.ids, state)
         log = tuple(untrusted.mapping(entry, "log.json: an entry") for entry in read_json(folder / "log.json"))
         catalogue = _load_catalogue(folder, about, tokenizer.ids.items)
@@ -208,7 +222,7 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
                 raise untrusted.refuse("the trie does not hold the ids of the items")
         seed = untrusted.whole(about["seed"], "about.json: seed", least=-(2**63), most=2**64)
         dense = load_dense(folder, recipe, generator, len(tokenizer.ids))
-        return Stored(recipe, seed, Fitted(tokenizer, tries, generator, recipe.over, log, dense), catalogue)
+        return Stored(recipe, seed, Fitted(tokenizer, tries, generator, recipe.over, log, dense, memory), catalogue)
 
 
 def _trie_names(number: int) -> tuple[str, ...]:
@@ -223,6 +237,22 @@ def trie_folder(folder: Path, number: int) -> Path:
     if not found:
         raise untrusted.refuse(f"the trie of id {number + 1} is missing")
     return found[0]
+
+
+def load_memory(
+    folder: Path, recipe: Recipe, state: dict[str, Tensor], items: int, *, checked: bool = False
+) -> FittedMemory | None:
+    """The memory of a run, where the method has one; `checked` as in `FittedMemory.load`.
+
+    Release 0.1 stored its counts with the ids and its weights with those of the network: they are taken out of `state`.
+    """
+    weight, temperature = (state.pop(f"memory.{name}", None) for name in ("weight", "temperature"))
+    if recipe.memory is None:
+        return None
+    if weight is None:
+        return FittedMemory.load(folder, items, checked=checked)
+    arrays, cooled = load_arrays(folder / "tokenizer" / "ids.npz"), 1.0 if temperature is None else float(temperature)
+    return FittedMemory.of(arrays, REACH * weight.numpy(), cooled, items, checked=checked)
 
 
 def load_dense(folder: Path, recipe: Recipe, generator: Any, items: int, *, checked: bool = False) -> DenseItems | None:

@@ -23,6 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("generate",),
     ("decode",),
     ("evaluate",),
+    ("memory",),
     ("recipe",),
     ("recipes", "stored", "sizing"),
     ("fitting", "answering"),
@@ -59,7 +60,7 @@ HELPERS = frozenset(
         "mapped_texts",
         "parquet_rows",
         "shard_files",
-        "memory",
+        "freed_memory",
     }
 )
 EXTRA_OF_ROOM = {"serve": frozenset({"fastapi", "starlette", "uvicorn", "prometheus_client", "pydantic"})}

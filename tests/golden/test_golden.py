@@ -19,18 +19,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from small_recipes import small, world
 
+from capsid.memory.memory import REACH
 from capsid.progress import Progress, Silent, silent
 from capsid.recommender import Recommender
 from capsid.running import RunOptions
 
 RECORDED = Path(__file__).with_name("golden.json")
-TRAINED_MEMORY = (
-    "generator.dropout=0.1",
-    "generator.memory=2",
-    "generator.memory_after=false",
-    "generator.neighbours=8",
-    "generator.compose=true",
-)
 # Name of an entry -> recipe and settings beyond those of `small`.
 CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "tiger": ("tiger", ("generator.dropout=0.1",)),
@@ -42,7 +36,6 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "bert4rec": ("bert4rec", ("generator.dropout=0.1",)),
     "capsid-strong": ("capsid-strong", ("generator.dropout=0.1",)),
     "capsid-two": ("capsid-two", ("generator.dropout=0.1",)),
-    "capsid-two with a memory that is trained": ("capsid-two", TRAINED_MEMORY),
     "cobra": ("cobra", ("generator.dropout=0.1",)),
     "actionpiece": ("actionpiece", ("generator.dropout=0.1",)),
     "etegrec": ("etegrec", ("generator.dropout=0.1",)),
@@ -78,8 +71,11 @@ def measure(case: str, work: Path | None = None, progress: Progress = silent) ->
     histories = [dataset.items.ids(row[:-2]) for row in dataset.sequences][:USERS]
     lists = recommender.recommend_many(histories, TOP)
     tokens = [tuple(int(t) for t in row) for row in fitted.tokenizer.ids.prefix_free]
-    weights = hashlib.sha256()
-    for key, tensor in sorted(fitted.generator.state().items()):
+    weights, state = hashlib.sha256(), fitted.generator.state()
+    if fitted.memory is not None:
+        state["memory.weight"] = torch.tensor(fitted.memory.weights) / REACH
+        state["memory.temperature"] = torch.tensor(fitted.memory.temperature)
+    for key, tensor in sorted(state.items()):
         weights.update(key.encode() + tensor.numpy().tobytes())
     return {
         "ids": hashlib.sha256(repr(tokens).encode()).hexdigest(),

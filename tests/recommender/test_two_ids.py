@@ -19,8 +19,8 @@ from capsid.recipe import Recipe
 from capsid.recommender import Recommender
 from capsid.runs.export import export_onnx
 
-# What other recipes with two ids may have: composed tokens, and a memory that is trained with the network.
-COMPOSED = ("generator.memory=2", "generator.memory_after=false", "generator.neighbours=0", "generator.compose=true")
+# What other recipes with two ids may have.
+COMPOSED = ("memory.last=2", "memory.neighbours=0", "generator.compose=true")
 
 
 def recipe(*settings: str) -> Recipe:

@@ -20,8 +20,8 @@ from capsid.scale.run import run_job
 OLD = Path(__file__).parents[1] / "recommender" / "runs-of-0.1.tar.gz"
 METHODS = {
     "ids of several lengths": ("capsid", ()),
-    "merges, soft input, memory": ("capsid-bpe", ("generator.soft_input=3", "generator.memory=2")),
-    "two ids": ("capsid-two", ("generator.memory=2", "generator.soft_input=2", "generator.compose=true")),
+    "merges, soft input, memory": ("capsid-bpe", ("generator.soft_input=3", "memory=memory")),
+    "two ids": ("capsid-two", ("generator.soft_input=2", "generator.compose=true")),
     "dense vectors": ("tiger-dense", ()),
     "in context, several readings": ("actionpiece", ()),
     "one token per item": ("sasrec", ()),

@@ -21,7 +21,6 @@ from capsid.config import fingerprint
 from capsid.data.dataset import Dataset
 from capsid.decode.ranked import validating
 from capsid.errors import ArtifactError, CapsidError
-from capsid.fitting.remembering import trained_recipe
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
 from capsid.sizing import DataSize, named_in, sized
@@ -158,7 +157,7 @@ def training_fingerprint(recipe: Recipe, data: str, seed: int) -> str:
 
     Of the decoder that is only what validation ranks with; a memory that is fitted after training changes none.
     """
-    trained = dataclasses.replace(trained_recipe(recipe), decoder=validating(recipe.decoder))
+    trained = dataclasses.replace(recipe, memory=None, decoder=validating(recipe.decoder))
     return fingerprint(recipe_key(trained), data, seed)
 
 

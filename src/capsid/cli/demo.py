@@ -32,7 +32,7 @@ MAIN = "capsid-bpe"
 PEOPLE = 5
 SHOWN = 5
 # Where histories are few, which items followed which is worth more than what a network learns (results/README.md).
-MEMORY = ("generator.memory=3", "generator.memory_after=true")
+MEMORY = ("memory=memory", "memory.neighbours=0")
 GENERATOR = (
     "generator.layers=2",
     "generator.width=64",

@@ -20,8 +20,8 @@ from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedItems, RankedLeaves, expand
 from capsid.decode.watch import Edges, FirstEdges, Watch
 from capsid.errors import ConfigError
+from capsid.freed_memory import keep_freed_memory
 from capsid.ids.trie import Trie
-from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
 

@@ -22,7 +22,6 @@ from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
 from capsid.decode.likelihood import edge_log_probabilities
 from capsid.decode.model import FittedModel
-from capsid.decode.protocol import PredictsSystems
 from capsid.decode.ranked import RankedItems, RankedLeaves, best_items, leaf_slots
 from capsid.decode.watch import RootScores
 from capsid.errors import ConfigError
@@ -90,15 +89,10 @@ class Mixed:
 
 def _started(model: FittedModel, histories: Ragged) -> list[tuple[FittedModel, tuple[Any, Tensor]]]:
     """The model on every id system, with the network's state and rows after histories, which are read once."""
-    network, batch = model.network, model.read(histories)
-    state, rows_U1D = network.start(batch)
-    sides: list[tuple[FittedModel, tuple[Any, Tensor]]] = [(model, (state, rows_U1D))]
-    for side in map(model.on, range(1, len(model.tries))):
-        if not isinstance(network, PredictsSystems):
-            hint = "set generator=timeline"
-            raise ConfigError("decoder=mixed needs a generator that predicts several ids", hint=hint)
-        sides.append((side, (network.seen_as(state, batch.seen_as(side.ids.prefix_free)), rows_U1D)))
-    return sides
+    batch = model.read(histories)
+    state, rows_U1D = model.network.start(batch)
+    sides = map(model.on, range(len(model.tries)))
+    return [(side, (side.in_system(state, batch), rows_U1D)) for side in sides]
 
 
 @dataclass(frozen=True, eq=False)

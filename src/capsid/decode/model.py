@@ -15,7 +15,8 @@ from torch import Tensor
 
 from capsid.decode.filters import Filter
 from capsid.decode.likelihood import root_log_probabilities
-from capsid.decode.protocol import Decodable, Dense
+from capsid.decode.protocol import Decodable, Dense, PredictsSystems
+from capsid.errors import ConfigError
 from capsid.ids.histories import ReadableIds
 from capsid.ids.reading import ItemTokens, TokenBatch
 from capsid.ids.trie import ROOT, Children, Over, Trie
@@ -57,13 +58,21 @@ class FittedModel:
 
     def read(self, histories: Ragged, *, variant: int = 0) -> TokenBatch:
         """Histories (rows of item numbers) as network input; `variant` as in `capsid.ids.reading.Reading`."""
-        batch = self.item_ids.read(histories, last=self.history, variant=variant)
-        return batch if self.system == 0 else batch.seen_as(self.ids.prefix_free)
+        return self.item_ids.read(histories, last=self.history, variant=variant)
 
     def start(self, histories: Ragged, *, variant: int = 0) -> tuple[Any, Tensor]:
         """The network's state after histories, and the rows that predict the first token."""
         batch = self.read(histories, variant=variant)
-        return self.network.start(batch) if self.dense is None else self.network.start(batch, self.dense.inputs(batch))
+        state, rows_U1D = self.network.start(batch, None if self.dense is None else self.dense.inputs(batch))
+        return self.in_system(state, batch), rows_U1D
+
+    def in_system(self, state: Any, batch: TokenBatch) -> Any:
+        """The network's state after `batch` was read, to predict the ids of the system that is searched."""
+        if self.system == 0:
+            return state
+        if not isinstance(self.network, PredictsSystems):
+            raise ConfigError("the generator predicts the first id of an item alone", hint="set generator=timeline")
+        return self.network.in_system(state, batch.seen_as(self.ids.prefix_free), self.system)
 
     @property
     def root(self) -> Children:

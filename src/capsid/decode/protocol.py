@@ -44,8 +44,8 @@ class Decodable(Protocol):
 class PredictsSystems(Protocol):
     """A network that reads histories once and predicts the ids of any system from that reading."""
 
-    def seen_as(self, state: Any, histories: TokenBatch) -> Any:
-        """The state after `start`, for the ids of another system: those of this batch."""
+    def in_system(self, state: Any, histories: TokenBatch, system: int) -> Any:
+        """The state after `start`, to predict the ids of another system; the batch has the items' tokens in it."""
 
 
 class Dense(Protocol):

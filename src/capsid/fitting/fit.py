@@ -16,10 +16,9 @@ from capsid.data.split import Split
 from capsid.encode.base import fresh
 from capsid.errors import ConfigError
 from capsid.fitting.course import Course
-from capsid.fitting.remembering import remembering, remembers_later, trained_recipe, with_memory
+from capsid.fitting.remembering import with_memory
 from capsid.fitting.stages import Stages
 from capsid.generate.generator import Generator, ReadsSoftly, Trainable
-from capsid.generate.memory import NAMES
 from capsid.ids.layout import FIRST
 from capsid.ids.reading import Reading
 from capsid.ids.semantic_ids import SemanticIds
@@ -63,24 +62,17 @@ def fit_recipe(
         first = _Given(tokenizer_from, recipe, table, seed, progress)
     tokenizer = stages.tokenizer("tokenizer", first)
     _tell_ids(tokenizer.ids, progress)
-    trained = trained_recipe(recipe)
-    generator = fresh(trained.generator)
+    generator = fresh(recipe.generator)
     tokenizer = _as_read(tokenizer, recipe.reading, generator, table)
     generator.build(tokenizer.ids, table.counts, seed=seed, vectors=tokenizer.token_vectors())
     if start is not None and isinstance(generator, Trainable):
-        state = start.generator.state()
-        if remembers_later(recipe.generator):
-            state = {name: tensor for name, tensor in state.items() if name not in NAMES}
-        generator.load_state(tokenizer.ids, state)
-    course = Course(trained, table, split, seed, progress, stages, tokenizer, generator)
+        generator.load_state(tokenizer.ids, start.generator.state())
+    course = Course(recipe, table, split, seed, progress, stages, tokenizer, generator)
     if start is not None:
         course.dense_before = start.dense
     for phase in recipe.schedule:
         course.take(phase)
-    fitted = course.fitted()
-    if not remembers_later(recipe.generator):
-        return fitted
-    return with_memory(fitted, recipe, table, split, seed=seed, progress=progress)
+    return with_memory(course.fitted(), recipe, table, split, seed=seed, progress=progress)
 
 
 def _as_read(tokenizer: ItemTokenizer, reading: Reading, generator: Generator, table: ItemTable) -> ItemTokenizer:
@@ -88,7 +80,7 @@ def _as_read(tokenizer: ItemTokenizer, reading: Reading, generator: Generator, t
     tokenizer = tokenizer.with_reading(reading)
     if isinstance(generator, ReadsSoftly) and generator.soft_input:
         tokenizer = tokenizer.softened(table, generator.soft_input, generator.soft_sharpness)
-    return remembering(tokenizer, generator, table)
+    return tokenizer
 
 
 @dataclass(frozen=True, eq=False)

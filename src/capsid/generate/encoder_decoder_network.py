@@ -21,7 +21,6 @@ from capsid.blocks.layers import Cache, reset
 from capsid.blocks.packed import Spread
 from capsid.blocks.t5 import EPS, DecoderBlock, EncoderBlock, RelativePositions, T5Shape, reset_t5
 from capsid.generate.item_rows import ItemRows
-from capsid.generate.memory import Memory
 from capsid.generate.network import BonusNetwork, NetworkShape, Predictions, State, padded, token_table
 from capsid.generate.repeats import Repeats
 from capsid.generate.token_table import LastRMSNorm, TokenVectors, corrections
@@ -66,7 +65,6 @@ class EncoderDecoder(BonusNetwork):
         factor = 1.0 if shape.cosine_temperature else shape.width**-0.5
         self.norm = LastRMSNorm(shape.width, factor=factor, rate=shape.dropout, ones=shape.token_bias)
         self.repeats = Repeats() if shape.repeats else None
-        self.memory = Memory(shape.memory_weights) if shape.memory else None
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from capsid.blocks.weights import load_weights
 from capsid.errors import ConfigError, NotFittedError
 from capsid.generate.masked import MaskedTransformer
-from capsid.generate.memory import with_temperature
 from capsid.generate.network import CausalTransformer, GeneratorNetwork, NetworkShape, State
 from capsid.generate.timeline import READINGS, TimelineTransformer
 from capsid.ids.histories import ReadableIds
@@ -73,19 +72,6 @@ class ReadsSoftly(Protocol):
 
 
 @runtime_checkable
-class Remembers(Protocol):
-    """A generator that may add learnt bonuses to followers of the last `memory` items of a history (0: none), and to
-    the `neighbours` nearest items of each of them.
-
-    With `memory_after` they are fitted when the network has been trained.
-    """
-
-    memory: int
-    memory_after: bool
-    neighbours: int
-
-
-@runtime_checkable
 class ChoosesTargets(Protocol):
     """A generator whose training sequences have one target each in a step (`targets="last"`), or all of their items."""
 
@@ -129,22 +115,6 @@ class TransformerGenerator:
     )
     positions_from: str = setting(
         "start", "From which end of a history its positions are counted.", choices=("start", "end")
-    )
-    memory: int = setting(
-        0,
-        "Items that followed one of this many last items of a history in training get learnt bonuses; 0: none do.",
-        least=0,
-        most=50,
-    )
-    memory_after: bool = setting(
-        False,
-        "Whether these bonuses are fitted to the validation cases after training, not trained with the network.",
-    )
-    neighbours: int = setting(
-        0,
-        "So many nearest items, by their vectors, of each of these last items get learnt bonuses too; 0: none do.",
-        least=0,
-        most=10_000,
     )
 
     def __post_init__(self) -> None:
@@ -192,7 +162,7 @@ class TransformerGenerator:
 
     def load_state(self, ids: ReadableIds, state: dict[str, Tensor]) -> Self:
         """Weights as saved."""
-        self.network_ = load_weights(lambda: self._network(ids), with_temperature(state))
+        self.network_ = load_weights(lambda: self._network(ids), state)
         return self
 
     def _network(self, ids: ReadableIds) -> GeneratorNetwork:
@@ -204,11 +174,6 @@ class TransformerGenerator:
     def check_together(self) -> None:
         """Sizes that depend on each other, length and cosine: see `capsid.settings.check_together`."""
         self._check_sizes()
-        if self.neighbours and not self.memory:
-            raise ConfigError(
-                "generator.neighbours needs a generator.memory above 0",
-                hint="generator.memory=3 remembers the neighbours of the last three items",
-            )
         if self.score_length and not self.cosine_temperature:
             raise ConfigError(
                 "generator.score_length needs a generator.cosine_temperature above 0",
@@ -244,8 +209,6 @@ class TransformerGenerator:
             input_scale=self.input_scale,
             positions_from=self.positions_from,
             initial=self.initial,
-            memory=self.memory,
-            neighbours=self.neighbours > 0,
         )
 
 
@@ -294,11 +257,11 @@ class TimelineGenerator(TransformerGenerator):
     )
     repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
 
-    def seen_as(self, state: State, histories: TokenBatch) -> State:
+    def in_system(self, state: State, histories: TokenBatch, system: int) -> State:
         """See `capsid.decode.protocol.PredictsSystems`."""
         network = self.network
         assert isinstance(network, TimelineTransformer)
-        return network.seen_as(state, histories)
+        return network.in_system(state, histories, system)
 
     def _network(self, ids: ReadableIds) -> TimelineTransformer:
         shape = replace(self._shape(ids), repeats=self.repeats, empty_positions=self.reads == "sasrec")
@@ -317,8 +280,6 @@ class MaskedGenerator(TransformerGenerator):
     layers: int = setting(2, "Transformer layers.", least=1, most=1_000)
     mask: float = setting(0.2, "Share of a sequence's items that is masked.", least=0, most=1)
     only_last: float = setting(0.1, "Share of the sequences in which only the last item is masked.", least=0, most=1)
-    memory: int = setting(0, "This generator has no memory of transitions.", least=0, most=0)
-    neighbours: int = setting(0, "This generator has no memory of transitions.", least=0, most=0)
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Fresh weights; ids must have one token per item, because a mask replaces one token."""

@@ -22,7 +22,6 @@ from capsid.blocks.packed import Packed, Spread
 from capsid.blocks.pairs import pair_products
 from capsid.blocks.relative import MixingBlock
 from capsid.errors import ConfigError
-from capsid.generate.memory import Memory, bonuses, open_followers
 from capsid.generate.open_items import OpenItems
 from capsid.generate.repeats import Repeats, completions, history_items
 from capsid.generate.token_table import LastNorm, LastRMSNorm, TokenTable, TokenVectors
@@ -54,13 +53,6 @@ class NetworkShape(BlockShape):
     initial: str = "small"
     block: str = "pre-norm"
     repeats: bool = False
-    memory: int = 0
-    neighbours: bool = False
-
-    @property
-    def memory_weights(self) -> int:
-        """One for each distance, and with neighbours another one."""
-        return self.memory * (2 if self.neighbours else 1)
 
 
 @dataclass(frozen=True)
@@ -73,7 +65,7 @@ class State:
     positions_U: Tensor
     vectors: TokenVectors
     depth: int = 0
-    open: tuple[OpenItems, ...] = ()
+    open: OpenItems | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,58 +143,35 @@ class GeneratorNetwork(nn.Module):
     def scores(self, state: State, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
         """See `capsid.decode.protocol`."""
         scores = self.logits(rows_UWD if row_R is None else rows_UWD.flatten(0, 1)[row_R], state.vectors)
-        for items in state.open:
-            scores = items.added_to(scores, state.depth, row_R)
-        return scores
+        return scores if state.open is None else state.open.added_to(scores, state.depth, row_R)
 
     def scores_of(self, state: State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
         """See `capsid.decode.protocol`."""
         rows_RD = self.norm(rows_UWD).flatten(0, 1)
         scores_E = pair_products(rows_RD, state.vectors.score_VS, row_E, token_E)
-        for items in state.open:
-            scores_E = items.added_to_pairs(scores_E, row_E, token_E, state.depth)
-        return scores_E
+        return scores_E if state.open is None else state.open.added_to_pairs(scores_E, row_E, token_E, state.depth)
 
 
 class BonusNetwork(GeneratorNetwork):
-    """A network that may add to the scores of items of the history (`repeats`) and of their followers (`memory`)."""
+    """A network that may add to the scores of items of the history (`repeats`)."""
 
     shape: NetworkShape
     repeats: Repeats | None
-    memory: Memory | None
 
     def _start_bonuses(self) -> None:
         """What is added becomes 0."""
-        for module in (self.repeats, self.memory):
-            if module is not None:
-                module.start()
+        if self.repeats is not None:
+            self.repeats.start()
 
     def _added(self, lesson: Lesson) -> Added | None:
         """What is added to scores in training."""
-        added = None if self.repeats is None else completions(lesson, self.repeats.value())
-        if self.memory is None or not self.memory.awake:
-            return added
-        remembered = bonuses(lesson, self.memory)
-        return remembered if added is None else added.joined(remembered)
+        return None if self.repeats is None else completions(lesson, self.repeats.value())
 
-    def _open(self, histories: TokenBatch) -> tuple[OpenItems, ...]:
+    def _open(self, histories: TokenBatch) -> OpenItems | None:
         """The same in search, before the first token."""
-        known = () if self.repeats is None else (history_items(histories, self.repeats.value()),)
-        if self.memory is None or not self.memory.awake:
-            return known
-        return (*known, open_followers(histories, self.memory))
+        return None if self.repeats is None else history_items(histories, self.repeats.value())
 
-    def scores(self, state: State, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
-        """See `capsid.decode.protocol`."""
-        found = super().scores(state, rows_UWD, row_R)
-        return found if self.memory is None else self.memory.cooled(found)
-
-    def scores_of(self, state: State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """See `capsid.decode.protocol`."""
-        found = super().scores_of(state, rows_UWD, row_E, token_E)
-        return found if self.memory is None else self.memory.cooled(found)
-
-    def seen_as(self, state: State, histories: TokenBatch) -> State:
+    def in_system(self, state: State, histories: TokenBatch, system: int) -> State:
         """See `capsid.decode.protocol.PredictsSystems`."""
         return replace(state, open=self._open(histories))
 
@@ -212,7 +181,7 @@ class BonusNetwork(GeneratorNetwork):
 
     def _after(self, state: State, caches: tuple[Cache, ...], parents_UW: Tensor, tokens_UW: Tensor) -> State:
         """The state after every beam appended a token."""
-        open_items = tuple(items.on(parents_UW, tokens_UW, state.depth) for items in state.open)
+        open_items = state.open and state.open.on(parents_UW, tokens_UW, state.depth)
         return replace(state, caches=caches, depth=state.depth + 1, open=open_items)
 
 
@@ -231,7 +200,6 @@ class TokenNetwork(BonusNetwork):
         self.depth = nn.Embedding(shape.depths + 1, shape.width)
         self.norm = LastNorm(shape.width, ones=shape.token_bias)
         self.repeats = Repeats() if shape.repeats else None
-        self.memory = Memory(shape.memory_weights) if shape.memory else None
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""

@@ -1,6 +1,6 @@
 """The ids of a stored run, to read histories with, while the catalogue stays on disk.
 
-Tokens are looked up in the run's mapped trie; mixtures and transitions are mapped arrays. Item ids and codes are not
+Tokens are looked up in the run's mapped trie; mixtures are mapped arrays. Item ids and codes are not
 read at all. For workers of a process that has checked the run (`capsid.ids.semantic_ids` reads and checks it).
 """
 
@@ -18,9 +18,8 @@ from capsid.ids.item_rows import Beside, ItemRows, TrieRows, Unmerged
 from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.reading import Reading, TokenBatch
-from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of, transitions_of
+from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of
 from capsid.ids.stored_rows import ARRAYS
-from capsid.ids.transitions import Transitions
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 
@@ -33,7 +32,6 @@ class MappedIds:
     trie: Trie
     reading: Reading
     mixtures: Mixtures | None = None
-    transitions: Transitions | None = None
     others: tuple[MappedIds, ...] = ()
 
     @classmethod
@@ -44,7 +42,7 @@ class MappedIds:
             about = untrusted.mapping(read_json(folder / "ids.json"), "ids.json")
             layout, n = layout_of(about, arrays, len(trie)), len(trie)
             soft = mixtures_of(arrays, layout, n, checked=True)
-            return cls(layout, trie, reading_of(about, kinds), soft, transitions_of(arrays, n, checked=True))
+            return cls(layout, trie, reading_of(about, kinds), soft)
 
     def with_other(self, other: MappedIds) -> MappedIds:
         """The same ids with one more id of every item."""

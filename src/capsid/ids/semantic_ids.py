@@ -25,13 +25,11 @@ from capsid.ids.item_rows import Beside, ItemRows
 from capsid.ids.layout import ABSENT, END, FIRST, TokenLayout, ending_present
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Mixtures
-from capsid.ids.neighbours import Neighbours
 from capsid.ids.order import group_numbers, proper_prefixes
 from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch
 from capsid.ids.reassign import Costs
-from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of, transitions_of
+from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of
 from capsid.ids.stored_rows import ARRAYS, ROWS, read_rows, write_rows
-from capsid.ids.transitions import Transitions
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
@@ -62,9 +60,8 @@ class SemanticIds:
 
     `reading` says how histories of these items are segmented.
     `unsettled` holds the codes as the tokenizer gave them, where the policy changed any; None: it changed none.
-    With `mixtures` the items of a history are soft input; predicted items keep their codes. With `transitions` batches
-    and lessons name the items that followed the last items of a history in training. `others` are other ids of the same
-    items: an item of a history is read as the tokens of all, and all are predicted.
+    With `mixtures` the items of a history are soft input; predicted items keep their codes. `others` are other ids of
+    the same items: an item of a history is read as the tokens of all, and all are predicted.
     """
 
     items: Vocabulary
@@ -74,7 +71,6 @@ class SemanticIds:
     reading: Reading = field(default_factory=ItemByItem)
     unsettled: Ragged | None = None
     mixtures: Mixtures | None = None
-    transitions: Transitions | None = None
     others: tuple[SemanticIds, ...] = ()
 
     @classmethod
@@ -151,11 +147,9 @@ class SemanticIds:
         """Network input for the last `last` items of every history (rows of item numbers); see `Reading.read`."""
         return read_histories(self, histories, last=last, variant=variant)
 
-    def lesson(
-        self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None, counted: bool = True
-    ) -> Lesson:
+    def lesson(self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
         """Network input for pieces of sequences, and the items to predict in them; see `read_lesson`."""
-        return read_lesson(self, pieces, last=last, rng=rng, counted=counted)
+        return read_lesson(self, pieces, last=last, rng=rng)
 
     @cached_property
     def _trie(self) -> Trie:
@@ -184,13 +178,12 @@ class SemanticIds:
         costs: Costs | None = None,
         mixtures: Mixtures | None = None,
         others: Sequence[SemanticIds] = (),
-        near: Neighbours | None = None,
     ) -> SemanticIds:
         """More items; the tokens of the old ones do not change, and neither does the vocabulary.
 
         The policy is applied to the new rows only (default: a suffix where the old ids have one, else a shared
         bucket). `mixtures` are those of the new items, needed if the old ones have any; `others` are the other ids of
-        old and new items, `near` the neighbours of old and new items, both needed if the old ones have them.
+        old and new items, needed if the old ones have them.
         """
         codes = _checked(codes)
         policy = collisions or (Bucket() if self.suffixes is None else Suffix())
@@ -209,10 +202,6 @@ class SemanticIds:
         grown = replace(grown, layout=replace(self.layout, others=()))
         for other in others:
             grown = grown.with_other(other)
-        if self.transitions is not None:
-            if self.transitions.near is not None and near is None:
-                raise DataError("ids with neighbours need neighbours for new items", hint="pass near=")
-            grown = grown.with_transitions(self.transitions.grown(len(names), near))
         if self.mixtures is not None:
             if mixtures is None:
                 raise DataError("ids with soft input need mixtures for new items", hint="pass mixtures=")
@@ -240,14 +229,6 @@ class SemanticIds:
         if mixtures is not None and len(mixtures) != len(self):
             raise DataError(f"{len(mixtures)} mixtures for {len(self)} items")
         return replace(self, mixtures=mixtures)
-
-    def with_transitions(self, transitions: Transitions | None) -> SemanticIds:
-        """The same ids, with these transitions between their items (None: without)."""
-        if transitions is not None and len(transitions) != len(self):
-            raise DataError(f"transitions between {len(transitions)} items for {len(self)} items")
-        if transitions is not None and transitions.near is not None and len(transitions.near) != len(self):
-            raise DataError(f"neighbours of {len(transitions.near)} items for {len(self)} items")
-        return replace(self, transitions=transitions)
 
     def with_other(self, other: SemanticIds) -> SemanticIds:
         """The same ids with one more id of every item, whose tokens must come after those that there are."""
@@ -296,8 +277,6 @@ class SemanticIds:
             arrays |= {f"merges/{name}": array for name, array in self.layout.merges.state().items()}
         if self.mixtures is not None:
             arrays |= {f"mixtures/{name}": array for name, array in self.mixtures.state().items()}
-        if self.transitions is not None:
-            arrays |= {f"transitions/{name}": array for name, array in self.transitions.state().items()}
         save_arrays(folder / ARRAYS, arrays)
         about: dict[str, Any] = {"sizes": list(self.layout.sizes), "suffix": self.layout.suffix}
         # Usual ids are written as they were before there was a choice.
@@ -327,8 +306,7 @@ class SemanticIds:
                 suffixes = untrusted.integers(arrays, "suffixes", file.name, count=len(items), below=layout.suffix)
             ids = cls(items, _checked(codes), layout, suffixes, reading_of(about, kinds), unsettled)
             ids.tokens  # noqa: B018  (raises now if a code is outside the codebook of its depth)
-            ids = ids.with_mixtures(mixtures_of(arrays, layout, len(items)))
-            return ids.with_transitions(transitions_of(arrays, len(items)))
+            return ids.with_mixtures(mixtures_of(arrays, layout, len(items)))
 
 
 def _checked(codes: Ragged) -> Ragged:

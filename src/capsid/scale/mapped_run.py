@@ -22,7 +22,7 @@ from capsid.ids.mapped_ids import MappedIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
-from capsid.stored import KIND, load_dense, load_users, searchable, trie_folder
+from capsid.stored import KIND, load_dense, load_memory, load_users, searchable, trie_folder
 from capsid.tokenize.item_tokenizer import ids_folder
 from capsid.vocabulary import Vocabulary
 
@@ -53,9 +53,11 @@ class MappedRun:
         ids = MappedIds.open(tokenizer, tries[0])
         for number, trie in enumerate(tries[1:], start=1):
             ids = ids.with_other(MappedIds.open(tokenizer / ids_folder(tokenizer, number), trie))
-        generator = fresh(recipe.generator).load_state(ids, load_file(folder / "generator.safetensors"))
+        state = load_file(folder / "generator.safetensors")
+        memory = load_memory(folder, recipe, state, len(tries[0]), checked=True)
+        generator = fresh(recipe.generator).load_state(ids, state)
         dense = load_dense(folder, recipe, generator, len(tries[0]), checked=True)
-        model = searchable(generator, ids, tries, recipe.over, dense)
+        model = searchable(generator, ids, tries, recipe.over, dense, memory)
         cases = map_arrays(folder / "split.npz", lambda name: name.startswith(f"{split}_"))
         histories = Ragged(cases[f"{split}_values"], cases[f"{split}_offsets"])
         return cls(Retriever(model, recipe.decoder), cases[f"{split}_users"], histories)

@@ -35,7 +35,6 @@ from capsid.ids.mixtures import Mixtures
 from capsid.ids.reading import Reading
 from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.ids.transitions import Transitions
 from capsid.progress import Progress, automatic
 from capsid.ragged import Ragged
 from capsid.release_0_1 import parts_today
@@ -54,7 +53,6 @@ from capsid.tokenize.base import (
 )
 from capsid.tokenize.id_system import IdSystem
 from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
-from capsid.tokenize.nearest import grown_neighbours
 from capsid.tokenize.token_vectors import joined_vectors, token_vectors
 from capsid.vocabulary import Vocabulary
 
@@ -187,9 +185,7 @@ class ItemTokenizer:
         if ids.layout.sizes != layout.sizes:
             raise ConfigError("re-tokenising changed the codebook sizes, so the generator's tokens lost their meaning")
         old, kept = self.ids_.mixtures, self.ids_
-        self.ids_ = dataclasses.replace(
-            ids, layout=layout, reading=kept.reading, transitions=kept.transitions, others=kept.others
-        )
+        self.ids_ = dataclasses.replace(ids, layout=layout, reading=kept.reading, others=kept.others)
         if old is not None:
             self.ids_ = self.ids_.with_mixtures(self._mixtures(table, old.strongest, old.sharpness))
         return self
@@ -206,12 +202,6 @@ class ItemTokenizer:
             return self
         new = copy.copy(self)
         new.ids_ = self.ids.with_reading(reading)
-        return new
-
-    def remembering(self, transitions: Transitions | None) -> ItemTokenizer:
-        """A copy that knows which items followed which in training (see `capsid.ids.transitions`; None: nothing)."""
-        new = copy.copy(self)
-        new.ids_ = self.ids.with_transitions(transitions)
         return new
 
     def _mixtures(self, table: ItemTable, strongest: int, sharpness: float) -> Mixtures:
@@ -279,9 +269,8 @@ class ItemTokenizer:
         grown.others_ = tuple(other._with_table(table) for other in self.others_)
         others = [other.ids for other in grown.others_]
         grown.blocks_ = {n: np.concatenate([old_ND, table.vectors(n)]) for n, old_ND in self.blocks_.items()}
-        near = None if self.ids.transitions is None else grown_neighbours(self.ids.transitions.near, grown.vectors_)
         costs = self._costs(table, codes)
-        grown.ids_ = self.ids.extend(list(table.items), codes, self.collisions, costs, soft, others, near)
+        grown.ids_ = self.ids.extend(list(table.items), codes, self.collisions, costs, soft, others)
         return grown
 
     def without_vectors(self) -> ItemTokenizer:

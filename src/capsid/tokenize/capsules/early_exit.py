@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from capsid.errors import ArtifactError
-from capsid.memory import keep_freed_memory
+from capsid.freed_memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules.encoding import BLOCK
 from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork

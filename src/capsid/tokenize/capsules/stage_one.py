@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsid.memory import keep_freed_memory
+from capsid.freed_memory import keep_freed_memory
 from capsid.progress import Progress
 from capsid.running import CheckpointFile
 from capsid.tokenize.capsules.centres import fit_centres

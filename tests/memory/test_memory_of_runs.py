@@ -9,7 +9,7 @@ from small_recipes import small, world
 
 from capsid.data.item_table import ItemTable
 from capsid.data.split import leave_one_out
-from capsid.ids.transitions import Transitions
+from capsid.memory.followers import Transitions
 from capsid.recommender import Recommender
 
 
@@ -17,14 +17,16 @@ from capsid.recommender import Recommender
 def test_fitted_saved_loaded_and_with_new_items(settings: tuple[str, str], tmp_path: Path) -> None:
     name, over = settings
     data = world()
-    recipe = small(name, 30).with_settings(["generator.memory=2", over])
+    recipe = small(name, 30).with_settings(["memory=memory", "memory.last=2", "memory.neighbours=0", over])
     fitted = Recommender(recipe).fit(data)
     # Held-out items must not be counted: nobody would know them before they are bought.
     training = ItemTable.from_training(data, leave_one_out(data).train).sequences
     wanted = Transitions.count(training, len(data.items), 2).state()
-    found = fitted.fitted.tokenizer.ids.transitions.state()
+    memory = fitted.fitted.memory
+    assert memory is not None
+    found = memory.transitions.state()
     assert {key: array.tolist() for key, array in found.items()} == {key: a.tolist() for key, a in wanted.items()}
-    assert (fitted.fitted.generator.network.memory.weight != 0).all()
+    assert all(weight != 0 for weight in memory.weights)
     histories = [data.items.ids(data.sequences[user][:3]) for user in range(4)]
     fitted.save_pretrained(tmp_path / "run")
     loaded = Recommender.from_pretrained(tmp_path / "run")

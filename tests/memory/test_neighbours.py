@@ -11,15 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import make_ids
 
-from capsid.errors import ArtifactError, DataError
-from capsid.ids.neighbours import SHARPNESS, Neighbours
-from capsid.ids.semantic_ids import SemanticIds
-from capsid.ids.transitions import Transitions
+from capsid.errors import ArtifactError
+from capsid.memory.followers import Transitions
+from capsid.memory.memory import FittedMemory
+from capsid.memory.nearest import nearest_items
+from capsid.memory.neighbours import SHARPNESS, Neighbours
 from capsid.ragged import Ragged
-from capsid.tokenize.nearest import nearest_items
+from capsid.untrusted import interpreting
 
 ITEMS = 6
 IDS = make_ids([[n] for n in range(ITEMS)], (ITEMS,))
+MORE = make_ids([[n] for n in range(ITEMS + 2)], (ITEMS + 2,))
 SEQUENCES = Ragged.from_rows([[0, 1, 2], [0, 1], [3, 4, 5, 0]])
 
 
@@ -37,12 +39,12 @@ def near_of(rows: list[list[tuple[int, float]]]) -> Neighbours:
 NEAR = near_of([[(3, 0.5), (1, 0.25)], [(0, 0.25)], [], [(0, 0.5), (5, -0.5)], [(4, 1.0)], []])
 
 
-def remembering(distances: int = 2) -> SemanticIds:
-    return IDS.with_transitions(replace(Transitions.count(SEQUENCES, ITEMS, distances), near=NEAR))
+def remembering(distances: int = 2, near: Neighbours = NEAR) -> Transitions:
+    return replace(Transitions.count(SEQUENCES, ITEMS, distances), near=near)
 
 
-def columns_of(ids: SemanticIds, history: list[int]) -> dict[int, list[float]]:
-    found = ids.read(Ragged.from_rows([history]), last=5).followers
+def columns_of(transitions: Transitions, history: list[int]) -> dict[int, list[float]]:
+    found = transitions.following(Ragged.from_rows([history]), MORE.prefix_free)
     return {int(i): c.tolist() for i, c in zip(found.items.values, found.counts_EJ)}
 
 
@@ -62,24 +64,23 @@ def test_neighbours_of_the_last_items_have_columns_behind_the_counts() -> None:
 
 
 def test_a_predicted_pair_does_not_count_for_itself_but_stays_alike() -> None:
-    lesson = remembering(1).lesson(Ragged.from_rows([[0, 1]]), last=5)
-    found = {int(i): c.tolist() for i, c in zip(lesson.followers.items.values, lesson.followers.counts_EJ)}
+    lesson = IDS.lesson(Ragged.from_rows([[0, 1]]), last=5)
+    followers = remembering(1).before(lesson, IDS.prefix_free, counted=True)
+    found = {int(i): c.tolist() for i, c in zip(followers.items.values, followers.counts_EJ)}
     assert found[1] == pytest.approx([1, likeness(0.25)])
 
 
-def test_saved_with_the_ids_and_grown_by_new_items(tmp_path: Path) -> None:
-    remembering().save(tmp_path)
-    loaded = SemanticIds.load(tmp_path)
+def test_saved_and_grown_by_new_items(tmp_path: Path) -> None:
+    FittedMemory(remembering(), (0.0,) * 4).save(tmp_path)
+    loaded = FittedMemory.load(tmp_path, ITEMS).transitions
     assert columns_of(loaded, [3, 0]) == columns_of(remembering(), [3, 0])
-    near = loaded.transitions.near.grown(np.array([[0, 7], [6, 2]]), np.array([[0.75, 0.125], [0.125, 0.5]]))
-    grown = loaded.extend(["new", "newer"], Ragged.from_rows([[0], [1]]), near=near)
+    near = NEAR.grown(np.array([[0, 7], [6, 2]]), np.array([[0.75, 0.125], [0.125, 0.5]]))
+    grown = loaded.grown(ITEMS + 2, near)
     # The new item is found after the old item that it is like, and old items after the new one.
     assert columns_of(grown, [0])[6] == pytest.approx([0, 0, likeness(0.75), 0])
     assert columns_of(grown, [0])[3] == columns_of(loaded, [0])[3]
     assert columns_of(grown, [6]).keys() == {0, 7}
     assert columns_of(grown, [2]).keys() == {7}
-    with pytest.raises(DataError, match="need neighbours"):
-        loaded.extend(["new"], Ragged.from_rows([[0]]))
 
 
 @pytest.mark.parametrize(
@@ -92,15 +93,9 @@ def test_saved_with_the_ids_and_grown_by_new_items(tmp_path: Path) -> None:
     ],
 )
 def test_neighbours_that_cannot_be_right_are_refused(broken: Neighbours, message: str, tmp_path: Path) -> None:
-    IDS.with_transitions(replace(Transitions.count(SEQUENCES, ITEMS, 1), near=broken)).save(tmp_path)
-    with pytest.raises(ArtifactError, match=message):
-        SemanticIds.load(tmp_path)
-
-
-def test_neighbours_of_other_items_are_refused() -> None:
-    few = near_of([[(1, 0.5)], [(0, 0.5)]])
-    with pytest.raises(DataError, match="neighbours of 2 items for 6 items"):
-        IDS.with_transitions(replace(Transitions.count(SEQUENCES, ITEMS, 1), near=few))
+    FittedMemory(remembering(1, broken), (0.0,) * 2).save(tmp_path)
+    with pytest.raises(ArtifactError, match=message), interpreting(tmp_path, "run"):
+        FittedMemory.load(tmp_path, ITEMS)
 
 
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 30), k=st.integers(1, 8))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from capsid.errors import ConfigError
-from capsid.ids.neighbours import Neighbours
+from capsid.memory.neighbours import Neighbours
 
 # Comparing every item with every other takes a minute of processor time at this size, and grows with its square.
 EXACT_UP_TO = 100_000
@@ -62,8 +62,8 @@ def nearest_items(
 def _given(vectors_ND: np.ndarray | None) -> np.ndarray:
     if vectors_ND is None:
         raise ConfigError(
-            "generator.neighbours needs item vectors, which this recipe does not have",
-            hint="set generator.neighbours=0, or an encoder",
+            "memory.neighbours needs item vectors, which this recipe does not have",
+            hint="set memory.neighbours=0, or an encoder",
         )
     return vectors_ND
 

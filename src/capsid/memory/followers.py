@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from capsid.ids.item_rows import ItemRows
-from capsid.ids.neighbours import Neighbours
+from capsid.ids.reading import Lesson
+from capsid.memory.neighbours import Neighbours
 from capsid.ragged import Ragged
 
 # The most followers that are kept per item and distance, so that a request costs the same in every catalogue.
@@ -75,6 +76,15 @@ class Transitions:
         """
         more = Ragged.from_lengths(np.zeros(0, np.int32), np.zeros(items - len(self), np.int64))
         return Transitions(tuple(rows.append(more) for rows in self.followers), self.counts, near)
+
+    def following(self, histories: Ragged, tokens: ItemRows) -> Followers:
+        """The followers of whole histories; `tokens` are those of the whole catalogue."""
+        return self.after(last_items(histories, histories.lengths, np.arange(len(histories)), self.distances), tokens)
+
+    def before(self, lesson: Lesson, tokens: ItemRows, *, counted: bool) -> Followers:
+        """The followers of what comes before each item of a lesson. `counted`: its transitions are among those here."""
+        last_CJ = last_items(lesson.batch.items, lesson.before_M, lesson.row_M, self.distances)
+        return self.after(last_CJ, tokens, lesson.item_M if counted else None)
 
     def after(self, last_CJ: np.ndarray, tokens: ItemRows, targets_C: np.ndarray | None = None) -> Followers:
         """The followers of cases whose last items are `last_CJ`, the most recent first (-1: none).
