@@ -261,7 +261,7 @@ def load_dense(folder: Path, recipe: Recipe, generator: Any, items: int, *, chec
     if term is None:
         return None
     state = load_file(folder / "dense.safetensors")
-    inputs, width = state["network.mean_I"].numel(), generator.network.token.embedding_dim
+    inputs, width = state["network.mean_I"].numel(), generator.network.width
     return DenseItems.load(lambda: term.network(inputs, width), state, items, checked=checked)
 
 

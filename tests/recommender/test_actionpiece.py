@@ -91,7 +91,7 @@ def test_ids_are_sets_of_codes_with_merges(run: Recommender) -> None:
     assert len(ids.layout.merges) == 12
     assert ids.tokens.lengths.mean() < ids.unmerged.lengths.mean()
     assert ids.statistics().items_sharing_an_id == 0
-    assert run.fitted.generator.network.shape.history == 8 * ids.layout.depths
+    assert run.fitted.generator.network.space.positions == 8 * ids.layout.depths
 
 
 def test_saved_with_its_reading_and_given_new_items(run: Recommender, tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_the_term_counts_in_the_objective(uninstalled: ModuleType) -> None:
     found = loss_of(uninstalled.ZLoss(weight=1.0), ids, generator, lesson)
     with torch.no_grad():
         predicted = generator.network.predict(lesson)
-        scores_NV = generator.network.norm(predicted.hidden_ND) @ predicted.vectors.score_VS.T
+        scores_NV = predicted.scores_NV
     assert found.item() == pytest.approx(float(scores_NV.exp().sum(-1).log().pow(2).mean()), rel=1e-4)
     assert found.item() != pytest.approx(loss_of(NextToken(), ids, generator, lesson).item())
 

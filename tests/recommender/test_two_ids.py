@@ -40,7 +40,7 @@ def lists(recommender: Recommender) -> list[tuple[tuple[str, ...], tuple[float, 
 def test_it_recommends_by_both_ids(fitted: Recommender) -> None:
     ids = fitted.fitted.tokenizer.ids
     assert ids.others[0].layout.sizes == (24,)
-    assert fitted.fitted.generator.network.shape.vocabulary == ids.others[0].layout.end
+    assert fitted.fitted.generator.network.space.vocabulary == ids.others[0].layout.end
     history = world().items.ids(world().sequences[0][:-2])
     found = fitted.recommend(history, 8)
     assert not set(found.items) & set(history)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recommender"))
 from small_recipes import small, world
@@ -45,7 +46,7 @@ def test_scores_in_onnxruntime_are_ours(tmp_path: Path) -> None:
     scores, keys, values = start.run(None, {"tokens": tokens, "items": np.array([5, 1])})
     with torch.inference_mode():
         state, rows = network.start(recommender.retriever.model.read(histories))
-        np.testing.assert_allclose(scores, network.logits(rows, state.vectors)[:, 0], atol=1e-4)
+        np.testing.assert_allclose(scores, F.linear(network.score_rows(rows), state.vectors.score_VS)[:, 0], atol=1e-4)
         own_keys = own_values = np.zeros((about["layers"], 2, 1, 0, about["heads"], about["head_width"]), np.float32)
         parents, chosen = np.zeros((2, 3), np.int64), np.array([[5, 6, 7], [8, 9, 10]])
         for depth in range(2):
@@ -53,7 +54,7 @@ def test_scores_in_onnxruntime_are_ours(tmp_path: Path) -> None:
             inputs = {"keys": keys, "values": values, "own_keys": own_keys, "own_values": own_values}
             inputs |= {"parents": parents, "tokens": chosen, "depth": np.array(depth)}
             scores, own_keys, own_values = step.run(None, inputs)
-            np.testing.assert_allclose(scores, network.logits(rows, state.vectors), atol=1e-4)
+            np.testing.assert_allclose(scores, F.linear(network.score_rows(rows), state.vectors.score_VS), atol=1e-4)
             parents = np.array([[2, 0, 1], [1, 1, 0]])
 
 

@@ -86,7 +86,7 @@ class Course:
             revision = _Revision(self.tokenizer, generator, self.table, self.progress)
             self._new_ids(self.stages.tokenizer(f"tokenizer-{number}", revision))
         ids, over = self.tokenizer.ids, self.recipe.over
-        width = generator.network.token.embedding_dim
+        width = generator.network.width
         context = TermContext(ids, self.tries, over, self.tokenizer, width, seed)
         objective = Objective(stretch.terms(self.recipe.objective), context)
         objective.carry(self.bound)
@@ -136,7 +136,7 @@ class _Revision:
 
     def __call__(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
         old = self.tokenizer.ids
-        weights = self.generator.network.token.vectors().enter_VD.detach().numpy()
+        weights = self.generator.network.embed().detach().numpy()
         sums = old.tokens.sums(weights[old.tokens.values])
         learnt = (sums / old.tokens.lengths[:, None]).astype(np.float32)
         new = self.tokenizer.revise(self.table, learnt)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from capsid.blocks.cross_entropy import Added
 from capsid.data.split import Cases
+from capsid.generate.backbone import Predictions
 from capsid.generate.dense_items import DenseItems
-from capsid.generate.network import Predictions
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import NOTHING, BoundTerm, Step, TermContext
 from capsid.ids.layout import PAD
@@ -70,7 +70,6 @@ def fit_weights(
     rows = _complete(cases) if held_out else sequences
     rows = rows.take(np.flatnonzero(rows.lengths > 1))
     chosen = np.sort(numpy_rng(context.seed, "memory").permutation(len(rows))[:CASES])
-    generator.network.eval()
     with torch.no_grad():
         asked = [
             _Asked(step, tuple(_remembered(step.lesson, context.ids, transitions, counted=not held_out)))
@@ -195,7 +194,7 @@ def _steps(generator: Any, ids: SemanticIds, rows: Ragged, dense: DenseItems | N
         part = rows.take(np.arange(start, min(start + BATCH, len(rows))))
         lesson = ids.lesson(part, last=generator.history + 1).latest()
         inputs_RD = None if dense is None else dense.inputs(lesson.batch)
-        yield Step(lesson, generator.network, generator.network.predict(lesson, inputs_RD))
+        yield Step(lesson, generator, generator.predict(lesson, inputs_RD))
 
 
 def _remembered(lesson: Lesson, ids: SemanticIds, transitions: Transitions, *, counted: bool) -> Iterator[Remembered]:

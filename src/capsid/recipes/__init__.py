@@ -25,6 +25,7 @@ from capsid.recipes.frequency import FREQUENCY
 from capsid.recipes.kmeans_flat import KMEANS_FLAT
 from capsid.recipes.lc_rec import LC_REC
 from capsid.recipes.letter import LETTER
+from capsid.recipes.memory import MEMORY
 from capsid.recipes.popularity import POPULARITY
 from capsid.recipes.resid import RESID
 from capsid.recipes.rq_kmeans import RQ_KMEANS
@@ -39,6 +40,7 @@ RECIPES: dict[str, Recipe] = {
     r.name: r
     for r in (
         POPULARITY,
+        MEMORY,
         SASREC,
         BERT4REC,
         FREQUENCY,

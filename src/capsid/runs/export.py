@@ -59,7 +59,7 @@ def _about(recommender: Recommender, step: Step) -> dict[str, Any]:
     return {
         "recipe": recommender.recipe.name,
         "over": recommender.recipe.over,
-        "vocabulary": network.shape.vocabulary,
+        "vocabulary": network.space.vocabulary,
         "history": recommender.fitted.generator.history,
         "layers": len(network.depth_blocks),
         "heads": network.shape.heads,

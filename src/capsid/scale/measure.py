@@ -23,7 +23,7 @@ from capsid.decode.model import FittedModel
 from capsid.encode.text import MINILM, load_model
 from capsid.errors import ConfigError
 from capsid.generate.encoder_decoder import EncoderDecoderGenerator
-from capsid.generate.generator import TimelineGenerator, TransformerGenerator
+from capsid.generate.generator import NetworkGenerator, TimelineGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, TermContext
 from capsid.ids.collisions import Bucket
@@ -135,7 +135,7 @@ def _made_ids(items: int, codes: int) -> SemanticIds:
 class _Model:
     """A generator at default sizes over made ids, and histories of 20 items."""
 
-    def __init__(self, generator: TransformerGenerator, codes: int, items: int, users: int) -> None:
+    def __init__(self, generator: NetworkGenerator, codes: int, items: int, users: int) -> None:
         self.ids = _made_ids(min(items, codes**2), codes)
         self.generator = generator.build(self.ids, np.ones(len(self.ids)), seed=0)
         self.trie = Trie.build(self.ids.prefix_free)
