@@ -32,7 +32,7 @@ from capsid.stored import Catalogue, Fitted, Stored, load_run, save_run
 
 if TYPE_CHECKING:
     from capsid.explaining.search import Explanation
-    from capsid.fitting.fit import TokenizerFrom
+    from capsid.fit.schedule import TokenizerFrom
 
 
 class Recommender:
@@ -109,11 +109,11 @@ class Recommender:
         as pandas, polars or Arrow frames, or as mappings of columns.
 
         `tokenizer_from` supplies a tokenizer already fitted with the same parts, data and seed. `start` is an earlier
-        fit to continue from, whose ids are kept (`capsid.runs.refit`). Progress is shown on a terminal and in
+        fit to continue from, whose ids are kept (`capsid.fit.refit`). Progress is shown on a terminal and in
         notebooks; `capsid.progress.silent` turns it off.
         """
         # Imported here, so that serving a fitted recommender never loads training code.
-        from capsid.fitting.fit import fit_recipe
+        from capsid.fit.schedule import Fit
 
         progress, run = automatic() if progress is None else progress, run or RunOptions()
         self.device = run.device
@@ -126,17 +126,8 @@ class Recommender:
             work = Path(work) / self.fingerprint(dataset, split)
         self._evaluations = {}
         with on_device(self.device):
-            self.fitted_ = fit_recipe(
-                self.recipe,
-                table,
-                split,
-                seed=self.seed,
-                work=work,
-                progress=progress,
-                run=run,
-                tokenizer_from=tokenizer_from,
-                start=start,
-            )
+            fit = Fit(self.recipe, table, split, self.seed, work, progress, run, tokenizer_from, start)
+            self.fitted_ = fit.run()
         self.catalogue_ = Catalogue(
             dataset.name, dataset.fingerprint, dataset.users, dataset.items, dataset.attributes, table.counts, split
         )

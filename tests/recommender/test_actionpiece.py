@@ -13,6 +13,7 @@ from worlds import make_ids, objective_of, retriever_of
 
 from capsid.data.dataset import Dataset
 from capsid.errors import ConfigError
+from capsid.fit.export import export_onnx
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator
 from capsid.ids.in_context import InContext
@@ -21,7 +22,6 @@ from capsid.ids.reading import ItemByItem
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.recommender import Recommender
-from capsid.runs.export import export_onnx
 from capsid.tokenize.pieces.chains import Chains
 from capsid.tokenize.pieces.counting import Counts
 from capsid.train.options import Training

@@ -30,12 +30,12 @@ from capsid.data.prepared import write_prepared
 from capsid.data.sources import load_dataset
 from capsid.decode.beam import BeamSearch
 from capsid.errors import ConfigError
+from capsid.fit.folder import fit_or_reuse
+from capsid.fit.tokenizers import add_items, open_tokenizer
 from capsid.generate.next_token import NextToken
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
 from capsid.recipes import all_recipes, get_recipe
-from capsid.runs.fit import fit_or_reuse
-from capsid.runs.tokenizers import add_items, open_tokenizer
 from capsid.vocabulary import Vocabulary
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import capsid
 from capsid.config import difference, fingerprint
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
-from capsid.fitting.course import bucket_priority
+from capsid.fit.schedule import bucket_priority
 from capsid.ragged import Ragged
 from capsid.recipe import KINDS, Recipe
 from capsid.recipes import RECIPES, get_recipe

@@ -14,10 +14,10 @@ from capsid.decode.mixed import Mixed
 from capsid.decode.model import FittedModel
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import first_code_ranks
+from capsid.fit.export import export_onnx
 from capsid.inspection.items import OpenTokenizer
 from capsid.recipe import Recipe
 from capsid.recommender import Recommender
-from capsid.runs.export import export_onnx
 
 # What other recipes with two ids may have.
 COMPOSED = ("memory.last=2", "memory.neighbours=0", "generator.compose=true")

@@ -19,7 +19,7 @@ from capsid.bench.store import Place
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.errors import ArtifactError
-from capsid.fitting.remembering import with_memory
+from capsid.fit.with_memory import with_memory
 from capsid.progress import Progress
 from capsid.recommender import Recommender
 

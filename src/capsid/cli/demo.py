@@ -158,8 +158,8 @@ def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, for
 def _fit(
     name: str, settings: tuple[str, ...], dataset: Dataset, out: Path, force: bool, progress: Progress
 ) -> Recommender:
+    from capsid.fit.folder import fit_or_reuse
     from capsid.recommender import Recommender
-    from capsid.runs.fit import fit_or_reuse
 
     recommender = Recommender.from_recipe(name, settings=settings)
     fitted = fit_or_reuse(recommender, dataset, out / name, force=force, replace=True, progress=progress)

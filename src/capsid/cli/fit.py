@@ -30,9 +30,9 @@ from capsid.progress import Console, Progress, duration, silent
 
 if TYPE_CHECKING:
     from capsid.data.split import Holdout
+    from capsid.fit.folder import RunSummary
     from capsid.recommender import Recommender
     from capsid.running import RunOptions
-    from capsid.runs.fit import RunSummary
 
 app = single_verb()
 StepsFrom = Annotated[
@@ -93,8 +93,8 @@ def fit(
     """
     from capsid.data.split import Holdout
     from capsid.devices import choose
+    from capsid.fit.folder import lanes_of_team, steps_until_best
     from capsid.recommender import Recommender
-    from capsid.runs.fit import lanes_of_team, steps_until_best
     from capsid.train.team import joined, launched
 
     held = Holdout(holdout, check_share(holdout_share))
@@ -133,8 +133,8 @@ def _fit(
     """Fit and write the run. Process 0 of a team does this; the others help it, write nothing and have no summary."""
     from capsid.artifacts import reserved
     from capsid.data.sources import load_dataset
-    from capsid.runs.fit import assist_fit, fit_or_reuse
-    from capsid.runs.tokenizers import tokenizer_source
+    from capsid.fit.folder import assist_fit, fit_or_reuse
+    from capsid.fit.tokenizers import tokenizer_source
     from capsid.stored import KIND
 
     if run.team.rank:

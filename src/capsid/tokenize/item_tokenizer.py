@@ -158,21 +158,28 @@ class ItemTokenizer:
                 f"the tokenizer {self.tokenizer_.kind!r} cannot re-tokenise", hint="drop retokenize from the schedule"
             )
         table = self._with_vectors(table).with_block("learnt", learnt_ND)
-        self.tokenizer_.revise(table)
-        return self._assign_again(table, self.ids.layout)
+        new = self._copied()
+        new.tokenizer_.revise(table)
+        return new._assign_again(table, self.ids.layout)
 
     def adapt(self, table: ItemTable, *, most: float, gate_bias: float) -> ItemTokenizer:
         """New ids for at most a share `most` of the items, from the trained routing adapters (stage 2)."""
         if not isinstance(self.tokenizer_, Adapting):
             raise ConfigError(f"the tokenizer {self.tokenizer_.kind!r} has no routing to adapt")
-        table = self._with_vectors(table)
+        table, new = self._with_vectors(table), self._copied()
         # Changes by the collision policy are not churn: compare the tokenizer with its own codes.
-        self.tokenizer_.end_adapting(table, self.ids.encoded, most)
+        new.tokenizer_.end_adapting(table, self.ids.encoded, most)
         layout = self.ids.layout
-        if self.merges_ is not None and gate_bias:
-            self.merges_ = self.merges_.shifted(gate_bias)
-            layout = dataclasses.replace(layout, merges=self.merges_.table_)
-        return self._assign_again(table, layout)
+        if new.merges_ is not None and gate_bias:
+            new.merges_ = new.merges_.shifted(gate_bias)
+            layout = dataclasses.replace(layout, merges=new.merges_.table_)
+        return new._assign_again(table, layout)
+
+    def _copied(self) -> Any:
+        """A copy with a fitted tokenizer of its own, which may learn on."""
+        new = copy.copy(self)
+        new.tokenizer_ = copy.deepcopy(self.tokenizer_)
+        return new
 
     def with_tokenizer(self, table: ItemTable, fitted: Tokenizer) -> ItemTokenizer:
         """A copy with another fitted tokenizer of the same sizes, and the new ids that it gives the same items."""

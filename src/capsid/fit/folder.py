@@ -23,7 +23,7 @@ from capsid.running import RunOptions, Team
 from capsid.stored import KIND, generator_entries
 
 if TYPE_CHECKING:
-    from capsid.fitting.fit import TokenizerFrom
+    from capsid.fit.schedule import TokenizerFrom
 
 LAST = Holdout()
 

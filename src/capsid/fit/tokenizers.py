@@ -26,7 +26,7 @@ from capsid.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from capsid.data.split import Holdout
     from capsid.evaluate.capsule_report import Drift
-    from capsid.fitting.fit import TokenizerFrom
+    from capsid.fit.schedule import TokenizerFrom
     from capsid.recipe import Recipe
 
 # Same as in `capsid.stored`, which is not imported here because it loads torch.

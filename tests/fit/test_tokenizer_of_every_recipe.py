@@ -11,9 +11,9 @@ import pytest
 from small_recipes import small, tiny_world, world
 from worlds import EVERY_STEP, Killed, Killer
 
+from capsid.fit.tokenizers import add_items, fit_tokenizer, open_tokenizer
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
-from capsid.runs.tokenizers import add_items, fit_tokenizer, open_tokenizer
 from capsid.tokenize.atomic import Atomic
 
 WITH_IDS = [name for name, recipe in RECIPES.items() if not isinstance(recipe.tokenizer, Atomic)]

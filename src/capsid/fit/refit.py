@@ -24,6 +24,7 @@ from capsid.artifacts import MANIFEST, reserved
 from capsid.data.dataset import Dataset
 from capsid.data.split import Holdout
 from capsid.errors import ConfigError, DataError
+from capsid.fit.folder import LAST, RunSummary, outlook, summarise
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
@@ -31,7 +32,6 @@ from capsid.recipe import Recipe
 from capsid.recommender import Recommender
 from capsid.rng import numpy_rng
 from capsid.running import RunOptions
-from capsid.runs.fit import LAST, RunSummary, outlook, summarise
 from capsid.sizing import named_in
 from capsid.stored import KIND, Catalogue
 from capsid.vocabulary import Vocabulary

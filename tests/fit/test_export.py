@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "recommender"))
 from small_recipes import small, world
 
 from capsid.errors import ConfigError
+from capsid.fit.export import export_onnx
 from capsid.generate.network_parts import parts
 from capsid.ragged import Ragged
 from capsid.recommender import Recommender
-from capsid.runs.export import export_onnx
 
 HISTORIES = [[1, 2, 3, 4, 5], [7]]
 

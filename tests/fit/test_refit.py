@@ -14,12 +14,12 @@ from small_recipes import small, tiny_world
 from capsid.data.dataset import Dataset
 from capsid.data.split import Holdout
 from capsid.errors import ConfigError, DataError
+from capsid.fit.folder import fit_or_reuse
+from capsid.fit.refit import continued, known_first, refit
 from capsid.generate.dense_items import DenseItems
 from capsid.ragged import Ragged
 from capsid.recipes import RECIPES
 from capsid.recommender import Recommender
-from capsid.runs.fit import fit_or_reuse
-from capsid.runs.refit import continued, known_first, refit
 from capsid.vocabulary import Vocabulary
 
 NEW = ("i3", "i9")

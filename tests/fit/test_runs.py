@@ -13,9 +13,9 @@ from small_recipes import small, tiny_world
 
 from capsid.errors import ArtifactError, ConfigError, DataError
 from capsid.evaluate.kept import compare_runs, keep_evaluation, kept_evaluation
+from capsid.fit.folder import fit_or_reuse, summarise
+from capsid.fit.tokenizers import add_items, fit_tokenizer, open_tokenizer
 from capsid.recommender import Recommender
-from capsid.runs.fit import fit_or_reuse, summarise
-from capsid.runs.tokenizers import add_items, fit_tokenizer, open_tokenizer
 
 
 @pytest.fixture(scope="module")
