@@ -202,9 +202,7 @@ def _trains(name: str) -> bool:
     """Everything of `train` but its hyperparameters, and what fits."""
     if name in (f"{PACKAGE}.train", f"{PACKAGE}.train.options"):
         return False
-    return (
-        name.startswith(f"{PACKAGE}.train.") or name.startswith((f"{PACKAGE}.fit.", f"{PACKAGE}.generate.fit"))
-    )
+    return name.startswith(f"{PACKAGE}.train.") or name.startswith((f"{PACKAGE}.fit.", f"{PACKAGE}.generate.fit"))
 
 
 def heavy_libraries_late(modules: Modules) -> list[str]:

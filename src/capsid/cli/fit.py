@@ -108,7 +108,9 @@ def fit(
             *(() if steps_from is None else steps_until_best(steps_from)),
             *all_settings(config, settings),
         )
-        recommender = Recommender.from_recipe(recipe, seed=seed, settings=given, vectors=vectors, exact=exact)
+        recommender = Recommender.from_recipe(
+            recipe, seed=seed, settings=given, vectors=vectors, sizes="exact" if exact else "auto"
+        )
         if holdout == "none" and steps_from is None:
             progress.line(
                 "nothing is held out, so all steps of the recipe are trained; --steps-from RUN sets their number"

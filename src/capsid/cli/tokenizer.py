@@ -77,7 +77,7 @@ def fit(
 
     progress, run = Console(), run_options(checkpoint_every, device=str(choose(device)))
     changes = all_settings(config, settings)
-    wanted = Recommender.from_recipe(recipe, settings=changes, vectors=vectors, exact=exact)
+    wanted = Recommender.from_recipe(recipe, settings=changes, vectors=vectors, sizes="exact" if exact else "auto")
     if codes is not None and wanted.recipe.encoder is None:
         raise ConfigError(
             f"the recipe {recipe!r} makes ids without vectors, so there are no shards of codes",
