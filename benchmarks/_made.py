@@ -68,7 +68,7 @@ def world_of_run(folder: Path, users: int, *, seed: int = 0) -> World:
         f"{recommender.recipe.name} on {recommender.catalogue_.name}",
         fitted.generator,
         fitted.tokenizer.ids,
-        fitted.trie,
+        fitted.model.trie,
         cases.histories.take(np.sort(chosen)),
     )
 

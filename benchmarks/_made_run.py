@@ -12,8 +12,9 @@ from capsid.data.split import Cases, Split
 from capsid.encode.base import fresh
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.ids.transitions import Transitions
 from capsid.ids.trie import Trie
+from capsid.memory.followers import Transitions
+from capsid.memory.memory import FittedMemory
 from capsid.ragged import Ragged
 from capsid.recipes import RECIPES
 from capsid.stored import Catalogue, Fitted, Stored, save_run
@@ -28,7 +29,9 @@ SETTINGS = (
     "generator.feedforward=64",
     "generator.history=10",
     "generator.soft_input=4",
-    "generator.memory=2",
+    "memory=memory",
+    "memory.last=2",
+    "memory.neighbours=0",
     "decoder.width=10",
 )
 LENGTH, SAMPLE = 8, 2_000
@@ -50,12 +53,13 @@ def make_run(folder: Path, items: int, users: int, codebooks: tuple[int, ...]) -
     ids = SemanticIds.assign(
         names, Ragged.from_dense(strongest_NLK[:, :, 0]), tokenizer.tokenizer_.sizes, recipe.collisions
     )
-    ids = ids.with_mixtures(Mixtures.of(strongest_NLK, weights_NLK))
-    tokenizer.ids_ = ids.with_transitions(Transitions.count(sequences, items, 2))
+    tokenizer.ids_ = ids.with_mixtures(Mixtures.of(strongest_NLK, weights_NLK))
     counts = np.bincount(sequences.values, minlength=items)
     generator = fresh(recipe.generator).build(tokenizer.ids, counts, seed=0)
     cases = Cases(np.arange(users), sequences, rng.integers(0, items, users))
-    fitted = Fitted(tokenizer.without_vectors(), Trie.build(ids.prefix_free), generator, ())
+    memory = FittedMemory(Transitions.count(sequences, items, 2), (0.5, 0.2))
+    tries = (Trie.build(ids.prefix_free),)
+    fitted = Fitted(tokenizer.without_vectors(), tries, generator, recipe.over, memory=memory)
     made = Catalogue(
         "made",
         "made",

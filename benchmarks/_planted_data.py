@@ -345,7 +345,7 @@ MISTAKES: Mistakes = {
             "numbers beyond the table",
             "<= int(array.max()) < below:",
             "<= int(array.max()) <= below:",
-            "ids/test_transitions.py ids/test_stored_trie.py",
+            "ids/test_stored_trie.py",
         ),
     ),
     "vocabulary.py": (

@@ -109,9 +109,9 @@ def _gpt2(network: CausalTransformer, length: int) -> Any:
             "this comparison needs transformers", hint="pip install 'capsid-rec[text]' -c constraints.txt"
         ) from None
     shape = network.shape
-    places = shape.history + 1
+    places = network.space.positions + 1
     config = GPT2Config(
-        vocab_size=shape.vocabulary,
+        vocab_size=network.space.vocabulary,
         n_positions=places * length,
         n_embd=shape.width,
         n_layer=shape.layers,
@@ -190,7 +190,7 @@ class OwnCopies:
 
     def scores(self, state: _Copies, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
         rows = rows_UWD if row_R is None else rows_UWD.flatten(0, 1)[row_R]
-        return self.network.logits(rows, self.network.token.vectors())
+        return F.linear(self.network.score_rows(rows), self.network.token.vectors().score_VS)
 
 
 class DictTrie:

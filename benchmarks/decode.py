@@ -22,8 +22,8 @@ from _twins import DictTrie, OwnCopies, Transformers
 from common import Times, gigabytes, machine, memory_now, side_by_side, write_result
 
 from capsid.decode.beam import BeamSearch
+from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedLeaves
-from capsid.decode.reader import Reader
 from capsid.ids.reading import TokenBatch
 from capsid.ids.trie import Children, Trie
 
@@ -41,7 +41,7 @@ def variants(world: World, batch: TokenBatch, width: int, k: int) -> dict[str, C
 
     def ask(model: Any, trie: Any) -> Callable[[], Found]:
         def call() -> Found:
-            found = search.leaves(Reader(model, world.ids, trie, world.generator.history), world.histories, k)
+            found = search.leaves(FittedModel(model, world.ids, (trie,), world.generator.history), world.histories, k)
             return world.trie.items[world.trie.low[found.leaves_UF]], found.scores_UF
 
         return call
@@ -106,7 +106,7 @@ class Watched:
 
     def searched(self, search: BeamSearch, world: World, k: int) -> RankedLeaves:
         self.searches += 1
-        reader = Reader(world.generator, world.ids, self, world.generator.history)  # type: ignore[arg-type]
+        reader = FittedModel(world.generator, world.ids, (self,), world.generator.history)  # type: ignore[arg-type]
         return search.leaves(reader, world.histories, k)
 
     def children(self, nodes: np.ndarray) -> Children:

@@ -100,7 +100,7 @@ def searched(runs: dict[str, Recommender], *, vocabulary: bool = False) -> dict[
     out = {}
     if vocabulary and runs:
         name, run = next(iter(runs.items()))
-        over_all = dataclasses.replace(run.retriever.reader, over="vocabulary")
+        over_all = dataclasses.replace(run.retriever.model, over="vocabulary")
         out[f"{name}, over the vocabulary"] = Searched(run, Retriever(over_all, run.retriever.ranker))
     for name, run in runs.items():
         found = run.retriever
@@ -136,7 +136,7 @@ def searched_rows(rows: list[list[Cell]], data: Dataset, kept: Path | None, shor
             continue
         for cell in group:
             ranker = get_recipe(cell.method).with_settings(cell.settings).decoder
-            out[cell.label] = Searched(found, Retriever(found.retriever.reader, ranker))
+            out[cell.label] = Searched(found, Retriever(found.retriever.model, ranker))
     if missing:
         print(f"without a run, so left out (--short fits them): {', '.join(missing)}", file=sys.stderr)
     return out
@@ -187,7 +187,7 @@ def measure(rows: dict[str, Searched], users: int, repeat: int) -> list[dict[str
     base = next(iter(times.values()))
     lines = []
     for name, row in rows.items():
-        steps, ids = search(row.retriever, cases), row.retriever.reader.ids
+        steps, ids = search(row.retriever, cases), row.retriever.model.ids
         lines.append(
             {
                 "run": name,

@@ -31,11 +31,6 @@ import torch
 from common import machine, write_result
 from fuzz_artifacts import GENERATOR, RECIPES
 
-import capsid.bench.runner
-import capsid.data.check
-import capsid.fitting.fit
-import capsid.recommender
-import capsid.runs.fit  # noqa: F401
 from capsid.artifacts import MANIFEST, open_folder
 from capsid.cli.main import run
 from capsid.errors import ArtifactError

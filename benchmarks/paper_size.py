@@ -33,7 +33,7 @@ from industrial import write_vectors
 from scale import SHARDS, in_process
 
 from capsid.decode.beam import BeamSearch
-from capsid.decode.reader import Reader
+from capsid.decode.model import FittedModel
 from capsid.generate.generator import TimelineGenerator
 from capsid.ids.collisions import Bucket
 from capsid.ids.mapped_ids import MappedIds
@@ -115,7 +115,7 @@ def search(catalogue: Path, users: int, beam: int) -> dict[str, Any]:
     small = SemanticIds.assign(Vocabulary(map(str, range(len(few)))), few, sizes, Bucket())
     generator = TimelineGenerator(history=HISTORY).build(small, np.ones(len(small)), seed=0)
     ids = MappedIds(small.layout, trie, ItemByItem())
-    reader, ranker = Reader(generator, ids, trie, HISTORY, "children"), BeamSearch(width=beam)
+    reader, ranker = FittedModel(generator, ids, (trie,), HISTORY, "children"), BeamSearch(width=beam)
     histories = Ragged.from_dense(rng.integers(0, len(trie), (users, HISTORY)))
     seconds, cpu = [], time.process_time()
     for user in range(users):

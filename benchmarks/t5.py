@@ -22,7 +22,7 @@ from common import machine, side_by_side, write_result
 from decode import TOLERANCE, Found, equality
 
 from capsid.decode.beam import BeamSearch
-from capsid.decode.reader import Reader
+from capsid.decode.model import FittedModel
 from capsid.errors import ConfigError
 from capsid.generate.encoder_decoder import EncoderDecoderGenerator
 from capsid.ids.reading import TokenBatch
@@ -118,7 +118,7 @@ def compare(*, items: int, users: int, history: int, beam: int, k: int, repeat: 
     generator = loaded(theirs, sizes, ids)
     trie = Trie.build(ids.prefix_free)
     histories = Ragged.from_dense(rng.integers(0, items, size=(users, history)))
-    reader, batch = Reader(generator, ids, trie, history), ids.read(histories, last=history)
+    reader, batch = FittedModel(generator, ids, (trie,), history), ids.read(histories, last=history)
     with torch.inference_mode():
         difference = float((theirs.logits(batch) - generator.scores(*generator.start(batch))[:, 0]).abs().max())
     assert difference < TOLERANCE, f"logits differ by {difference}: these are not the same weights"

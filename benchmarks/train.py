@@ -23,6 +23,7 @@ import torch
 from torch.nn import functional as F
 
 from capsid.data.planted import planted_codes
+from capsid.freed_memory import keep_freed_memory
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, TermContext
@@ -30,7 +31,6 @@ from capsid.ids.collisions import Suffix
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Over, Trie
-from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.train.batches import BatchPlan
 from capsid.train.options import Training
@@ -61,7 +61,7 @@ def our_step(ids: SemanticIds, kind: type[TransformerGenerator], over: Over) -> 
     generator = kind(dropout=DROPOUT, embedding_dropout=DROPOUT, warm_start=False)
     generator.build(ids, np.ones(ITEMS), seed=0)
     network = generator.network.train()
-    objective = Objective((NextToken(),), TermContext(ids, Trie.build(ids.prefix_free), over))
+    objective = Objective((NextToken(),), TermContext(ids, (Trie.build(ids.prefix_free),), over))
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
 
     def step(lesson: Lesson) -> None:

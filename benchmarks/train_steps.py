@@ -24,14 +24,15 @@ import torch
 from torch import Tensor
 
 from capsid.blocks import cross_entropy
+from capsid.freed_memory import keep_freed_memory
+from capsid.generate.backbone import Backbone, Predictions
 from capsid.generate.generator import TimelineGenerator
-from capsid.generate.network import CausalTransformer, GeneratorNetwork, Predictions
+from capsid.generate.network import CausalTransformer
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, TermContext
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Over, Trie
-from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.recipes import get_recipe
 from capsid.train.batches import BatchPlan
@@ -54,13 +55,13 @@ class Padded(CausalTransformer):
             torch.as_tensor(a)[:, :-1] for a in (batch.tokens_BL, batch.positions_BL, batch.depths_BL)
         )
         read_B = batch.positions_B - 1
-        from_end = (positions + torch.as_tensor(self.shape.history - read_B)[:, None]).clamp_max(self.shape.history)
+        from_end = (positions + torch.as_tensor(self.space.positions - read_B)[:, None]).clamp_max(self.space.positions)
         vectors = self.token.vectors()
         x_BLD = self._embed(vectors, tokens, from_end, depths)
         for block in self.blocks:
-            x_BLD, _ = block(x_BLD, empty_B=torch.as_tensor(self.shape.history - read_B))
+            x_BLD, _ = block(x_BLD, empty_B=torch.as_tensor(self.space.positions - read_B))
         place_M = torch.as_tensor(lesson.row_M * x_BLD.shape[1] + lesson.column_M - 1)
-        return Predictions(x_BLD.flatten(0, 1)[place_M], lesson.tokens, vectors)
+        return Predictions(x_BLD.flatten(0, 1)[place_M], lesson.tokens, vectors.score_VS, self.score_rows)
 
 
 def sequences(seed: int = 0) -> Ragged:
@@ -95,7 +96,7 @@ def untiled(on: bool) -> Iterator[None]:
 
 
 def stepping(
-    network: GeneratorNetwork, objective: Objective, given: list[Lesson], *, tiles: bool
+    network: Backbone, objective: Objective, given: list[Lesson], *, tiles: bool
 ) -> Callable[[], list[Tensor]]:
     """Loss, gradients and an optimiser step that moves nothing, for every lesson; the gradients of the last one."""
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.0, fused=True)
@@ -143,7 +144,7 @@ def merged_variants(count: int) -> dict[str, Callable[[], list[Tensor]]]:
 
 
 def bound(ids: SemanticIds, over: Over) -> Objective:
-    return Objective((NextToken(),), TermContext(ids, Trie.build(ids.prefix_free), over))
+    return Objective((NextToken(),), TermContext(ids, (Trie.build(ids.prefix_free),), over))
 
 
 def apart(variants: Mapping[str, Callable[[], list[Tensor]]]) -> float:

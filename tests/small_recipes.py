@@ -86,8 +86,8 @@ def small(name: str, steps: int = 60) -> Recipe:
     if hasattr(recipe.tokenizer, "training") and recipe.tokenizer.training.steps:  # Capsules may train nothing.
         small = {"steps": "12", "batch_size": "32", "validate_every": "6"}
         recipe = recipe.with_settings(f"tokenizer.training.{f}={v}" for f, v in small.items())
-    if recipe.second is not None:
-        recipe = recipe.with_settings(["second.tokenizer.codebooks=24"])
+    if recipe.other_ids:
+        recipe = recipe.with_settings(["other_ids.0.tokenizer.codebooks=24"])
     if recipe.merges is not None:
         few = {"size": "12"}
         if hasattr(recipe.merges, "training"):

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from capsid.data.item_table import ItemTable
 from capsid.decode.beam import BeamSearch
-from capsid.decode.reader import Reader
+from capsid.decode.model import FittedModel
 from capsid.decode.retrieve import Retriever
 from capsid.generate.encoder_decoder import EncoderDecoderGenerator
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
@@ -208,16 +208,16 @@ def reader_of(
     history: int = 6,
     priority: np.ndarray | None = None,
     over: Over = "vocabulary",
-) -> Reader:
+) -> FittedModel:
     """A model with these ids and their trie."""
-    return Reader(model, ids, Trie.build(ids.prefix_free, priority), history, over)  # type: ignore[arg-type]
+    return FittedModel(model, ids, tuple(Trie.build(own.prefix_free, priority) for own in ids.systems), history, over)  # type: ignore[arg-type]
 
 
 def objective_of(
     ids: SemanticIds, *terms: Term, over: Over = "vocabulary", tokenizer: ItemTokenizer | None = None
 ) -> Objective:
     """Terms bound to these ids; the next token's loss where none is given."""
-    context = TermContext(ids, Trie.build(ids.prefix_free), over, tokenizer)
+    context = TermContext(ids, (Trie.build(ids.prefix_free),), over, tokenizer)
     return Objective(terms or (NextToken(),), context)
 
 

@@ -109,7 +109,7 @@ class Answerer:
         retired = self.catalogue.retired
         if not retired:
             return None
-        return slots_of(self.retriever.reader.trie, self.catalogue.items.numbers(sorted(retired)))
+        return slots_of(self.retriever.model.trie, self.catalogue.items.numbers(sorted(retired)))
 
     @cached_property
     def _by_popularity(self) -> tuple[np.ndarray, np.ndarray]:
@@ -138,25 +138,22 @@ class Answerer:
             return False
         if allow is None:
             return len(self._blocked) == len(self.catalogue.items)
-        return bool(np.isin(slots_of(self.retriever.reader.trie, allow), self._blocked).all())
+        return bool(np.isin(slots_of(self.retriever.model.trie, allow), self._blocked).all())
 
     def _rank(self, rows: list[Rows], k: int) -> RankedItems:
         histories = Ragged.from_rows([r.history for r in rows], np.int64)
-        return self.retriever.ranker.rank(self.retriever.reader, histories, k, self.allowed(rows))
+        return self.retriever.ranker.rank(self.retriever.model, histories, k, self.allowed(rows))
 
     def allowed(self, rows: list[Rows]) -> Filter | None:
         """The filter of one group's users; None if nothing is excluded."""
         excluded = Ragged.from_rows([r.excluded for r in rows], np.int64)
-        if not len(excluded.values) and rows[0].allow is None and self._blocked is None:
-            return None
-        trie = self.retriever.reader.trie
-        return Filter.build(trie, len(rows), seen=excluded, allow=rows[0].allow, blocked=self._blocked)
+        return self.retriever.model.filter(len(rows), seen=excluded, allow=rows[0].allow, blocked=self._blocked)
 
     def _popular(self, query: Query, rows: Rows) -> Recommendation:
         counts, (order, ranks) = self.catalogue.counts, self._by_popularity
         excluded = rows.excluded
         if self._blocked is not None:
-            excluded = np.concatenate([excluded, self.retriever.reader.trie.items[self._blocked]])
+            excluded = np.concatenate([excluded, self.retriever.model.trie.items[self._blocked]])
         if rows.allow is None:
             # At most len(excluded) excluded items come before the k-th item that is kept.
             candidates = order[: query.k + len(excluded)]

@@ -231,8 +231,13 @@ def _is_protocol(hint: Any) -> bool:
 
 
 def _named(text: str, hint: Any, kinds: Kinds, path: str) -> Any:
-    """The part of that kind with its defaults, or None if the field is optional; `path` is for messages."""
+    """The part of that kind with its defaults, or None if the field is optional; `path` is for messages.
+
+    A field with several parts takes several kinds: ``other_ids=id-system,id-system``, or none: ``other_ids=``.
+    """
     wanted = typing.get_args(hint) or (hint,)
+    if typing.get_origin(hint) is tuple:
+        return tuple(_named(one.strip(), wanted[0], kinds, path) for one in text.split(",") if one.strip())
     if text.lower() in ("none", "null") and type(None) in wanted:
         return None
     open_to_all = Any in wanted or any(map(_is_protocol, wanted))

@@ -42,12 +42,14 @@ from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
 from capsid.ids.kinds import READINGS
 from capsid.ids.reading import ItemByItem, Reading
 from capsid.ids.trie import Over
+from capsid.memory.memory import Memory
+from capsid.release_0_1 import recipe_today
 from capsid.settings import check_settings, check_together, setting
 from capsid.tokenize.base import Merges, Tokenizer
+from capsid.tokenize.id_system import IdSystem
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
-from capsid.tokenize.second_id import SecondId
 from capsid.train.options import Training
 
 
@@ -148,8 +150,9 @@ class Recipe:
     collisions: CollisionPolicy = setting(factory=Bucket, about="How to treat items with equal codes.")
     merges: Merges | None = setting(None, "Learns which neighbouring tokens to merge; none: no merges.")
     reading: Reading = setting(factory=ItemByItem, about="How a history becomes a sequence of tokens.")
-    second: SecondId | None = setting(None, "Makes a second id for every item; none: items have one id.")
+    other_ids: tuple[IdSystem, ...] = setting((), "Further ids of every item, which are read and predicted as well.")
     generator: Generator = setting(about="Scores the next token after a history.")
+    memory: Memory | None = setting(None, "Adds bonuses for followers and similar items; none: the network alone.")
     objective: tuple[Term, ...] = setting((), "Loss terms that the generator is trained with.")
     over: Over = setting(
         "vocabulary",
@@ -174,8 +177,8 @@ class Recipe:
 
     def check_together(self) -> None:
         """Check that parts fit together: see `capsid.settings.check_together`."""
-        if self.second is not None or isinstance(self.decoder, Mixed):
-            self._check_second()
+        if self.other_ids or isinstance(self.decoder, Mixed):
+            self._check_other_ids()
         if isinstance(self.decoder, BeamFusion) and self.dense is None:
             raise ConfigError("decoder=fusion needs a term 'dense' in the objective", hint="set decoder=beam")
         closing = TimelineGenerator | EncoderDecoderGenerator
@@ -224,7 +227,7 @@ class Recipe:
     def _check_reading(self) -> None:
         """Parts that add something to every item that is read need one position per item."""
         wrong = {
-            "second": self.second is not None,
+            "other_ids": bool(self.other_ids),
             "merges=semantic-bpe": isinstance(self.merges, SemanticBPE),
             f"generator={self.generator.kind}": isinstance(self.generator, MaskedGenerator | SasRecGenerator),
             "the term 'dense'": self.dense is not None,
@@ -257,23 +260,25 @@ class Recipe:
             tokenizer=self.tokenizer,
             collisions=self.collisions,
             merges=self.merges,
-            second=self.second,
+            other_ids=self.other_ids,
         )
 
-    def _check_second(self) -> None:
-        """Two ids per item need parts that read, predict and search both."""
-        if self.second is None:
-            raise ConfigError("decoder=mixed needs two ids per item", hint="set second=second-id, or decoder=beam")
+    def _check_other_ids(self) -> None:
+        """Several ids per item need parts that read, predict and search all of them."""
+        if isinstance(self.decoder, Mixed):
+            self.decoder.shares(1 + len(self.other_ids))
         if self.over != "children":
-            raise ConfigError(f"two ids per item need over=children, got over={self.over}", hint="set over=children")
+            raise ConfigError(
+                f"several ids per item need over=children, got over={self.over}", hint="set over=children"
+            )
         if not isinstance(self.generator, TimelineGenerator):
             raise ConfigError(
-                f"two ids per item do not work with generator={self.generator.kind}", hint="set generator=timeline"
+                f"several ids per item do not work with generator={self.generator.kind}", hint="set generator=timeline"
             )
         if self.dense is not None or any(phase.adapt is not None for phase in self.schedule):
             raise ConfigError(
-                "two ids per item do not work with the term 'dense' or with a phase that adapts codes",
-                hint="set second=null, and decoder=beam or decoder=fusion",
+                "several ids per item do not work with the term 'dense' or with a phase that adapts codes",
+                hint="set other_ids=, and decoder=beam or decoder=fusion",
             )
 
     def with_vectors(self, path: str | Path) -> Recipe:
@@ -303,8 +308,8 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], kinds: Kinds | None = None) -> Recipe:
-        """The recipe that `to_dict` described; `kinds` adds parts that are not built in."""
-        recipe: Recipe = from_dict(cls, data, {**KINDS, **(kinds or {})})
+        """The recipe that `to_dict` described, also in release 0.1; `kinds` adds parts that are not built in."""
+        recipe: Recipe = from_dict(cls, recipe_today(data), {**KINDS, **(kinds or {})})
         return recipe
 
 
@@ -321,6 +326,7 @@ KINDS: Kinds = {
     **RANKERS,
     Augment.kind: Augment,
     Training.kind: Training,
+    Memory.kind: Memory,
     Phase.kind: Phase,
 }
 
@@ -331,10 +337,10 @@ PLACES: dict[str, Kinds] = {
     "collisions": COLLISIONS,
     "merges": MERGES,
     "reading": READINGS,
-    "second": {SecondId.kind: SecondId},
-    "second.tokenizer": TOKENIZERS,
-    "second.collisions": COLLISIONS,
+    "other_ids.tokenizer": TOKENIZERS,
+    "other_ids.collisions": COLLISIONS,
     "generator": GENERATORS,
+    "memory": {Memory.kind: Memory},
     "decoder": RANKERS,
     "schedule.adapt": JOINT_TERMS,
 }

@@ -18,10 +18,9 @@ from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import as_dataset
 from capsid.data.split import Cases, Split, leave_one_out
-from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.devices import on_device
-from capsid.errors import DataError, NotFittedError
+from capsid.errors import ConfigError, DataError, NotFittedError
 from capsid.evaluate.evaluator import Evaluation, evaluate
 from capsid.evaluate.metrics import check_k
 from capsid.progress import Progress, automatic, silent
@@ -33,22 +32,26 @@ from capsid.stored import Catalogue, Fitted, Stored, load_run, save_run
 
 if TYPE_CHECKING:
     from capsid.explaining.search import Explanation
-    from capsid.fitting.fit import TokenizerFrom
+    from capsid.fit.schedule import TokenizerFrom
+
+
+Sizes = Literal["auto", "exact"]
 
 
 class Recommender:
     """A recipe and, after `fit`, everything it learnt.
 
-    A recipe given as a value is used as it is. One that was asked for by name is written for large data: its sizes are
-    fitted to the dataset (`capsid.sizing`), and `recipe` then has the values that were used.
+    With `sizes="exact"` the recipe is used as it is. With "auto" its sizes are fitted to the dataset (`capsid.sizing`),
+    because recipes are written for large data, and `recipe` then has the values that were used.
     """
 
-    def __init__(self, recipe: Recipe, *, seed: int = 0) -> None:
+    def __init__(self, recipe: Recipe, *, seed: int = 0, sizes: Sizes = "exact") -> None:
         self.recipe = recipe
         self.seed = seed
         # The device of the weights, as given to `fit` or `from_pretrained`.
         self.device = "cpu"
-        self._written: tuple[Recipe, frozenset[str]] | None = None
+        # What sizes are fitted from, and the paths of those that stay.
+        self._written = (recipe, frozenset[str]()) if _auto(sizes) else None
         self._answerer: tuple[tuple[Fitted, Catalogue], Answerer] | None = None
         # The last evaluation of each split, with and without filter, of what is fitted now.
         self._evaluations: dict[tuple[str, bool], Evaluation] = {}
@@ -61,18 +64,18 @@ class Recommender:
         seed: int = 0,
         settings: Iterable[str] = (),
         vectors: str | Path | None = None,
-        exact: bool = False,
+        sizes: Sizes = "auto",
     ) -> Recommender:
         """From a recipe or its name; `settings` are `part.field=value` texts, `vectors` is a file of your item vectors.
 
-        By name, sizes that no setting names are fitted to the data, unless `exact`.
+        With `sizes="auto"`, sizes that no setting names are fitted to the data; with "exact" they stay.
         """
         given = tuple(settings)
         chosen = get_recipe(recipe) if isinstance(recipe, str) else recipe
         if vectors is not None:
             chosen = chosen.with_vectors(vectors)
         self = cls(chosen.with_settings(given), seed=seed)
-        if isinstance(recipe, str) and not exact:
+        if _auto(sizes):
             self._written = self.recipe, named_in(given)
         return self
 
@@ -110,11 +113,11 @@ class Recommender:
         as pandas, polars or Arrow frames, or as mappings of columns.
 
         `tokenizer_from` supplies a tokenizer already fitted with the same parts, data and seed. `start` is an earlier
-        fit to continue from, whose ids are kept (`capsid.runs.refit`). Progress is shown on a terminal and in
+        fit to continue from, whose ids are kept (`capsid.fit.refit`). Progress is shown on a terminal and in
         notebooks; `capsid.progress.silent` turns it off.
         """
         # Imported here, so that serving a fitted recommender never loads training code.
-        from capsid.fitting.fit import fit_recipe
+        from capsid.fit.schedule import Fit
 
         progress, run = automatic() if progress is None else progress, run or RunOptions()
         self.device = run.device
@@ -127,17 +130,8 @@ class Recommender:
             work = Path(work) / self.fingerprint(dataset, split)
         self._evaluations = {}
         with on_device(self.device):
-            self.fitted_ = fit_recipe(
-                self.recipe,
-                table,
-                split,
-                seed=self.seed,
-                work=work,
-                progress=progress,
-                run=run,
-                tokenizer_from=tokenizer_from,
-                start=start,
-            )
+            fit = Fit(self.recipe, table, split, self.seed, work, progress, run, tokenizer_from, start)
+            self.fitted_ = fit.run()
         self.catalogue_ = Catalogue(
             dataset.name,
             dataset.fingerprint,
@@ -157,11 +151,7 @@ class Recommender:
     @property
     def retriever(self) -> Retriever:
         """The search over this recommender's items."""
-        f = self.fitted
-        return Retriever(
-            Reader(f.generator, f.tokenizer.ids, f.trie, f.generator.history, self.recipe.over, f.dense, f.second),
-            self.recipe.decoder,
-        )
+        return Retriever(self.fitted.model, self.recipe.decoder)
 
     @property
     def answerer(self) -> Answerer:
@@ -343,6 +333,12 @@ class Recommender:
         self.device = device
         self.fitted_, self.catalogue_ = stored.fitted, stored.catalogue
         return self
+
+
+def _auto(sizes: Sizes) -> bool:
+    if sizes not in ("auto", "exact"):
+        raise ConfigError(f"sizes must be auto or exact, got {sizes!r}", hint="auto fits them to the data")
+    return sizes == "auto"
 
 
 def _item_ids(ids: Any, what: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -107,8 +108,8 @@ def named_in(settings: Iterable[str]) -> frozenset[str]:
 def _wanted(recipe: Recipe, size: DataSize, named: frozenset[str]) -> Iterator[Change]:
     histories = size.histories(getattr(recipe.generator, "history", 1))
     for path, part in _parts(recipe, ""):
-        # The tokenizer of second ids is sized like the first one.
-        top = path.removeprefix("second.").partition(".")[0]
+        # Tokenizers of other ids are sized like the first one.
+        top = re.sub(r"^other_ids\.\d+\.", "", path).partition(".")[0]
         if isinstance(part, Training) and top in ("encoder", "schedule"):
             yield from _training(path, part, histories, HISTORIES, "histories", named)
         elif isinstance(part, Training) and top == "tokenizer":

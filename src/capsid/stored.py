@@ -1,7 +1,7 @@
 """A fitted recommender as a folder: JSON, safetensors, npz, npy and Parquet under one manifest of hashes.
 
 recipe.json  about.json  log.json  users.parquet  items.parquet  split.npz  tokenizer/  trie/  generator.safetensors
-dense.safetensors (if the method has dense item vectors in addition to ids)  trie-second/ (if items have two ids)
+memory.npz (if it has a memory)  dense.safetensors (item vectors beside ids)  trie-1/, ... (if items have several ids)
 README.md (the model card, for people only). Earlier versions wrote users.json instead of users.parquet.
 """
 
@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 from safetensors.torch import load_file
 from safetensors.torch import save as tensor_bytes
+from torch import Tensor
 
 import capsid
 from capsid import untrusted
@@ -28,10 +29,14 @@ from capsid.artifacts import new_folder, open_folder, read_json, write_json
 from capsid.config import Kinds
 from capsid.data.dataset import FILE_ORDER, item_titles
 from capsid.data.split import Cases, Split
+from capsid.decode.model import FittedModel
 from capsid.encode.base import fresh
 from capsid.errors import DataError
 from capsid.generate.dense_items import DenseItems
-from capsid.ids.trie import Trie
+from capsid.ids.histories import ReadableIds
+from capsid.ids.trie import Over, Trie
+from capsid.memory.memory import REACH, FittedMemory
+from capsid.memory.search import Remembering
 from capsid.parquet_rows import read_rows, write_rows
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
@@ -43,31 +48,49 @@ KIND = "run"
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Everything that was learnt. `dense` holds dense item vectors, if there are any.
+    """Everything that was learnt. `tries` has one trie for each id system, `dense` are item vectors beside the ids.
 
-    `log` has one entry per phase, and one more for each side that a joint term trains in it. `second` is the trie of
-    second ids, if items have two.
+    `log` has one entry per phase, and one more for each side that a joint term trains in it.
     """
 
     tokenizer: ItemTokenizer
-    trie: Trie
+    tries: tuple[Trie, ...]
     generator: Any
-    log: tuple[dict[str, Any], ...]
+    over: Over
+    log: tuple[dict[str, Any], ...] = ()
     dense: DenseItems | None = None
-    second: Trie | None = None
+    memory: FittedMemory | None = None
+
+    @cached_property
+    def model(self) -> FittedModel:
+        """What a search needs of it."""
+        return searchable(self.generator, self.tokenizer.ids, self.tries, self.over, self.dense, self.memory)
 
     def with_items(self, tokenizer: ItemTokenizer, block: str | None) -> Fitted:
         """A copy with the new items of `tokenizer`; `block` names the vectors that dense vectors are made from."""
-        old, ids = len(self.trie), tokenizer.ids
-        new = np.arange(old, len(ids))
-        trie, second, dense = self.trie.extend(ids.prefix_free.take(new)), self.second, self.dense
-        if second is not None and ids.second is not None:
-            second = second.extend(ids.second.prefix_free.take(new))
+        old, dense = len(self.tokenizer.ids), self.dense
+        new = np.arange(old, len(tokenizer.ids))
+        systems = zip(self.tries, tokenizer.ids.systems, strict=True)
+        tries = tuple(trie.extend(ids.prefix_free.take(new)) for trie, ids in systems)
         if dense is not None:
             if block not in tokenizer.blocks_:
                 raise DataError(f"the new items have no vectors {block!r}", hint="fit again with vectors kept")
             dense = dense.extended(tokenizer.blocks_[block][old:])
-        return dataclasses.replace(self, tokenizer=tokenizer, trie=trie, dense=dense, second=second)
+        memory = self.memory and self.memory.grown(len(tokenizer.ids), tokenizer.vectors_)
+        return dataclasses.replace(self, tokenizer=tokenizer, tries=tries, dense=dense, memory=memory)
+
+
+def searchable(
+    generator: Any,
+    ids: ReadableIds,
+    tries: tuple[Trie, ...],
+    over: Over,
+    dense: DenseItems | None = None,
+    memory: FittedMemory | None = None,
+) -> FittedModel:
+    """The parts of a fitted method as a search sees them: in training, in memory, or mapped."""
+    network = generator if memory is None else Remembering(generator, memory, ids)
+    return FittedModel(network, ids, tries, generator.history, over, dense)
 
 
 def generator_entries(log: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -167,10 +190,11 @@ def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None)
         save_arrays(folder / "split.npz", {"counts": catalogue.counts, **_split_arrays(catalogue.split)})
         (folder / "tokenizer").mkdir()
         fitted.tokenizer.save(folder / "tokenizer")
-        fitted.trie.save(folder / "trie")
-        if fitted.second is not None:
-            fitted.second.save(folder / "trie-second")
+        for number, trie in enumerate(fitted.tries):
+            trie.save(folder / _trie_names(number)[0])
         (folder / "generator.safetensors").write_bytes(tensor_bytes(fitted.generator.state()))
+        if fitted.memory is not None:
+            fitted.memory.save(folder)
         for name, text in (texts or {}).items():
             (folder / name).write_text(text, encoding="utf-8")
         if fitted.dense is not None:
@@ -188,19 +212,49 @@ def load_run(path: Path, kinds: Kinds) -> Stored:
                 raise untrusted.refuse(f"recipe.json: the {name} is not a part")
         tokenizer = ItemTokenizer.load(folder / "tokenizer", kinds)
         state = load_file(folder / "generator.safetensors")
+        memory = load_memory(folder, recipe, state, len(tokenizer.ids))
         generator = fresh(recipe.generator).load_state(tokenizer.ids, state)
-        # Mapped, so that processes serving one run share pages. Files are replaced, never truncated: maps stay valid.
-        trie = Trie.load(folder / "trie", memory_map=True)
         log = tuple(untrusted.mapping(entry, "log.json: an entry") for entry in read_json(folder / "log.json"))
         catalogue = _load_catalogue(folder, about, tokenizer.ids.items)
-        ids = tokenizer.ids.second
-        second = None if ids is None else Trie.load(folder / "trie-second", memory_map=True)
-        for tree, own in ((trie, tokenizer.ids), (second, ids)):
-            if tree is not None and own is not None and not tree.holds(own.prefix_free):
+        systems = tokenizer.ids.systems
+        # Mapped, so that processes serving one run share pages. Files are replaced, never truncated: maps stay valid.
+        tries = tuple(Trie.load(trie_folder(folder, number), memory_map=True) for number in range(len(systems)))
+        for trie, own in zip(tries, systems):
+            if not trie.holds(own.prefix_free):
                 raise untrusted.refuse("the trie does not hold the ids of the items")
         seed = untrusted.whole(about["seed"], "about.json: seed", least=-(2**63), most=2**64)
-        dense = load_dense(folder, recipe, generator, len(trie))
-        return Stored(recipe, seed, Fitted(tokenizer, trie, generator, log, dense, second), catalogue)
+        dense = load_dense(folder, recipe, generator, len(tokenizer.ids))
+        return Stored(recipe, seed, Fitted(tokenizer, tries, generator, recipe.over, log, dense, memory), catalogue)
+
+
+def _trie_names(number: int) -> tuple[str, ...]:
+    if number == 0:
+        return ("trie",)
+    return (f"trie-{number}", "trie-second") if number == 1 else (f"trie-{number}",)
+
+
+def trie_folder(folder: Path, number: int) -> Path:
+    """The folder of the trie of an id system in a run's folder; release 0.1 knew at most two systems."""
+    found = [folder / name for name in _trie_names(number) if (folder / name).exists()]
+    if not found:
+        raise untrusted.refuse(f"the trie of id {number + 1} is missing")
+    return found[0]
+
+
+def load_memory(
+    folder: Path, recipe: Recipe, state: dict[str, Tensor], items: int, *, checked: bool = False
+) -> FittedMemory | None:
+    """The memory of a run, where the method has one; `checked` as in `FittedMemory.load`.
+
+    Release 0.1 stored its counts with the ids and its weights with those of the network: they are taken out of `state`.
+    """
+    weight, temperature = (state.pop(f"memory.{name}", None) for name in ("weight", "temperature"))
+    if recipe.memory is None:
+        return None
+    if weight is None:
+        return FittedMemory.load(folder, items, checked=checked)
+    arrays, cooled = load_arrays(folder / "tokenizer" / "ids.npz"), 1.0 if temperature is None else float(temperature)
+    return FittedMemory.of(arrays, REACH * weight.numpy(), cooled, items, checked=checked)
 
 
 def load_dense(folder: Path, recipe: Recipe, generator: Any, items: int, *, checked: bool = False) -> DenseItems | None:
@@ -209,7 +263,7 @@ def load_dense(folder: Path, recipe: Recipe, generator: Any, items: int, *, chec
     if term is None:
         return None
     state = load_file(folder / "dense.safetensors")
-    inputs, width = state["network.mean_I"].numel(), generator.network.token.embedding_dim
+    inputs, width = state["network.mean_I"].numel(), generator.network.width
     return DenseItems.load(lambda: term.network(inputs, width), state, items, checked=checked)
 
 

@@ -65,7 +65,7 @@ PLANTED: dict[Rule, list[dict[str, str]]] = {
             "generate/a.py": "import capsid.train.loop",
             "train/loop.py": "",
         },
-        {"stored.py": "from capsid.fitting import fit", "fitting.py": ""},
+        {"stored.py": "from capsid.fit import schedule", "fit/schedule.py": ""},
     ],
     rules.heavy_libraries_late: [
         {"encode/text.py": "import sentence_transformers"},

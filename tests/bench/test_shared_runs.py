@@ -70,13 +70,13 @@ def test_the_runner_trains_once(shop: Path, jobs: list[Job], alone: list[dict[st
 
 
 MEMORIES = (
-    ["generator.memory=2", "generator.memory_after=true"],
+    ["memory=memory", "memory.last=2", "memory.neighbours=0"],
     [],
-    ["generator.memory=1", "generator.memory_after=true", "generator.neighbours=3"],
+    ["memory=memory", "memory.last=1", "memory.neighbours=3"],
 )
 
 
-def test_memories_that_are_fitted_after_training_share_a_network(shop: Path, tmp_path: Path) -> None:
+def test_methods_that_differ_in_their_memory_share_a_network(shop: Path, tmp_path: Path) -> None:
     """In any order: a cell without memory may come after one with memory."""
     groups = [
         {"method": "rq-kmeans", "label": f"row {number}", "settings": [*TINY, "over=children", *memory]}
@@ -92,15 +92,6 @@ def test_memories_that_are_fitted_after_training_share_a_network(shop: Path, tmp
     assert [lines_of(line) for line in found[1]] == [lines_of(line) for line in found[0]]
     assert [line["trained_by"] for line in found[1]] == [None, "row 0/shop/0", "row 0/shop/0"]
     assert len({line["values_hash"] for line in found[1]}) == 3, "the three memories rank differently"
-
-
-def test_a_memory_that_is_trained_with_the_network_has_its_own_network() -> None:
-    recipe = get_recipe("capsid-bpe")
-    trained, after, none = (
-        training_fingerprint(recipe.with_settings(settings), "d", 0)
-        for settings in (["generator.memory=2"], ["generator.memory=2", "generator.memory_after=true"], [])
-    )
-    assert after == none != trained
 
 
 def test_killed_at_any_moment_both_end_with_their_own_lines(

@@ -35,7 +35,7 @@ def test_the_first_run_over_the_vocabulary_is_the_measure(load) -> None:  # type
         planted_dataset(branching=(3, 2), users=10, length=5)
     )
     rows = cost.searched({"capsid": run}, vocabulary=True)
-    assert {name: row.retriever.reader.over for name, row in rows.items()} == {
+    assert {name: row.retriever.model.over for name, row in rows.items()} == {
         "capsid, over the vocabulary": "vocabulary",
         "capsid": "children",
     }

@@ -50,7 +50,7 @@ def check_ranking(
     found: RankedItems, retriever: Retriever, histories: Ragged, k: int, forbidden: list[set[int]]
 ) -> np.ndarray:
     """Whatever the beam returned is valid, unique, allowed and rightly scored; returns the exact scores."""
-    exact = exact_scores(retriever.reader, histories).numpy()
+    exact = exact_scores(retriever.model, histories).numpy()
     for user, (items, scores) in enumerate(zip(found.items_UK, found.scores_UK)):
         kept = items[items >= 0]
         assert len(items) == k

@@ -9,15 +9,15 @@ from worlds import ids_of_form, pieces_of, random_codes, random_generator, rando
 from capsid.decode.beam import BeamSearch
 from capsid.decode.ensemble import Ensemble, fused
 from capsid.decode.filters import Filter
+from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedLeaves
-from capsid.decode.reader import Reader
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.ids.in_context import InContext
 
 PAIRS = [(2, 6), (3, 7), (6, 11), (10, 13), (9, 22), (2, 26)]
 
 
-def in_context(permute: bool, kind: type[TransformerGenerator] = TimelineGenerator) -> Reader:
+def in_context(permute: bool, kind: type[TransformerGenerator] = TimelineGenerator) -> FittedModel:
     ids = pieces_of(random_codes(3, items=12, sizes=(4, 4, 4)), PAIRS).with_reading(InContext(permute=permute))
     fields = {"reads": "distances"} if kind is TimelineGenerator else {}
     return reader_of(random_generator(ids, 1, kind=kind, **fields), ids)

@@ -14,7 +14,7 @@ from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import exact_scores
 from capsid.decode.filters import Filter
 from capsid.decode.fusion import BeamFusion
-from capsid.decode.reader import Reader
+from capsid.decode.model import FittedModel
 from capsid.errors import ConfigError
 from capsid.generate.dense_items import DenseItems, DenseNetwork
 from capsid.generate.generator import TimelineGenerator
@@ -25,7 +25,7 @@ IDS = make_ids(random_codes(5, items=ITEMS, sizes=(4, 3, 2), variable=True, dist
 HISTORIES = random_histories(1, ITEMS, [1, 4, 6, 3])
 
 
-def reader(seed: int = 0) -> Reader:
+def reader(seed: int = 0) -> FittedModel:
     network = DenseNetwork(5, 8, 4, 16, reads=True)
     x_NI = np.random.default_rng(seed).normal(size=(ITEMS, 5)).astype(np.float32)
     network.reset(x_NI, torch.Generator().manual_seed(seed))
@@ -35,7 +35,7 @@ def reader(seed: int = 0) -> Reader:
     return dataclasses.replace(found, dense=DenseItems.of(network, x_NI))
 
 
-def cosines(given: Reader) -> np.ndarray:
+def cosines(given: FittedModel) -> np.ndarray:
     """Of every item's vector and what is expected after its id, by the rows of training. Shape: (users, items)."""
     dense = given.dense
     assert isinstance(dense, DenseItems)
@@ -43,7 +43,7 @@ def cosines(given: Reader) -> np.ndarray:
     for user, history in enumerate(HISTORIES):
         pieces = Ragged.from_rows([[*history, item] for item in range(ITEMS)], np.int64)
         lesson = IDS.lesson(pieces, last=7)
-        network = given.model.network  # type: ignore[attr-defined]
+        network = given.network.network  # type: ignore[attr-defined]
         ends_MD = network.predict(lesson, dense.inputs(lesson.batch), closing=True).ends_MD
         last_M = lesson.before_M == len(history)
         expected = dense.expected(ends_MD[torch.from_numpy(last_M)])
@@ -55,7 +55,7 @@ def best(scores_UN: np.ndarray, k: int) -> list[list[int]]:
     return np.argsort(-scores_UN, axis=1, kind="stable")[:, :k].tolist()
 
 
-def filtered(given: Reader) -> Filter:
+def filtered(given: FittedModel) -> Filter:
     return Filter.build(given.trie, len(HISTORIES), seen=HISTORIES, deny=np.array([2, 3, 30]))
 
 
@@ -150,7 +150,7 @@ def test_what_cannot_be_asked() -> None:
 
 def test_histories_are_read_once() -> None:
     given, read = reader(), []
-    start = given.model.start
-    given.model.start = lambda *batch: read.append(batch) or start(*batch)  # type: ignore[method-assign]
+    start = given.network.start
+    given.network.start = lambda *batch: read.append(batch) or start(*batch)  # type: ignore[method-assign]
     BeamFusion(width=5).rank(given, HISTORIES, 4)
     assert len(read) == 1

@@ -77,9 +77,9 @@ def test_first_tokens_in_one_matrix_are_the_edges_of_the_root(seed: int, form: s
     with torch.no_grad():
         state, rows = reader.start(histories)
         edges = reader.trie.children(np.full(3, ROOT))
-        slow = edge_log_probabilities(reader.model, state, rows, edges.parent, edges.token, over).view(3, -1)
+        slow = edge_log_probabilities(reader.network, state, rows, edges.parent, edges.token, over).view(3, -1)
         for all_tokens in (True, False):
-            fast = root_log_probabilities(reader.model, state, rows, reader.root.token, over, all_tokens=all_tokens)
+            fast = root_log_probabilities(reader.network, state, rows, reader.root.token, over, all_tokens=all_tokens)
             torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
         first = FirstEdges(
             reader.root.token, reader.root.node, reader.trie.is_leaf(reader.root.node), slow, np.ones(slow.shape, bool)
@@ -191,6 +191,6 @@ def test_a_model_is_asked_about_pairs_in_order(kind: MakeGenerator, seed: int, f
         BeamSearch(width=5).rank(reader, random_histories(seed, len(ids), [1, 3, 6]), 4)
         with torch.inference_mode():
             started = reader.start(random_histories(seed, len(ids), [2, 5]))
-            root_log_probabilities(reader.model, *started, reader.root.token, "children", all_tokens=False)
+            root_log_probabilities(reader.network, *started, reader.root.token, "children", all_tokens=False)
     assert len(asked) > 1
     assert all((pairs_E[1:] > pairs_E[:-1]).all() for pairs_E in asked)

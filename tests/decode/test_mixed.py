@@ -14,15 +14,16 @@ from worlds import ID_FORMS, ids_of_form, random_generator, random_histories, re
 from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import exact_scores
 from capsid.decode.mixed import Mixed
-from capsid.decode.reader import Reader
+from capsid.decode.model import FittedModel
 from capsid.decode.retrieve import Retriever
 from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import TimelineGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, TermContext
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.ids.transitions import Transitions
-from capsid.ids.trie import Trie
+from capsid.memory.followers import Transitions
+from capsid.memory.memory import FittedMemory
+from capsid.memory.search import Remembering
 from capsid.ragged import Ragged
 
 WIDE = 10_000
@@ -31,25 +32,25 @@ FORMS = st.sampled_from(ID_FORMS)
 SECOND = st.sampled_from([form for form in ID_FORMS if form != "merged"])
 
 
-def two_ids(seed: int, form: str, second: str, *, memory: int = 0) -> SemanticIds:
+def two_ids(seed: int, form: str, second: str) -> SemanticIds:
     first = ids_of_form(seed, form)
-    if memory:
-        sequences = random_histories(seed, len(first), [9] * 20)
-        first = first.with_transitions(Transitions.count(sequences, len(first), memory))
-    return first.with_second(ids_of_form(seed + 1, second).numbered_from(first.layout.end))
+    return first.with_other(ids_of_form(seed + 1, second).numbered_from(first.layout.end))
 
 
-def reader(seed: int, form: str = "variable", second: str = "suffix", **fields: int) -> Reader:
-    ids = two_ids(seed, form, second, memory=fields.get("memory", 0))
-    assert ids.second is not None
-    found = reader_of(random_generator(ids, seed, kind=TimelineGenerator, **fields), ids, over="children")
-    return dataclasses.replace(found, second=Trie.build(ids.second.prefix_free))
+def reader(seed: int, form: str = "variable", second: str = "suffix", *, memory: int = 0) -> FittedModel:
+    ids = two_ids(seed, form, second)
+    found = reader_of(random_generator(ids, seed, kind=TimelineGenerator), ids, over="children")
+    if not memory:
+        return found
+    transitions = Transitions.count(random_histories(seed, len(ids), [9] * 20), len(ids), memory)
+    beside = FittedMemory(transitions, tuple(np.random.default_rng(seed).normal(size=memory)), 1.5)
+    return dataclasses.replace(found, network=Remembering(found.network, beside, ids))
 
 
-def exact_mixture(found: Reader, histories: Ragged, weight: float) -> np.ndarray:
+def exact_mixture(found: FittedModel, histories: Ragged, weight: float) -> np.ndarray:
     """Log-probability of every item by exact scoring of both ids. Shape: (users, items)."""
     out = []
-    for side, share in ((found, weight), (found.of_second, 1 - weight)):
+    for side, share in ((found, weight), (found.on(1), 1 - weight)):
         leaf_N = side.trie.leaf_of(np.arange(len(side.ids)))
         sharing_N = (side.trie.high - side.trie.low)[leaf_N]
         with np.errstate(divide="ignore"):
@@ -76,7 +77,7 @@ def test_a_wide_search_is_exact_scoring(seed: int, form: str, second: str, data:
         "deny": data.draw(st.none() | st.just(np.array([3, 7, 11]))),
         "allow": data.draw(st.none() | st.just(np.arange(2, 18))),
     }
-    retriever = Retriever(found, Mixed(width=WIDE, weight=weight))
+    retriever = Retriever(found, Mixed(width=WIDE, weights=(weight, 1 - weight)))
     ranked = retriever.rank(histories, k, **options)
     exact_UN = exact_mixture(found, histories, weight)
     allowed = retriever.filter(histories, **options)
@@ -102,9 +103,9 @@ def test_a_wide_search_is_exact_scoring(seed: int, form: str, second: str, data:
 @pytest.mark.parametrize("second_only", [False, True])
 def test_all_weight_on_one_id_is_its_plain_search(width: int, filtered: bool, second_only: bool) -> None:
     found, histories = reader(3, "variable", "suffix", memory=2), random_histories(1, 20, [1, 4, 6])
-    retriever = Retriever(found, Mixed(width=width, weight=0.0 if second_only else 1.0))
+    retriever = Retriever(found, Mixed(width=width, weights=(0.0, 1.0) if second_only else (1.0, 0.0)))
     mixed = retriever.rank(histories, width, filter_history=filtered)
-    side = found.of_second if second_only else found
+    side = found.on(1) if second_only else found
     plain = Retriever(side, BeamSearch(width=width)).rank(histories, width, filter_history=filtered)
     np.testing.assert_array_equal(mixed.items_UK, plain.items_UK)
     np.testing.assert_array_equal(mixed.scores_UK, plain.scores_UK)
@@ -120,7 +121,7 @@ def test_a_narrow_search_scores_what_it_finds_exactly(seed: int, width: int) -> 
     own_UK = np.take_along_axis(exact_UN, ranked.items_UK, axis=1)
     np.testing.assert_allclose(own_UK, ranked.scores_UK, rtol=1e-3, atol=1e-3)
     # The best items of either id alone are among the candidates, and nothing better is left out.
-    sides = [BeamSearch(width=width).rank(side, histories, max(4, width)) for side in (found, found.of_second)]
+    sides = [BeamSearch(width=width).rank(side, histories, max(4, width)) for side in (found, found.on(1))]
     for user in range(2):
         items = np.unique(np.concatenate([side.items_UK[user] for side in sides]))
         best = -np.sort(-exact_UN[user, items])[:4]
@@ -130,35 +131,29 @@ def test_a_narrow_search_scores_what_it_finds_exactly(seed: int, width: int) -> 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10_000), form=FORMS, second=SECOND)
 def test_the_loss_is_minus_the_logs_of_exact_scoring(seed: int, form: str, second: str) -> None:
-    found = reader(seed, form, second, memory=2)
+    found = reader(seed, form, second)
     pieces = random_histories(seed, 20, [2, 5, 4])
-    lesson = found.ids.lesson(pieces, last=7)
-    # In training a pair does not count for its own transition; in search it does. Without counts both are the same.
-    bare = dataclasses.replace(lesson.followers, counts_EJ=np.zeros_like(lesson.followers.counts_EJ))  # type: ignore
-    lesson = dataclasses.replace(lesson, followers=bare)
-    lesson = dataclasses.replace(lesson, second=lesson.seen_as(found.ids.second.prefix_free))  # type: ignore
+    lesson = found.item_ids.lesson(pieces, last=7)
     with torch.no_grad():
-        found.model.network.memory.weight.zero_()  # type: ignore[attr-defined]
-        objective = Objective((NextToken(),), TermContext(found.ids, found.trie, "children", second=found.second))
-        loss = float(objective.loss(lesson, found.model.network))  # type: ignore[attr-defined]
+        objective = Objective((NextToken(),), TermContext(found.item_ids, found.tries, "children"))
+        loss = float(objective.loss(lesson, found.network.network))  # type: ignore[attr-defined]
     total = 0.0
     for row in pieces:
         for place in range(1, len(row)):
             history = Ragged.from_rows([row[:place]], np.int64)
-            total -= sum(float(exact_scores(side, history)[0, row[place]]) for side in (found, found.of_second))
+            total -= sum(float(exact_scores(side, history)[0, row[place]]) for side in (found, found.on(1)))
     assert loss * len(lesson.tokens.values) == pytest.approx(total, rel=1e-4)
 
 
 def test_both_ids_enter_and_only_the_first_is_soft() -> None:
     ids = two_ids(0, "variable", "suffix")
-    assert ids.second is not None
     batch = ids.read(Ragged.from_rows([[4, 7]], np.int64), last=6)
-    wanted = [t for item in (4, 7) for t in (*ids.prefix_free[item], *ids.second.prefix_free[item])]
+    wanted = [t for item in (4, 7) for t in (*ids.prefix_free[item], *ids.others[0].prefix_free[item])]
     assert batch.tokens_BL.tolist() == [wanted]
     assert batch.own == ids.prefix_free.take(np.array([4, 7]))
-    assert batch.seen_as(ids.second.prefix_free).own == ids.second.prefix_free.take(np.array([4, 7]))
-    assert min(ids.second.tokens.values) >= ids.layout.end
-    assert max(ids.second.tokens.values) < ids.layout.vocabulary
+    assert batch.seen_as(ids.others[0].prefix_free).own == ids.others[0].prefix_free.take(np.array([4, 7]))
+    assert min(ids.others[0].tokens.values) >= ids.layout.end
+    assert max(ids.others[0].tokens.values) < ids.layout.vocabulary
 
 
 def test_what_cannot_be_asked() -> None:
@@ -167,7 +162,9 @@ def test_what_cannot_be_asked() -> None:
         Mixed().rank(found, histories, 0)
     with pytest.raises(ConfigError, match="needs over=children, got over=vocabulary"):
         Mixed().rank(dataclasses.replace(found, over="vocabulary"), histories, 1)
-    with pytest.raises(ConfigError, match="the items have one id each"):
-        Mixed().rank(dataclasses.replace(found, second=None), histories, 1)
+    with pytest.raises(ConfigError, match="one weight for each id of an item, 2, got 3"):
+        Mixed(weights=(0.5, 0.25, 0.25)).rank(found, histories, 1)
+    with pytest.raises(ConfigError, match="must sum to 1, got"):
+        Mixed(weights=(0.5, 1.0))
     with pytest.raises(DataError, match="before"):
-        ids_of_form(0, "fixed").with_second(ids_of_form(0, "suffix"))
+        ids_of_form(0, "fixed").with_other(ids_of_form(0, "suffix"))

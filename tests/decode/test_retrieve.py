@@ -88,8 +88,8 @@ def test_filtered_buckets_keep_their_other_items() -> None:
 def test_counts_before_and_inside_buckets() -> None:
     retriever, histories = bucket_retriever(), Ragged.from_rows([[4]])
     allowed = retriever.filter(histories, filter_history=True)
-    leaves = retriever.ranker.leaves(retriever.reader, histories, 6, allowed)
-    found = expand(retriever.reader.trie, leaves, 6, allowed)
+    leaves = retriever.ranker.leaves(retriever.model, histories, 6, allowed)
+    found = expand(retriever.model.trie, leaves, 6, allowed)
     assert found.before_UF[0, :3].tolist() == [0, 2, 3]
     assert found.sizes_UF[0, :3].tolist() == [2, 1, 2]
     assert (found.sizes_UF[0, 3:] == 0).all()

@@ -35,7 +35,7 @@ def test_ranks_are_those_of_exact_scoring(seed: int, filter_history: bool) -> No
     """Scores of the whole catalogue, sorted: the three readings counted by hand."""
     ids, retriever, cases = world(seed)
     found = evaluate(retriever, cases, COUNTS, filter_history=filter_history, ks=(5, 10))
-    exact = exact_scores(retriever.reader, cases.histories).numpy()
+    exact = exact_scores(retriever.model, cases.histories).numpy()
     for case, target in enumerate(cases.targets):
         allowed = [i for i in range(ITEMS) if not (filter_history and i in cases.histories[case])]
         # Items of one bucket have one score up to rounding; buckets must not be mixed up by it.
@@ -102,9 +102,9 @@ def test_first_code_ranks_without_merges_are_ranks_of_tokens(seed: int) -> None:
     ids, retriever, cases = world(seed)
     found = evaluate(retriever, cases, COUNTS, batch=100).values["first_code_rank"]
     order = np.argsort(cases.histories.lengths, kind="stable")
-    scores = np.empty((len(cases), len(retriever.reader.trie.children(np.array([ROOT])).token)), dtype=np.float32)
-    scores[order] = retriever.reader.root_scores(cases.histories.take(order))
-    begin = retriever.reader.trie.children(np.array([ROOT])).token.tolist()
+    scores = np.empty((len(cases), len(retriever.model.trie.children(np.array([ROOT])).token)), dtype=np.float32)
+    scores[order] = retriever.model.root_scores(cases.histories.take(order))
+    begin = retriever.model.trie.children(np.array([ROOT])).token.tolist()
     first = ids.tokens.values[ids.tokens.offsets[:-1][cases.targets]].tolist()
     own = scores[np.arange(len(cases)), [begin.index(t) for t in first]]
     np.testing.assert_array_equal(found, 1 + (scores > own[:, None]).sum(1))

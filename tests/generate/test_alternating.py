@@ -45,7 +45,7 @@ def tokenizer(**settings: Any) -> ItemTokenizer:
 
 def context(of: ItemTokenizer | None = None) -> TermContext:
     of = of or tokenizer()
-    return TermContext(of.ids, Trie.build(of.ids.prefix_free), "vocabulary", of, 16, 5)
+    return TermContext(of.ids, (Trie.build(of.ids.prefix_free),), "vocabulary", of, 16, 5)
 
 
 def bound(learns: str, *, aligned: bool = True, **settings: Any) -> BoundSides:

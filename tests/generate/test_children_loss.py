@@ -109,7 +109,7 @@ def test_tokens_without_siblings_cost_nothing_and_touch_nothing() -> None:
     lesson = ids.lesson(Ragged.from_rows([[0, 1, 0]], np.int64), last=7)
     loss = loss_of(NextToken(), ids, generator, lesson, over="children")
     first = generator.network.predict(lesson)
-    scores = generator.network.logits(first.hidden_ND[[0, 3]], first.vectors)[:, [2, 3]]
+    scores = first.scores_NV[[0, 3]][:, [2, 3]]
     wanted = F.cross_entropy(scores, torch.tensor([1, 0]), reduction="sum")
     torch.testing.assert_close(loss * 6, wanted, rtol=1e-4, atol=1e-4)
 
@@ -128,7 +128,7 @@ def test_masked_items_compete_with_the_catalogue() -> None:
     generator = random_generator(ids, 1, kind=MaskedGenerator)
     lesson = ids.lesson(Ragged.from_rows([[0, 1, 2], [3, 4]], np.int64), last=7)
     found = generator.network.predict(lesson)
-    scores = generator.network.logits(found.hidden_ND, found.vectors)[:, 2:8]
+    scores = found.scores_NV[:, 2:8]
     expected = F.cross_entropy(scores, found.targets_N - 2)
     torch.testing.assert_close(loss_of(NextToken(), ids, generator, lesson, over="children"), expected)
 

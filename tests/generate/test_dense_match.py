@@ -27,7 +27,7 @@ PIECES = Ragged.from_rows([[3, 7, 1, 12], [5, 3], [0, 9, 9, 7, 2], [11, 3, 5]], 
 def bound(term: DenseMatch, seed: int = 0, vectors: np.ndarray | None = None) -> BoundMatch:
     given = np.random.default_rng(seed).normal(size=(len(IDS), 5)) if vectors is None else vectors
     tokenizer = SimpleNamespace(blocks_={"item": given.astype(np.float32)})
-    context = TermContext(IDS, Trie.build(IDS.prefix_free), "vocabulary", tokenizer, 16, seed)  # type: ignore[arg-type]
+    context = TermContext(IDS, (Trie.build(IDS.prefix_free),), "vocabulary", tokenizer, 16, seed)  # type: ignore[arg-type]
     return term.bind(context)  # type: ignore[return-value]
 
 
@@ -113,7 +113,7 @@ def test_all_parts_learn() -> None:
 
 def objective(*terms: object) -> Objective:
     tokenizer = SimpleNamespace(blocks_={"item": np.random.default_rng(0).normal(size=(len(IDS), 5))})
-    return Objective(terms, TermContext(IDS, Trie.build(IDS.prefix_free), "vocabulary", tokenizer, 16))  # type: ignore[arg-type]
+    return Objective(terms, TermContext(IDS, (Trie.build(IDS.prefix_free),), "vocabulary", tokenizer, 16))  # type: ignore[arg-type]
 
 
 def test_terms_that_are_off_change_nothing() -> None:

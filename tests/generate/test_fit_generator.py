@@ -53,7 +53,7 @@ def test_the_next_token_term_is_cross_entropy(temperature: float, smoothing: flo
     lesson = IDS.lesson(Ragged.from_rows([[0, 1, 2], [3, 4]]), last=7)
     predictions = generator.network.predict(lesson)
     term = NextToken(temperature=temperature, label_smoothing=smoothing)
-    logits = generator.network.logits(predictions.hidden_ND, generator.network.token.vectors())
+    logits = predictions.scores_NV
     expected = F.cross_entropy(logits / temperature, predictions.targets_N, label_smoothing=smoothing)
     torch.testing.assert_close(loss_of(term, IDS, generator, lesson), expected, rtol=1e-4, atol=1e-4)
 

@@ -47,7 +47,7 @@ def tokenizer(catalogue: bool = True) -> ItemTokenizer:
 
 def context(given: ItemTokenizer | None = None) -> TermContext:
     given = given or tokenizer()
-    return TermContext(given.ids, Trie.build(given.ids.prefix_free), "vocabulary", given, 16, 5)
+    return TermContext(given.ids, (Trie.build(given.ids.prefix_free),), "vocabulary", given, 16, 5)
 
 
 def bound(**settings: object) -> BoundCodes:
@@ -108,7 +108,7 @@ def test_the_path_through_labels_is_cross_entropy_with_soft_labels() -> None:
     # The slow twin: labels are soft codes, scores are of all tokens.
     twin = bound(noise=0.0)
     soft, _ = twin._soft(prepared.unique_U)
-    logits_NV = network.logits(predictions.hidden_ND, predictions.vectors).detach()
+    logits_NV = predictions.scores_NV.detach()
     if predictions.added is not None:
         logits_NV[predictions.added.rows_E, predictions.added.tokens_E] += predictions.added.values_E.detach()
     log_NV = logits_NV.log_softmax(1)

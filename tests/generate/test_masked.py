@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from worlds import first_scores, make_ids, objective_of, random_generator, random_histories, retriever_of
 
-from capsid.blocks.layers import Block
+from capsid.blocks.layers import Block, BlockShape
 from capsid.errors import ArtifactError, ConfigError
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import MaskedGenerator, TransformerGenerator
 from capsid.generate.masked import MaskedTransformer
-from capsid.generate.network import NetworkShape
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile
 from capsid.train.options import Training
@@ -94,17 +93,7 @@ def test_alone_or_in_company() -> None:
 @settings(max_examples=10)
 @given(seed=st.integers(0, 1000), length=st.integers(1, 5), more=st.integers(1, 4))
 def test_a_block_that_looks_both_ways_does_not_see_padding(seed: int, length: int, more: int) -> None:
-    shape = NetworkShape(
-        vocabulary=9,
-        depths=1,
-        layers=1,
-        heads=2,
-        width=8,
-        feedforward=12,
-        history=6,
-        dropout=0.0,
-        embedding_dropout=0.0,
-    )
+    shape = BlockShape(layers=1, heads=2, width=8, feedforward=12, history=6, dropout=0.0)
     source = torch.Generator().manual_seed(seed)
     block = Block(shape).eval()
     real = torch.randn(2, length, 8, generator=source)
@@ -175,9 +164,7 @@ def test_predicting_the_last_is_what_start_does() -> None:
     found = network.predict(IDS.lesson(sequences, last=7))
     histories = Ragged.from_rows([row[:-1] for row in sequences], np.int64)
     _, logits_UV = first_scores(generator, IDS.read(histories, last=6))
-    torch.testing.assert_close(
-        network.norm(found.hidden_ND) @ found.vectors.score_VS.T, logits_UV, rtol=1e-4, atol=1e-4
-    )
+    torch.testing.assert_close(found.scores_NV, logits_UV, rtol=1e-4, atol=1e-4)
     assert found.targets_N.tolist() == [FIRST + int(row[-1]) for row in sequences]
 
 
@@ -274,5 +261,5 @@ def test_places_are_counted_from_the_end_that_is_named() -> None:
     (gradient,) = torch.autograd.grad(logits[0].square().sum(), network.place.weight)
     assert gradient.abs().sum(1).nonzero()[:, 0].tolist() == [4, 5, 6]
     found = network.predict(IDS.lesson(Ragged.from_rows([[1, 2, 9], [4, 5, 6, 9]]), last=7))
-    trained = network.norm(found.hidden_ND) @ found.vectors.score_VS.T
+    trained = found.scores_NV
     torch.testing.assert_close(trained, logits)

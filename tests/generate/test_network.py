@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional as F
 from worlds import first_scores, make_ids, next_scores, random_codes, random_generator, random_histories, whole_rows
 
 from capsid.generate.generator import SasRecGenerator, TimelineGenerator, TransformerGenerator
@@ -30,7 +31,9 @@ def full_logits(generator: TransformerGenerator, batch: TokenBatch) -> Tensor:
     network = generator.network
     with torch.no_grad():
         vectors = network.token.vectors()
-        return network.logits(whole_rows(network, *(torch.from_numpy(a) for a in arrays)), vectors)
+        return F.linear(
+            network.score_rows(whole_rows(network, *(torch.from_numpy(a) for a in arrays))), vectors.score_VS
+        )
 
 
 def joined(history: np.ndarray, own: list[int], ids: SemanticIds, last: int) -> TokenBatch:

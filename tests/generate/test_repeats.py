@@ -85,4 +85,4 @@ def test_without_it_a_history_adds_nothing() -> None:
     assert generator.network.repeats is None
     lesson = IDS.lesson(Ragged.from_rows([[0, 1, 2]]), last=6)
     assert generator.network.predict(lesson).added is None
-    assert generator.start(lesson.batch)[0].open == ()
+    assert generator.start(lesson.batch)[0].open is None

@@ -14,9 +14,9 @@ from worlds import GENERATORS, MakeGenerator, make_table, objective_of
 from capsid.data.planted import planted_vectors
 from capsid.encode.hashing import HashingEncoder
 from capsid.errors import ConfigError
+from capsid.generate.backbone import Backbone, Predictions
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
-from capsid.generate.network import GeneratorNetwork, Predictions
 from capsid.generate.next_token import NextToken
 from capsid.generate.routing_adapters import BoundAdapters, RoutingAdapters
 from capsid.generate.soft_tokens import code_spans
@@ -62,7 +62,7 @@ def fitted() -> ItemTokenizer:
 
 def bound(settings: RoutingAdapters, tokenizer: ItemTokenizer) -> BoundAdapters:
     """The adapters at work on this tokenizer."""
-    term = settings.bind(TermContext(tokenizer.ids, Trie.build(tokenizer.ids.prefix_free), tokenizer=tokenizer))
+    term = settings.bind(TermContext(tokenizer.ids, (Trie.build(tokenizer.ids.prefix_free),), tokenizer=tokenizer))
     assert isinstance(term, BoundAdapters)
     return term
 
@@ -75,7 +75,7 @@ def generator(kind: MakeGenerator, ids: SemanticIds) -> TransformerGenerator:
 class Fed:
     """A network that is given inputs beside its own."""
 
-    def __init__(self, network: GeneratorNetwork, inputs_RD: Tensor | None) -> None:
+    def __init__(self, network: Backbone, inputs_RD: Tensor | None) -> None:
         self.network, self.inputs_RD, self.norm = network, inputs_RD, network.norm
 
     def predict(self, lesson: Lesson, _: Tensor | None, **others: object) -> Predictions:

@@ -87,7 +87,7 @@ def test_logits_are_those_of_transformers(tmp_path: Path, activation: str, layer
     predicted = generator.network.predict(IDS.lesson(sequences, last=13).latest())
     tokens = IDS.prefix_free[7].tolist()
     expected = their_logits(model, batch, [tokens[:-1]] * len(LENGTHS)).flatten(0, 1)
-    found = generator.network.logits(predicted.hidden_ND, predicted.vectors)
+    found = predicted.scores_NV
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
 from worlds import first_scores, make_ids, next_scores, random_codes, random_generator, random_histories, reader_of
 
 from capsid.blocks.layers import Block, Layer, SasRecBlock
@@ -65,7 +66,7 @@ def slow_hidden(generator: TransformerGenerator, history: list[int], own: list[i
         if network.place is not None:
             x = x + network.place(torch.arange(len(rows)))
         for block in network.blocks:
-            x = slow_block(block, x, network.shape.history - len(history) - beyond)
+            x = slow_block(block, x, network.space.positions - len(history) - beyond)
         taken = network.token(torch.tensor(own, dtype=torch.long)) + network.depth(torch.arange(len(own)))
         y = torch.cat([x[None, -1:], taken[None]], dim=1)
         for block in network.depth_blocks:
@@ -95,7 +96,9 @@ def test_cached_steps_are_the_slow_forward(seed: int, layers: int, depth_layers:
             for beam, path in enumerate(own):
                 history = histories[user][-6:].tolist()
                 hidden = slow_hidden(generator, history, path)[-1]
-                alone = generator.network.logits(hidden, generator.network.token.vectors()).detach()
+                alone = F.linear(
+                    generator.network.score_rows(hidden), generator.network.token.vectors().score_VS
+                ).detach()
                 for token in completing(history, path):
                     alone[token] += generator.network.repeats.value().detach()
                 torch.testing.assert_close(seen[user, beam], alone, rtol=1e-4, atol=1e-4)

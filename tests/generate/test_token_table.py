@@ -13,7 +13,6 @@ from worlds import (
     first_scores,
     loss_of,
     make_ids,
-    next_scores,
     random_codes,
     random_generator,
     random_histories,
@@ -126,8 +125,8 @@ def test_scores_are_cosines_over_the_temperature(kind: MakeGenerator) -> None:
             rtol=1e-3,
             atol=1e-3,
         )
-        state, logits = first_scores(generator, batch)
-        again = generator.network.logits(found.hidden_ND, state.vectors)
+        _, logits = first_scores(generator, batch)
+        again = found.scores_NV
     torch.testing.assert_close(again, cosine / 0.07, rtol=1e-3, atol=1e-3)
     assert float(logits.abs().max()) <= 1 / 0.07 + 1e-3
 
@@ -143,77 +142,3 @@ def test_a_longer_row_scores_no_higher_by_cosine() -> None:
 def test_a_temperature_is_not_negative() -> None:
     with pytest.raises(ConfigError, match="cosine_temperature"):
         TransformerGenerator(cosine_temperature=-0.1)
-
-
-def test_scores_go_from_cosines_to_inner_products_with_the_power_of_the_length() -> None:
-    token = TokenTable(6, 4, temperature=0.1, length=True)
-    hidden = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    cosines = TokenTable(6, 4, temperature=0.1)
-    cosines.load_state_dict({"weight": token.weight})
-    torch.testing.assert_close(token.vectors().score_VS, cosines.vectors().score_VS)
-    assert token.power is not None
-    for power in (0.3, 1.0):
-        torch.nn.init.constant_(token.power, power)
-        expected = torch.tensor(
-            [
-                [float(h @ e) / float(e.norm()) ** (1 - power) / 0.1 / 4**0.5 for e in token.weight.detach()]
-                for h in hidden
-            ]
-        )
-        torch.testing.assert_close(hidden @ token.vectors().score_VS.T, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_the_power_learns_also_where_a_token_has_no_length() -> None:
-    token = TokenTable(6, 4, temperature=0.1, length=True)
-    with torch.no_grad():
-        token.weight[0] = 0.0
-    for gradient in torch.autograd.grad(token.vectors().score_VS.square().sum(), list(token.parameters())):
-        assert torch.isfinite(gradient).all()
-        assert gradient.any()
-
-
-def test_the_power_asks_for_cosines() -> None:
-    with pytest.raises(ConfigError, match="score_length needs a generator"):
-        TransformerGenerator(score_length=True).build(IDS, np.ones(len(IDS)), seed=0)
-
-
-@KINDS
-@pytest.mark.parametrize("temperature", [0.0, 0.1])
-def test_a_bias_is_added_to_the_scores_of_its_token(kind: MakeGenerator, temperature: float) -> None:
-    """In training and at both steps of a search."""
-    plain, biased = (
-        random_generator(IDS, 2, kind=kind, cosine_temperature=temperature, token_bias=b) for b in (False, True)
-    )
-    token = biased.network.token
-    assert token.bias is not None
-    biased.network.load_state_dict({**plain.state(), "token.bias": torch.linspace(-2, 2, len(token.bias))})
-    batch, lesson = IDS.read(HISTORIES, last=6), IDS.lesson(HISTORIES, last=6)
-    (a, first), (b, other) = first_scores(plain, batch), first_scores(biased, batch)
-    torch.testing.assert_close(other, first + token.bias, rtol=1e-4, atol=1e-4)
-    parents = torch.zeros(len(HISTORIES), 2, dtype=torch.long)
-    tokens = torch.tensor([[FIRST, 2]]).expand(len(HISTORIES), 2)
-    wanted = next_scores(plain, a, parents, tokens)[1] + token.bias
-    torch.testing.assert_close(next_scores(biased, b, parents, tokens)[1], wanted, rtol=1e-4, atol=1e-4)
-    found = plain.network.predict(lesson)
-    scores = plain.network.logits(found.hidden_ND, found.vectors) + token.bias
-    if found.added is not None:
-        scores = scores.index_put((found.added.rows_E, found.added.tokens_E), found.added.values_E, accumulate=True)
-    expected = F.cross_entropy(scores, found.targets_N)
-    torch.testing.assert_close(loss_of(NextToken(), IDS, biased, lesson), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_own_vectors_are_left_out_in_training_only_whole_and_evenly() -> None:
-    token = random_generator(IDS, 1, own_dropout=0.25).network.token
-    torch.nn.init.normal_(token.weight, generator=torch.Generator().manual_seed(0))
-    whole, own = token.vectors().enter_VD, token.weight[FIRST:]
-    token.train()
-    torch.manual_seed(0)
-    left = []
-    for _ in range(400):
-        drawn = token.vectors().enter_VD
-        torch.testing.assert_close(drawn[:FIRST], whole[:FIRST], rtol=0, atol=0)
-        shares = (drawn - whole)[FIRST:] / own + 1
-        torch.testing.assert_close(shares, shares[:, :1].expand_as(shares), rtol=1e-3, atol=1e-3)
-        assert all(abs(share) < 1e-3 or abs(share - 4 / 3) < 1e-3 for share in shares[:, 0].tolist())
-        left.append((shares[:, 0] < 0.5).float())
-    assert torch.stack(left).mean(0).tolist() == pytest.approx([0.25] * len(own), abs=0.08)

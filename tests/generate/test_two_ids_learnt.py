@@ -7,7 +7,7 @@ import pytest
 from worlds import make_ids
 
 from capsid.decode.mixed import Mixed
-from capsid.decode.reader import Reader
+from capsid.decode.model import FittedModel
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator
 from capsid.generate.next_token import NextToken
@@ -23,32 +23,32 @@ SEQUENCES = Ragged.from_rows([[(start + i) % ITEMS for i in range(6)] for start 
 
 
 @pytest.fixture(scope="module")
-def reader() -> Reader:
+def reader() -> FittedModel:
     pairs = [[i // 2] for i in range(ITEMS)]
     first, second = make_ids(pairs, (4,)), make_ids([*pairs[1:], pairs[0]], (4,))
-    ids = first.with_second(second.numbered_from(first.layout.end))
+    ids = first.with_other(second.numbered_from(first.layout.end))
     generator = TimelineGenerator(layers=1, heads=2, width=16, feedforward=16, history=6, dropout=0, repeats=False)
     generator.build(ids, np.ones(ITEMS), seed=0)
     tries = Trie.build(ids.prefix_free), Trie.build(second.numbered_from(first.layout.end).prefix_free)
-    objective = Objective((NextToken(),), TermContext(ids, tries[0], "children", second=tries[1]))
+    objective = Objective((NextToken(),), TermContext(ids, tries, "children"))
     training = Training(steps=120, batch_size=8, learning_rate=0.01)
     fit_generator(generator, ids, SEQUENCES, objective, training, seed=0)
-    return Reader(generator, ids, tries[0], generator.history, "children", second=tries[1])
+    return FittedModel(generator, ids, tries, generator.history, "children")
 
 
-def right(reader: Reader, weight: float) -> float:
+def right(reader: FittedModel, weight: float) -> float:
     """How often the best item is the one that comes next."""
     histories = Ragged.from_rows([[i, (i + 1) % ITEMS] for i in range(ITEMS)], np.int64)
-    best_U = Mixed(weight=weight).rank(reader, histories, 1).items_UK[:, 0]
+    best_U = Mixed(weights=(weight, 1 - weight)).rank(reader, histories, 1).items_UK[:, 0]
     return float((best_U == (np.arange(ITEMS) + 2) % ITEMS).mean())
 
 
-def test_the_mixture_knows_what_neither_id_can_tell(reader: Reader) -> None:
+def test_the_mixture_knows_what_neither_id_can_tell(reader: FittedModel) -> None:
     assert right(reader, 1.0) == right(reader, 0.0) == 0.5
     assert right(reader, 0.5) == 1.0
 
 
-def test_items_that_share_an_id_share_its_probability(reader: Reader) -> None:
+def test_items_that_share_an_id_share_its_probability(reader: FittedModel) -> None:
     history = Ragged.from_rows([[0, 1, 2, 3]], np.int64)
     found = Mixed().rank(reader, history, ITEMS)
     # Of item 4 both ids are sure: half of each probability. Items 5 and 3 have half of one.

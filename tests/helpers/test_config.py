@@ -186,3 +186,10 @@ def test_parts_in_lists_of_lists_have_paths_of_their_own() -> None:
         "views.0.1.area": 3.0,
         "plain": [[1, 2], [3, 4]],
     }
+
+
+def test_several_parts_are_set_by_the_names_of_their_kinds() -> None:
+    assert override(Cart(), "wheels", "wheel, wheel, wheel", KINDS).wheels == (Wheel(), Wheel(), Wheel())
+    assert override(Cart(), "wheels", "", KINDS).wheels == ()
+    with pytest.raises(ConfigError, match="wheels cannot be 'sail'"):
+        override(Cart(), "wheels", "wheel,sail", KINDS)

@@ -62,7 +62,7 @@ def test_lines_of_all_items_and_of_some_are_the_same() -> None:
     ids = opened("capsid-bpe")
     every = ids.lines(ids.items)
     assert ids.lines([ids.items[5], ids.items[2]]) == [every[5], every[2]]
-    wanted = {name: value for name, value in dataclasses.asdict(every[5]).items() if name != "second"}
+    wanted = {name: value for name, value in dataclasses.asdict(every[5]).items() if name != "others"}
     assert every[5].to_dict() == wanted, "these items have one id"
 
 

@@ -13,6 +13,7 @@ from worlds import make_ids, objective_of, retriever_of
 
 from capsid.data.dataset import Dataset
 from capsid.errors import ConfigError
+from capsid.fit.export import export_onnx
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator
 from capsid.ids.in_context import InContext
@@ -21,7 +22,6 @@ from capsid.ids.reading import ItemByItem
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.recommender import Recommender
-from capsid.runs.export import export_onnx
 from capsid.tokenize.pieces.chains import Chains
 from capsid.tokenize.pieces.counting import Counts
 from capsid.train.options import Training
@@ -91,7 +91,7 @@ def test_ids_are_sets_of_codes_with_merges(run: Recommender) -> None:
     assert len(ids.layout.merges) == 12
     assert ids.tokens.lengths.mean() < ids.unmerged.lengths.mean()
     assert ids.statistics().items_sharing_an_id == 0
-    assert run.fitted.generator.network.shape.history == 8 * ids.layout.depths
+    assert run.fitted.generator.network.space.positions == 8 * ids.layout.depths
 
 
 def test_saved_with_its_reading_and_given_new_items(run: Recommender, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_ids_are_refreshed_and_then_stay() -> None:
     ]
     assert fitted.log[0]["new_codes"] == changed
     ids = fitted.tokenizer.ids
-    assert Trie.build(ids.prefix_free).rows() == fitted.trie.rows() == ids.prefix_free
+    assert Trie.build(ids.prefix_free).rows() == fitted.model.trie.rows() == ids.prefix_free
     assert ids.statistics().items_sharing_an_id == 0
 
 

@@ -16,10 +16,10 @@ from test_retokenise import same, untimed, whole_and_resumed
 from worlds import EVERY_STEP, Killed, Killer, Watcher
 
 from capsid.errors import ConfigError, DataError
+from capsid.fit.folder import steps_until_best
 from capsid.ids.trie import Trie
 from capsid.recipe import Recipe
 from capsid.recommender import Recommender
-from capsid.runs.fit import steps_until_best
 from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 

@@ -83,7 +83,7 @@ def test_a_wide_beam_cuts_nothing_by_width_and_everything_is_counted() -> None:
     told = narrow(500).explain(ITEMS[:2], 72, filter_history=False, influence=False)
     assert all(step.counts["width"] == step.counts["bound"] == step.counts["filter"] == 0 for step in told.steps)
     nodes = sum(sum(step.counts.values()) for step in told.steps)
-    assert nodes == fitted().fitted.trie.nodes - 1
+    assert nodes == fitted().fitted.model.trie.nodes - 1
 
 
 @given(history=HISTORIES)

@@ -66,7 +66,7 @@ def test_suffix_and_retokenising_keep_the_merges() -> None:
     assert new.codes != old.codes
     assert new.layout.codes(new.tokens) == new.codes
     assert (new.tokens.values >= new.layout.merges.first).any(), "the new codes are merged by the old table"
-    assert fits[0].fitted.trie.rows() == new.prefix_free
+    assert fits[0].fitted.model.trie.rows() == new.prefix_free
     assert sorted(fits[0].recommend(["i3"], 72, filter_history=False).items) == sorted(world().items)
 
 

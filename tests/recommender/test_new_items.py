@@ -50,7 +50,7 @@ def test_new_items_can_be_recommended(recommender: Recommender) -> None:
 
 def test_the_extended_trie_is_the_one_built_anew(recommender: Recommender) -> None:
     recommender.add_items(new_items())
-    ids, trie = recommender.fitted.tokenizer.ids, recommender.fitted.trie
+    ids, trie = recommender.fitted.tokenizer.ids, recommender.fitted.model.trie
     assert Trie.build(ids.prefix_free).rows() == trie.rows() == ids.prefix_free
 
 
@@ -69,7 +69,7 @@ def test_saved_and_loaded(recommender: Recommender, tmp_path: Path) -> None:
     history = ["n0", *world().items.ids(world().sequences[0][:4])]
     assert loaded.recommend(history, 9) == recommender.recommend(history, 9)
     assert loaded.evaluate().metrics == recommender.evaluate().metrics
-    assert isinstance(loaded.fitted.trie.token.base, np.memmap)
+    assert isinstance(loaded.fitted.model.trie.token.base, np.memmap)
     loaded.save_pretrained(tmp_path / "run")
     assert loaded.recommend(history, 9) == recommender.recommend(history, 9), "its mapped folder was replaced"
 
@@ -95,4 +95,4 @@ def test_added_whole_or_not_at_all(recommender: Recommender, monkeypatch: pytest
     with pytest.raises(DataError, match="no room"):
         recommender.add_items(new_items())
     assert recommender.fitted is fitted
-    assert len(fitted.tokenizer.ids) == len(fitted.trie) == len(catalogue.items) == 72
+    assert len(fitted.tokenizer.ids) == len(fitted.model.trie) == len(catalogue.items) == 72

@@ -25,7 +25,7 @@ TRAINING = {
     "capsid.train.loop",
     "capsid.train.batches",
     "capsid.train.checkpoint",
-    "capsid.fitting",
+    "capsid.fit",
     "capsid.generate.fit",
 }
 # torch._dynamo alone takes as long as everything else that a recommendation needs.

@@ -30,12 +30,12 @@ from capsid.data.prepared import write_prepared
 from capsid.data.sources import load_dataset
 from capsid.decode.beam import BeamSearch
 from capsid.errors import ConfigError
+from capsid.fit.folder import fit_or_reuse
+from capsid.fit.tokenizers import add_items, open_tokenizer
 from capsid.generate.next_token import NextToken
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
 from capsid.recipes import all_recipes, get_recipe
-from capsid.runs.fit import fit_or_reuse
-from capsid.runs.tokenizers import add_items, open_tokenizer
 from capsid.vocabulary import Vocabulary
 
 ROOT = Path(__file__).parents[2]
@@ -239,7 +239,7 @@ def test_the_term_counts_in_the_objective(uninstalled: ModuleType) -> None:
     found = loss_of(uninstalled.ZLoss(weight=1.0), ids, generator, lesson)
     with torch.no_grad():
         predicted = generator.network.predict(lesson)
-        scores_NV = generator.network.norm(predicted.hidden_ND) @ predicted.vectors.score_VS.T
+        scores_NV = predicted.scores_NV
     assert found.item() == pytest.approx(float(scores_NV.exp().sum(-1).log().pow(2).mean()), rel=1e-4)
     assert found.item() != pytest.approx(loss_of(NextToken(), ids, generator, lesson).item())
 

@@ -14,10 +14,11 @@ import capsid
 from capsid.config import difference, fingerprint
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
-from capsid.fitting.course import bucket_priority
+from capsid.fit.schedule import bucket_priority
 from capsid.ragged import Ragged
 from capsid.recipe import KINDS, Recipe
 from capsid.recipes import RECIPES, get_recipe
+from capsid.recipes.guide import GROUPS, GUIDE, advice_on
 from capsid.vocabulary import Vocabulary
 
 
@@ -114,3 +115,9 @@ def test_buckets_go_by_training_popularity_then_item_id() -> None:
     table = ItemTable(items, pl.DataFrame(), np.array([2, 5, 2, 2, 0]), Ragged.from_rows([]))
     order = np.argsort(bucket_priority(table))
     assert items.ids(order) == ["c", "a10", "a9", "b", "d"]
+
+
+def test_every_recipe_has_advice_and_every_advice_a_recipe() -> None:
+    assert set(GUIDE) == set(RECIPES)
+    assert {advice.group for advice in GUIDE.values()} == set(GROUPS)
+    assert advice_on("of another package").group not in GROUPS

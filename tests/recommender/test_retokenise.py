@@ -187,7 +187,7 @@ def test_ids_really_change_and_everything_follows(whole: Recommender, tmp_path: 
     changed = sum(not np.array_equal(a, b) for a, b in zip(first.ids.codes, new.codes))
     assert changed > len(new) / 4
     assert first.ids.layout == new.layout, "the vocabulary stays the generator's"
-    assert whole.fitted.trie.rows() == new.prefix_free, "the trie is of the new ids"
+    assert whole.fitted.model.trie.rows() == new.prefix_free, "the trie is of the new ids"
     assert [entry["phase"] for entry in whole.fitted.log] == ["first", "second"]
 
 

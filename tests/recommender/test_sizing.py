@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from small_recipes import tiny_world, world
 
 from capsid.config import difference, flatten
+from capsid.errors import ConfigError
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES, get_recipe
 from capsid.recommender import Recommender
@@ -107,7 +108,7 @@ def test_long_histories_count_as_several() -> None:
     assert few.schedule[0].training.batch_size < many.schedule[0].training.batch_size
 
 
-def test_a_recipe_by_name_is_sized_and_a_value_is_not() -> None:
+def test_sizes_are_automatic_by_name_and_by_value_unless_they_are_exact() -> None:
     data = tiny_world()
     by_name = Recommender.from_recipe("popularity")
     assert by_name.size_to(data) is not None
@@ -116,7 +117,11 @@ def test_a_recipe_by_name_is_sized_and_a_value_is_not() -> None:
     assert named.recipe.tokenizer.codebooks == (64, 64)
     assert named.recipe.schedule[0].training.batch_size == 8
     value = get_recipe("rq-kmeans")
-    for exact in (Recommender(value), Recommender.from_recipe(value), Recommender.from_recipe("rq-kmeans", exact=True)):
+    by_value, named = (Recommender.from_recipe(r) for r in (value, "rq-kmeans"))
+    assert by_value.size_to(data) == named.size_to(data)
+    with pytest.raises(ConfigError, match="sizes must be auto or exact, got 'big'"):
+        Recommender(value, sizes="big")  # type: ignore[arg-type]
+    for exact in (Recommender(value), *(Recommender.from_recipe(r, sizes="exact") for r in (value, "rq-kmeans"))):
         assert exact.size_to(data) is None
         assert exact.recipe == value
 

@@ -11,16 +11,16 @@ from small_recipes import small, world
 
 from capsid.cli.tokenizer_text import item_text, report_rows
 from capsid.decode.mixed import Mixed
-from capsid.decode.reader import Reader
+from capsid.decode.model import FittedModel
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import first_code_ranks
+from capsid.fit.export import export_onnx
 from capsid.inspection.items import OpenTokenizer
 from capsid.recipe import Recipe
 from capsid.recommender import Recommender
-from capsid.runs.export import export_onnx
 
-# What other recipes with two ids may have: composed tokens, and a memory that is trained with the network.
-COMPOSED = ("generator.memory=2", "generator.memory_after=false", "generator.neighbours=0", "generator.compose=true")
+# What other recipes with two ids may have.
+COMPOSED = ("memory.last=2", "memory.neighbours=0", "generator.compose=true")
 
 
 def recipe(*settings: str) -> Recipe:
@@ -39,15 +39,14 @@ def lists(recommender: Recommender) -> list[tuple[tuple[str, ...], tuple[float, 
 
 def test_it_recommends_by_both_ids(fitted: Recommender) -> None:
     ids = fitted.fitted.tokenizer.ids
-    assert ids.second is not None
-    assert ids.second.layout.sizes == (24,)
-    assert fitted.fitted.generator.network.shape.vocabulary == ids.second.layout.end
+    assert ids.others[0].layout.sizes == (24,)
+    assert fitted.fitted.generator.network.space.vocabulary == ids.others[0].layout.end
     history = world().items.ids(world().sequences[0][:-2])
     found = fitted.recommend(history, 8)
     assert not set(found.items) & set(history)
     assert found.seen is not None
     assert 0 < found.seen <= 1 + 1e-6
-    alone = dataclasses.replace(fitted.retriever, ranker=Mixed(weight=1.0))
+    alone = dataclasses.replace(fitted.retriever, ranker=Mixed(weights=(1.0, 0.0)))
     one = alone.rank(world().sequences.take(np.arange(5)), 8, filter_history=True)
     both = fitted.retriever.rank(world().sequences.take(np.arange(5)), 8, filter_history=True)
     assert (one.scores_UK != both.scores_UK).any()
@@ -57,7 +56,7 @@ def test_saved_and_loaded_it_answers_the_same(fitted: Recommender, tmp_path: Pat
     fitted.save_pretrained(tmp_path / "run")
     again = Recommender.from_pretrained(tmp_path / "run")
     assert lists(again) == lists(fitted)
-    assert again.fitted.tokenizer.ids.second == fitted.fitted.tokenizer.ids.second
+    assert again.fitted.tokenizer.ids.others[0] == fitted.fitted.tokenizer.ids.others[0]
 
 
 def test_a_stopped_fit_resumes_to_the_same(fitted: Recommender, tmp_path: Path) -> None:
@@ -73,14 +72,11 @@ def test_new_items_get_both_ids(fitted: Recommender, tmp_path: Path) -> None:
     title = world().title(3)
     assert grown.add_items({"item_id": ["new"], "title": [title]}) == ["new"]
     ids = grown.fitted.tokenizer.ids
-    assert ids.second is not None
-    assert before.second is not None
     old = np.arange(len(before))
     assert ids.tokens.take(old) == before.tokens
-    assert ids.second.tokens.take(old) == before.second.tokens
-    assert len(ids) == len(ids.second) == len(before) + 1
-    assert grown.fitted.second is not None
-    assert grown.fitted.second.holds(ids.second.prefix_free)
+    assert ids.others[0].tokens.take(old) == before.others[0].tokens
+    assert len(ids) == len(ids.others[0]) == len(before) + 1
+    assert grown.fitted.tries[1].holds(ids.others[0].prefix_free)
     history = world().items.ids(world().sequences[0][:-2])
     assert grown.recommend(history, 1, allow=["new"]).items == ("new",)
     grown.save_pretrained(tmp_path / "grown")
@@ -100,9 +96,9 @@ def test_filters_hold_for_both_ids(fitted: Recommender) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["over=vocabulary"], "need over=children, got over=vocabulary"),
+        (["over=vocabulary"], "several ids per item need over=children, got over=vocabulary"),
         (["generator=transformer"], "do not work with generator=transformer"),
-        (["second=null"], "decoder=mixed needs two ids per item"),
+        (["decoder.weights=0.5,0.25,0.25"], "one weight for each id of an item, 2, got 3"),
         (["schedule.0.adapt=routing-adapters"], "do not work with the term 'dense' or with a phase that adapts codes"),
     ],
 )
@@ -112,14 +108,14 @@ def test_what_does_not_fit_is_refused(settings: list[str], message: str) -> None
 
 
 def test_another_second_id_and_the_search_of_the_first_alone() -> None:
-    other = ("second.tokenizer=frequency", "second.collisions=bucket", "decoder=beam")
+    other = ("other_ids.0.tokenizer=frequency", "other_ids.0.collisions=bucket", "decoder=beam")
     found = Recommender(recipe(*other)).fit(world())
-    assert found.fitted.tokenizer.ids.second is not None
+    assert len(found.fitted.tokenizer.ids.systems) == 2
     assert len(found.recommend(world().items.ids([1, 2]), 4).items) == 4
 
 
 def test_it_cannot_be_exported_or_explained_step_by_step(fitted: Recommender, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="two ids per item, which cannot be exported"):
+    with pytest.raises(ConfigError, match="several ids per item, which cannot be exported"):
         export_onnx(fitted, tmp_path / "onnx")
     with pytest.raises(ConfigError, match="'mixed' does not search step by step"):
         fitted.explain(world().items.ids([1, 2]))
@@ -128,34 +124,32 @@ def test_it_cannot_be_exported_or_explained_step_by_step(fitted: Recommender, tm
 def test_both_ids_are_shown(fitted: Recommender) -> None:
     tokenizer, item = fitted.fitted.tokenizer, world().items[3]
     opened = OpenTokenizer(tokenizer, [world().title(n) for n in range(len(world().items))])
-    ids = tokenizer.ids.second
-    assert ids is not None
+    ids = tokenizer.ids.others[0]
     wanted = {"codes": tuple(ids.codes[3].tolist()), "tokens": tuple(ids.tokens[3].tolist())}
-    assert opened.lines([item])[0].to_dict()["second"] == wanted
-    assert opened.inspect(item).to_dict()["second"] == wanted
-    assert f"second  {wanted['codes'][0]} (tokens {wanted['tokens'][0]} {wanted['tokens'][1]})" in item_text(
+    assert opened.lines([item])[0].to_dict()["others"] == (wanted,)
+    assert opened.inspect(item).to_dict()["others"] == (wanted,)
+    assert f"id 2    {wanted['codes'][0]} (tokens {wanted['tokens'][0]} {wanted['tokens'][1]})" in item_text(
         opened.inspect(item)
     )
     quality = opened.quality()
-    assert quality.second is not None
-    assert quality.second.collision_rate == ids.statistics().collision_rate > 0
-    assert quality.second.intra_code_similarity is not None
+    assert quality.others[0].collision_rate == ids.statistics().collision_rate > 0
+    assert quality.others[0].intra_code_similarity is not None
     shown = dict(map(tuple, report_rows(quality.to_dict())))
-    assert shown["second id: largest bucket"] == "1"
-    assert "second" not in shown
+    assert shown["id 2: largest bucket"] == "1"
+    assert "others" not in shown
 
 
 def test_items_of_one_id_have_no_second() -> None:
     plain = Recommender(small("capsid", 1)).fit(world()).fitted.tokenizer
     opened = OpenTokenizer(plain, [])
-    assert "second" not in opened.lines([world().items[0]])[0].to_dict()
-    assert opened.quality().second is None
+    assert "others" not in opened.lines([world().items[0]])[0].to_dict()
+    assert opened.quality().others == ()
 
 
 def test_validation_reads_the_root_once(fitted: Recommender, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = fitted.catalogue_.split.valid
     wanted = first_code_ranks(
-        fitted.retriever.reader, fitted.retriever.reader.root_scores(cases.histories), cases.targets
+        fitted.retriever.model, fitted.retriever.model.root_scores(cases.histories), cases.targets
     )
-    monkeypatch.setattr(Reader, "root_scores", lambda *_: pytest.fail("scored again"))
+    monkeypatch.setattr(FittedModel, "root_scores", lambda *_: pytest.fail("scored again"))
     np.testing.assert_array_equal(fitted.evaluate("valid").values["first_code_rank"], wanted)

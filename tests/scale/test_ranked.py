@@ -17,11 +17,11 @@ from capsid.scale.jobs import RankJob, job_text, run_shard
 from capsid.scale.ranked import read_lists
 from capsid.scale.run import run_job
 
-OLD = Path(__file__).parents[1] / "recommender" / "runs-before-the-redesign.tar.gz"
+OLD = Path(__file__).parents[1] / "recommender" / "runs-of-0.1.tar.gz"
 METHODS = {
     "ids of several lengths": ("capsid", ()),
-    "merges, soft input, memory": ("capsid-bpe", ("generator.soft_input=3", "generator.memory=2")),
-    "two ids": ("capsid-two", ("generator.memory=2", "generator.soft_input=2", "generator.compose=true")),
+    "merges, soft input, memory": ("capsid-bpe", ("generator.soft_input=3", "memory=memory")),
+    "two ids": ("capsid-two", ("generator.soft_input=2", "generator.compose=true")),
     "dense vectors": ("tiger-dense", ()),
     "in context, several readings": ("actionpiece", ()),
     "one token per item": ("sasrec", ()),
@@ -54,7 +54,7 @@ def test_lists_are_those_of_the_whole_run(method: str, tmp_path: Path) -> None:
         assert ranked(tmp_path / "run", tmp_path / f"lists{k}", k=k, filtered=filtered) == wanted
 
 
-@pytest.mark.parametrize("name", ["capsid-bpe", "sasrec"])
+@pytest.mark.parametrize("name", ["capsid-strong", "capsid-two", "sasrec"])
 def test_runs_of_older_versions(name: str, tmp_path: Path) -> None:
     with tarfile.open(OLD) as archive:
         archive.extractall(tmp_path, filter="data")

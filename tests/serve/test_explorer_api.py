@@ -26,7 +26,7 @@ def snapshot(run: Path) -> Snapshot:
 def test_a_prefix_tells_what_its_items_share(snapshot: Snapshot) -> None:
     catalogue = snapshot.recommender.catalogue_
     vectors = snapshot.recommender.fitted.tokenizer.vectors_
-    trie = snapshot.recommender.fitted.trie
+    trie = snapshot.recommender.fitted.model.trie
     assert vectors is not None
     for child in tree(snapshot, [], 50)["children"]:
         node = int(trie.walk(np.array([0]), np.array([child["token"]]))[0])

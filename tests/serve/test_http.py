@@ -245,7 +245,7 @@ def test_the_tree_is_the_ids(served: Served, recommender: Recommender) -> None:
         assert sizes == sorted(sizes, reverse=True)
         waiting += [tuple(c["prefix"]) for c in node["children"]]
         seen += 1
-    assert seen == recommender.fitted.trie.nodes
+    assert seen == recommender.fitted.model.trie.nodes
 
 
 def test_the_page_may_load_nothing_from_elsewhere(served: Served) -> None:

@@ -198,7 +198,7 @@ def test_a_broken_version_is_never_served(tmp_path: Path, monkeypatch: pytest.Mo
     broken = Recommender.add_items
 
     def lose(self: Recommender, frame: Any) -> list[str]:
-        trie = self.fitted.trie
+        trie = self.fitted.model.trie
         names = broken(self, frame)
         object.__setattr__(self.fitted, "trie", trie)  # ids that the trie does not have
         return names

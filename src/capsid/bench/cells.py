@@ -23,7 +23,6 @@ from capsid.data.dataset import FILE_ORDER, Dataset
 from capsid.data.split import Holdout
 from capsid.decode.ranked import validating
 from capsid.errors import ArtifactError, CapsidError
-from capsid.fitting.remembering import trained_recipe
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
 from capsid.sizing import DataSize, named_in, sized
@@ -161,8 +160,8 @@ def stored_recipe_key(recipe: Mapping[str, Any]) -> str:
 
 def tokenizer_fingerprint(recipe: Recipe, data: str, seed: int) -> str:
     """Covers everything that fitted ids depend on: cells with the same fingerprint can share ids."""
-    second = () if recipe.second is None else (recipe.second,)
-    return fingerprint(recipe.encoder, recipe.tokenizer, recipe.collisions, recipe.merges, *second, data, seed)
+    ids = (recipe.encoder, recipe.tokenizer, recipe.collisions, recipe.merges, *recipe.other_ids)
+    return fingerprint(*ids, data, seed)
 
 
 def training_fingerprint(recipe: Recipe, data: str, seed: int) -> str:
@@ -170,7 +169,7 @@ def training_fingerprint(recipe: Recipe, data: str, seed: int) -> str:
 
     Of the decoder that is only what validation ranks with; a memory that is fitted after training changes none.
     """
-    trained = dataclasses.replace(trained_recipe(recipe), decoder=validating(recipe.decoder))
+    trained = dataclasses.replace(recipe, memory=None, decoder=validating(recipe.decoder))
     return fingerprint(recipe_key(trained), data, seed)
 
 

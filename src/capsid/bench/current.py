@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from capsid.bench.archive import archive_of
 from capsid.bench.cells import DataFacts, make_job, recipe_key, stored_recipe_key
 from capsid.bench.plans import is_built_in, read_plan
 from capsid.bench.results import Result, Results, load
@@ -26,6 +27,10 @@ def load_rows(store: str | Path, plan: str) -> Results:
 
 def of_one_recipe(cells: Results) -> Results:
     """On each dataset the cells with the data of the newest, and of each row those with the recipe of its newest."""
+    archive = archive_of(cells.folder)
+    if archive is not None:
+        kept = tuple(c for c in cells if c.key not in archive.superseded)
+        return dataclasses.replace(cells, cells=kept, superseded=tuple(c for c in cells if c not in kept))
     cells = dataclasses.replace(cells, cells=tuple(c for c in cells if not order_of(c.order)[1]))
     data = _newest_data(cells)
     same = [c for c in cells if c.data_key == data[c.dataset] and _question(c) == _question(cells.cells[-1])]
@@ -62,6 +67,9 @@ def remarks(
 
 def outdated(cells: Results) -> list[Result]:
     """The cells of a built-in plan whose recipe is no longer that of the plan."""
+    archive = archive_of(cells.folder)
+    if archive is not None:
+        return [c for c in cells if c.key in archive.outdated]
     if not is_built_in(cells.plan):
         return []
     planned = {c.name: c for c in read_plan(cells.plan).cells}

@@ -48,7 +48,7 @@ def with_own_ids() -> list[str]:
     first: dict[str, str] = {}
     for label, (_, recipe) in planned().items():
         if has_ids(label):
-            parts = (recipe.encoder, recipe.tokenizer, recipe.collisions, recipe.merges, recipe.second)
+            parts = (recipe.encoder, recipe.tokenizer, recipe.collisions, recipe.merges, *recipe.other_ids)
             first.setdefault(fingerprint(*(part for part in parts if part is not None)), label)
     return list(first.values())
 

@@ -19,7 +19,7 @@ from capsid.bench.store import Place
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.errors import ArtifactError
-from capsid.fitting.remembering import with_memory
+from capsid.fit.with_memory import with_memory
 from capsid.progress import Progress
 from capsid.recommender import Recommender
 
@@ -79,7 +79,7 @@ class SharedRun:
     def _own(self, run: Recommender, dataset: Dataset, progress: Progress) -> Recommender:
         """The run as the job's recipe has it."""
         recipe, split = self.job.recipe, run.catalogue_.split
-        if run.recipe.generator != recipe.generator:
+        if run.recipe.memory != recipe.memory:
             table = ItemTable.from_training(dataset, split.train)
             run.fitted_ = with_memory(run.fitted, recipe, table, split, seed=run.seed, progress=progress)
         run.recipe = recipe

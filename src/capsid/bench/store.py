@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from capsid.artifacts import write_bytes
+from capsid.bench.archive import archive_of
 from capsid.bench.cells import Job, stored_recipe_key, values_key
 from capsid.bench.results import LINES, VALUES, Result, load, plans_in, read_lines
 from capsid.errors import ArtifactError
@@ -72,6 +73,11 @@ class Place:
 @contextlib.contextmanager
 def opened(place: Place, tell: Callable[[str], None]) -> Iterator[None]:
     """Hold the plan's store as its only writer; leftovers of a kill are repaired or removed first."""
+    if (archive := archive_of(place.folder)) is not None:
+        raise ArtifactError(
+            f"{place.folder} holds the archived results of release {archive.release}, which nothing is added to",
+            hint="choose another --store",
+        )
     try:
         place.works.mkdir(parents=True, exist_ok=True)
         # Working folders hold gigabytes that do not belong in a repository.
@@ -140,8 +146,9 @@ class Finished:
 
     @classmethod
     def read(cls, place: Place, code: str | None = None) -> Finished:
-        """Read the current store."""
-        return cls(tuple(c for plan in plans_in(place.store) for c in load(place.store, plan, history=True)), code)
+        """Read the current store, without what an earlier release has archived there."""
+        plans = [plan for plan in plans_in(place.store) if archive_of(place.store / plan) is None]
+        return cls(tuple(c for plan in plans for c in load(place.store, plan, history=True)), code)
 
     def and_also(self, result: Result) -> Finished:
         """With one more cell."""

@@ -116,7 +116,7 @@ def run_cell(
     for name in job.cell.evaluations:
         if name == POSITIONS:
             test = recommender.catalogue_.split.test
-            found_at = position_accuracy(recommender.retriever.reader, test, users=SAMPLED, progress=progress)
+            found_at = position_accuracy(recommender.retriever.model, test, users=SAMPLED, progress=progress)
             evaluations[name] = dataclasses.asdict(found_at)
             continue
         part, _, filtered = name.partition("-")

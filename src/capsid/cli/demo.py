@@ -32,7 +32,7 @@ MAIN = "capsid-bpe"
 PEOPLE = 5
 SHOWN = 5
 # Where histories are few, which items followed which is worth more than what a network learns (results/README.md).
-MEMORY = ("generator.memory=3", "generator.memory_after=true")
+MEMORY = ("memory=memory", "memory.neighbours=0")
 GENERATOR = (
     "generator.layers=2",
     "generator.width=64",
@@ -158,8 +158,8 @@ def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, for
 def _fit(
     name: str, settings: tuple[str, ...], dataset: Dataset, out: Path, force: bool, progress: Progress
 ) -> Recommender:
+    from capsid.fit.folder import fit_or_reuse
     from capsid.recommender import Recommender
-    from capsid.runs.fit import fit_or_reuse
 
     recommender = Recommender.from_recipe(name, settings=settings)
     fitted = fit_or_reuse(recommender, dataset, out / name, force=force, replace=True, progress=progress)

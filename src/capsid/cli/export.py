@@ -32,8 +32,8 @@ def export(
     if format_ != "onnx":
         raise ConfigError(f"--format must be onnx, got {format_!r}", hint="--format onnx")
     from capsid.artifacts import reserved
+    from capsid.fit.export import KIND, export_onnx
     from capsid.recommender import Recommender
-    from capsid.runs.export import KIND, export_onnx
 
     with reserved(out, kind=KIND, replace=force) as path:
         export_onnx(Recommender.from_pretrained(run), path)

@@ -32,11 +32,12 @@ from capsid.progress import Console, Progress, duration, silent
 
 if TYPE_CHECKING:
     from capsid.data.split import Holdout
+    from capsid.fit.folder import RunSummary
     from capsid.recommender import Recommender
     from capsid.running import RunOptions, Team
-    from capsid.runs.fit import RunSummary
 
 app = single_verb()
+ALL_STEPS = "nothing is held out, so all steps of the recipe are trained; --steps-from RUN sets their number"
 StepsFrom = Annotated[
     Path | None,
     typer.Option("--steps-from", metavar="RUN", help="Train for as many steps as RUN took to its best validation."),
@@ -109,11 +110,11 @@ def fit(
         progress = Console() if team.rank == 0 else silent
         run = run_options(checkpoint_every, team, str(chosen))
         given = (*_derived(recipe, team, steps_from), *all_settings(config, settings))
-        recommender = Recommender.from_recipe(recipe, seed=seed, settings=given, vectors=vectors, exact=exact)
+        recommender = Recommender.from_recipe(
+            recipe, seed=seed, settings=given, vectors=vectors, sizes="exact" if exact else "auto"
+        )
         if holdout == "none" and steps_from is None:
-            progress.line(
-                "nothing is held out, so all steps of the recipe are trained; --steps-from RUN sets their number"
-            )
+            progress.line(ALL_STEPS)
         summary = _fit(recommender, data, ties, out, held, tokenizer, force, progress, run)
     if summary is not None and summary.reused:
         progress.line(f"{out} is already finished with the same recipe, seed and data; --force refits it")
@@ -123,7 +124,7 @@ def fit(
 
 def _derived(recipe: str, team: Team, steps_from: Path | None) -> tuple[str, ...]:
     """Settings that follow from the team and from `--steps-from`; those given by the user take precedence."""
-    from capsid.runs.fit import lanes_of_team, steps_until_best
+    from capsid.fit.folder import lanes_of_team, steps_until_best
     from capsid.train.team import launched
 
     lanes = lanes_of_team(recipe, team) if launched() else ()
@@ -144,8 +145,8 @@ def _fit(
     """Fit and write the run. Process 0 of a team does this; the others help it, write nothing and have no summary."""
     from capsid.artifacts import reserved
     from capsid.data.sources import load_dataset
-    from capsid.runs.fit import assist_fit, fit_or_reuse
-    from capsid.runs.tokenizers import tokenizer_source
+    from capsid.fit.folder import assist_fit, fit_or_reuse
+    from capsid.fit.tokenizers import tokenizer_source
     from capsid.stored import KIND
 
     if run.team.rank:

@@ -26,7 +26,7 @@ TEXTS = ("name", "about", "paper", "deviations")
 
 @app.command("list")
 def list_recipes(as_json: AsJson = False) -> None:
-    """Show all recipes.
+    """Show all recipes by group: tokens per item, cost of a recommendation (tiger = 1), and when to use each.
 
     Examples:
 
@@ -35,11 +35,23 @@ def list_recipes(as_json: AsJson = False) -> None:
       capsid recipes list --json
     """
     from capsid.recipes import all_recipes
+    from capsid.recipes.guide import GROUPS, UNKNOWN, advice_on
 
+    recipes = all_recipes()
     if as_json:
-        print_json([{"name": r.name, "about": r.about, "paper": r.paper} for r in all_recipes()])
-    else:
-        print_table(["recipe", "what it is"], [[r.name, r.about] for r in all_recipes()])
+        about = [{"name": r.name, "about": r.about, "paper": r.paper} for r in recipes]
+        print_json([{**plain, **vars(advice_on(str(plain["name"])))} for plain in about])
+        return
+    for group, what in {**GROUPS, UNKNOWN.group: "from installed packages"}.items():
+        own = [(r.name, advice_on(r.name)) for r in recipes if advice_on(r.name).group == group]
+        if own:
+            say(f"\n{group}: {what}")
+            rows = [[name, _number(a.tokens), _number(a.cost), a.when] for name, a in own]
+            print_table(["recipe", "tokens", "cost", "use it for"], rows)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
 
 
 @app.command("show")

@@ -27,7 +27,7 @@ from capsid.cli.output import print_json, say
 from capsid.progress import Console, duration
 
 if TYPE_CHECKING:
-    from capsid.runs.refit import Refitted
+    from capsid.fit.refit import Refitted
 
 app = single_verb()
 
@@ -62,7 +62,7 @@ def refit(
     from capsid.artifacts import reserved
     from capsid.data.sources import load_dataset
     from capsid.data.split import Holdout
-    from capsid.runs.refit import refit as refit_run
+    from capsid.fit.refit import refit as refit_run
     from capsid.stored import KIND
 
     progress, run = Console(), run_options(checkpoint_every)

@@ -72,14 +72,14 @@ def fit(
     from capsid.artifacts import reserved
     from capsid.data.sources import load_dataset
     from capsid.devices import choose
+    from capsid.fit.tokenizers import fit_tokenizer
     from capsid.recommender import Recommender
-    from capsid.runs.tokenizers import fit_tokenizer
     from capsid.scale.codes import encode_fitted
     from capsid.tokenize.item_tokenizer import KIND
 
     progress, run = Console(), run_options(checkpoint_every, device=str(choose(device)))
     changes = all_settings(config, settings)
-    wanted = Recommender.from_recipe(recipe, settings=changes, vectors=vectors, exact=exact)
+    wanted = Recommender.from_recipe(recipe, settings=changes, vectors=vectors, sizes="exact" if exact else "auto")
     if codes is not None and wanted.recipe.encoder is None:
         raise ConfigError(
             f"the recipe {recipe!r} makes ids without vectors, so there are no shards of codes",
@@ -123,7 +123,7 @@ def encode(
 
     from capsid.cli.items_file import read_items_file
     from capsid.cli.tokenizer_text import drift_text
-    from capsid.runs.tokenizers import open_tokenizer
+    from capsid.fit.tokenizers import open_tokenizer
 
     file = OutputFile.check(out, force=force)
     opened = open_tokenizer(path)
@@ -169,7 +169,7 @@ def add(
 
     from capsid.cli.items_file import read_items_file
     from capsid.cli.tokenizer_text import drift_text
-    from capsid.runs.tokenizers import add_items
+    from capsid.fit.tokenizers import add_items
 
     names, attributes = read_items_file(items)
     frame = attributes.with_columns(pl.Series("item_id", list(names), dtype=pl.String))
@@ -201,7 +201,7 @@ def report(
     """
     from capsid.cli.tokenizer_plots import Pictures, write_plots
     from capsid.cli.tokenizer_text import report_rows
-    from capsid.runs.tokenizers import open_tokenizer
+    from capsid.fit.tokenizers import open_tokenizer
 
     opened = open_tokenizer(path)
     quality = opened.quality(most=REPORT_ITEMS)
@@ -229,7 +229,7 @@ def inspect(
       capsid tokenizer inspect runs/film-ids 318 --json
     """
     from capsid.cli.tokenizer_text import item_text
-    from capsid.runs.tokenizers import open_tokenizer
+    from capsid.fit.tokenizers import open_tokenizer
 
     opened = open_tokenizer(path)
     check_items([item], opened.items, opened.title)
@@ -253,7 +253,7 @@ def facets(
       capsid tokenizer facets runs/film-ids -k 3 --depth 2 --json
     """
     from capsid.cli.tokenizer_text import facets_text
-    from capsid.runs.tokenizers import open_tokenizer
+    from capsid.fit.tokenizers import open_tokenizer
 
     count = parse_k(k)
     found = open_tokenizer(path).facets(depth=depth, count=count)
@@ -276,7 +276,7 @@ def merges(
     """
     from capsid.cli.tokenizer_merges import merges_text
     from capsid.evaluate.metrics import check_k
-    from capsid.runs.tokenizers import open_tokenizer
+    from capsid.fit.tokenizers import open_tokenizer
 
     check_k(top, "--top")
     found = open_tokenizer(path).merges(top=top)
@@ -297,7 +297,7 @@ def export(
 
       capsid tokenizer export runs/film-ids --out - | head -3
     """
-    from capsid.runs.tokenizers import open_tokenizer
+    from capsid.fit.tokenizers import open_tokenizer
 
     file = OutputFile.check(out, force=force)
     opened = open_tokenizer(path)

@@ -20,20 +20,21 @@ def report_rows(quality: dict[str, Any]) -> list[list[str]]:
             rows += _convergence(value)
         elif name == "merges" and value is not None:
             rows += _merges(value)
-        elif name == "second":
+        elif name == "others":
             continue
         else:
             rows.append((name.replace("_", " "), value))
     shown = [[name, _shown(value)] for name, value in rows]
-    second = quality.get("second")
-    return shown if second is None else shown + [[f"second id: {name}", value] for name, value in report_rows(second)]
+    for number, other in enumerate(quality.get("others", ()), start=2):
+        shown += [[f"id {number}: {name}", value] for name, value in report_rows(other)]
+    return shown
 
 
 def item_text(about: ItemInspection) -> str:
     """An item, its codes, how it was routed, and which items share its first codes."""
     lines = [f"{about.item}  {about.title}", f"codes   {_joined(about.codes)}", f"tokens  {_joined(about.tokens)}"]
-    if about.second is not None:
-        lines += [f"second  {_joined(about.second['codes'])} (tokens {_joined(about.second['tokens'])})"]
+    for number, other in enumerate(about.others, start=2):
+        lines += [f"id {number}    {_joined(other['codes'])} (tokens {_joined(other['tokens'])})"]
     lines += subword_lines(about)
     for level in about.depths or ():
         lines += [

@@ -67,8 +67,8 @@ def fit(
 
       capsid vectors fit capsid --vectors items.npy --out runs/ids --codes runs/codes
     """
+    from capsid.fit.tokenizers import fit_on_vectors
     from capsid.recipes import get_recipe
-    from capsid.runs.tokenizers import fit_on_vectors
     from capsid.scale.codes import encode_shards
 
     start, progress = time.monotonic(), Console()

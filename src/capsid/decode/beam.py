@@ -16,12 +16,12 @@ from torch import Tensor
 
 from capsid.decode.filters import Filter
 from capsid.decode.likelihood import edge_log_probabilities
+from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedItems, RankedLeaves, expand
-from capsid.decode.reader import Reader
 from capsid.decode.watch import Edges, FirstEdges, Watch
 from capsid.errors import ConfigError
+from capsid.freed_memory import keep_freed_memory
 from capsid.ids.trie import Trie
-from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
 
@@ -39,25 +39,25 @@ class BeamSearch:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def rank(self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
+    def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
         """The k best items after every history."""
-        leaves = self.leaves(reader, histories, min(k, len(reader.trie)), allowed)
-        return expand(reader.trie, leaves, k, allowed).items
+        leaves = self.leaves(model, histories, min(k, len(model.trie)), allowed)
+        return expand(model.trie, leaves, k, allowed).items
 
     def leaves(
         self,
-        reader: Reader,
+        model: FittedModel,
         histories: Ragged,
         k: int,
         allowed: Filter | None = None,
         watch: Watch | None = None,
         started: tuple[Any, Tensor] | None = None,
     ) -> RankedLeaves:
-        """The k best leaves after every history; `started` is what `reader.start` gave, if it was asked already."""
+        """The k best leaves after every history; `started` is what `model.start` gave, if it was asked already."""
         if k < 1:
             raise ConfigError(f"k must be at least 1, got {k}")
         keep_freed_memory()
-        return _Search(reader, allowed, watch, max(self.width, k), _Finished(len(histories), k)).run(histories, started)
+        return _Search(model, allowed, watch, max(self.width, k), _Finished(len(histories), k)).run(histories, started)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class _Ways:
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    reader: Reader
+    model: FittedModel
     allowed: Filter | None
     watch: Watch | None
     width: int
@@ -88,8 +88,8 @@ class _Search:
 
     @torch.inference_mode()
     def run(self, histories: Ragged, started: tuple[Any, Tensor] | None) -> RankedLeaves:
-        users, model, finished = len(histories), self.reader.model, self.finished
-        state, rows = started or self.reader.start(histories)
+        users, model, finished = len(histories), self.model.network, self.finished
+        state, rows = started or self.model.start(histories)
         steps, best = 1, self._first_step(state, rows)
         while best is not None:
             steps += 1
@@ -101,14 +101,14 @@ class _Search:
             edges = self._scored(steps - 1, ways, best.scores, state, rows)
             finished.add(edges.select(edges.leaf))
             best = _best(edges.select(~edges.leaf), users, self.width, finished.bound())
-        seen_U = finished.seen.numpy() if self.reader.over == "children" else None
+        seen_U = finished.seen.numpy() if self.model.over == "children" else None
         return RankedLeaves(finished.nodes.numpy(), finished.scores.numpy(), steps, seen_U)
 
     def _first_step(self, state: Any, rows_U1D: Tensor) -> _Best | None:
         """The first tokens: all users have the same ones, so scores are a matrix, and no edge is written out."""
-        trie, root, users = self.reader.trie, self.reader.root, len(rows_U1D)
-        leaf_C, scores_UC = trie.is_leaf(root.node), self.reader.first_scores(state, rows_U1D)
-        if self.reader.over == "children":
+        trie, root, users = self.model.trie, self.model.root, len(rows_U1D)
+        leaf_C, scores_UC = trie.is_leaf(root.node), self.model.first_scores(state, rows_U1D)
+        if self.model.over == "children":
             self.finished.seen += _columns(scores_UC, leaf_C).exp().sum(1)
         open_UC = np.ones(scores_UC.shape, dtype=bool)
         left_UC = scores_UC
@@ -127,7 +127,7 @@ class _Search:
 
     def _ways(self, nodes_UW: np.ndarray) -> _Ways:
         """All children of all live beams (-1 marks a dead one)."""
-        trie: Trie = self.reader.trie
+        trie: Trie = self.model.trie
         live = np.flatnonzero(nodes_UW.ravel() >= 0)
         children = trie.children(nodes_UW.ravel()[live])
         row, node = live[children.parent], children.node
@@ -138,9 +138,9 @@ class _Search:
 
     def _scored(self, depth: int, ways: _Ways, scores_UW: Tensor, state: Any, rows_UWD: Tensor) -> Edges:
         """The ways with the scores of their hypotheses, without those that the filter blocks."""
-        beams, over = scores_UW.shape[1], self.reader.over
+        beams, over = scores_UW.shape[1], self.model.over
         score = scores_UW.reshape(-1)[torch.as_tensor(ways.row)]
-        score = score + edge_log_probabilities(self.reader.model, state, rows_UWD, ways.row, ways.token, over)
+        score = score + edge_log_probabilities(self.model.network, state, rows_UWD, ways.row, ways.token, over)
         edges = Edges(ways.row // beams, ways.row % beams, ways.token, ways.node, ways.leaf, score)
         if self.watch is not None:
             self.watch.weighed(depth, edges, ways.open)
@@ -164,7 +164,7 @@ class _Search:
             if stop <= done:
                 return
             columns = slice(done, stop)
-            stepped, rows = self.reader.model.step(state, best.parents[:, columns], best.tokens[:, columns])
+            stepped, rows = self.model.network.step(state, best.parents[:, columns], best.tokens[:, columns])
             asked = ways.select((beam >= done) & (beam < stop) & open_UW.numpy().ravel()[ways.row])
             asked = replace(asked, row=asked.row // beams * (stop - done) + asked.row % beams - done)
             edges = self._scored(depth, asked, best.scores[:, columns], stepped, rows)

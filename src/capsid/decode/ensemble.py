@@ -15,8 +15,8 @@ from torch import Tensor
 
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
+from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedItems, RankedLeaves, expand
-from capsid.decode.reader import Reader
 from capsid.decode.watch import Watch
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
@@ -38,14 +38,14 @@ class Ensemble:
         """One reading: what validations during training use."""
         return replace(self, times=1)
 
-    def rank(self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
+    def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
         """The k best items after every history; equal scores in trie order."""
-        leaves = self.leaves(reader, histories, min(k, len(reader.trie)), allowed)
-        return expand(reader.trie, leaves, k, allowed).items
+        leaves = self.leaves(model, histories, min(k, len(model.trie)), allowed)
+        return expand(model.trie, leaves, k, allowed).items
 
     def leaves(
         self,
-        reader: Reader,
+        model: FittedModel,
         histories: Ragged,
         k: int,
         allowed: Filter | None = None,
@@ -54,14 +54,14 @@ class Ensemble:
         """The k best leaves after every history. The watch sees the search of the first reading."""
         search = BeamSearch(width=self.width)
         # Lists of one reading need no more leaves than are asked for, because fusing keeps their order.
-        times = self.times if reader.ids.reading.varies else 1
-        most = k if times == 1 else min(max(self.width, k), len(reader.trie))
+        times = self.times if model.item_ids.reading.varies else 1
+        most = k if times == 1 else min(max(self.width, k), len(model.trie))
         lists = []
         for number in range(times):
             # Variant 0 is not random.
-            started: tuple[Any, Tensor] = reader.start(histories, variant=number + 1)
+            started: tuple[Any, Tensor] = model.start(histories, variant=number + 1)
             seen = watch if number == 0 else None
-            lists.append(search.leaves(reader, histories, most, allowed, seen, started))
+            lists.append(search.leaves(model, histories, most, allowed, seen, started))
         return fused(lists, k)
 
 

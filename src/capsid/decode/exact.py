@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from capsid.decode.filters import Filter
+from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedItems, RankedLeaves, expand
-from capsid.decode.reader import Reader
 from capsid.decode.watch import Watch
 from capsid.ids.layout import PAD
 from capsid.ids.trie import ROOT
@@ -33,27 +33,27 @@ class ExactScoring:
         """Unlimited: the first items never depend on how many are asked for."""
         return sys.maxsize
 
-    def rank(self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
+    def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
         """The k best items after every history."""
-        return expand(reader.trie, self.leaves(reader, histories, k, allowed), k, allowed).items
+        return expand(model.trie, self.leaves(model, histories, k, allowed), k, allowed).items
 
-    def scores(self, reader: Reader, histories: Ragged) -> Tensor:
+    def scores(self, model: FittedModel, histories: Ragged) -> Tensor:
         """Log-probability of every item's id after every history. Shape: (users, items)."""
-        return exact_scores(reader, histories)
+        return exact_scores(model, histories)
 
     def leaves(
         self,
-        reader: Reader,
+        model: FittedModel,
         histories: Ragged,
         k: int,
         allowed: Filter | None = None,
         watch: Watch | None = None,
     ) -> RankedLeaves:
         """The k best leaves after every history; equal scores in trie order. The watch is not called."""
-        leaves_F = np.sort(reader.trie.leaves)
-        first_F = reader.trie.items[reader.trie.low[leaves_F]]
-        scores_UF = self.scores(reader, histories).numpy()[:, first_F]
-        seen_U = np.exp(scores_UF.astype(np.float64)).sum(1) if reader.over == "children" else None
+        leaves_F = np.sort(model.trie.leaves)
+        first_F = model.trie.items[model.trie.low[leaves_F]]
+        scores_UF = self.scores(model, histories).numpy()[:, first_F]
+        seen_U = np.exp(scores_UF.astype(np.float64)).sum(1) if model.over == "children" else None
         if allowed is not None:
             user, leaf = np.divmod(np.arange(scores_UF.size), len(leaves_F))
             blocked = ~allowed.open(user, leaves_F[leaf]).reshape(scores_UF.shape)
@@ -65,42 +65,42 @@ class ExactScoring:
 
 
 @torch.inference_mode()
-def exact_scores(reader: Reader, histories: Ragged, *, chunk: int = 512) -> Tensor:
+def exact_scores(model: FittedModel, histories: Ragged, *, chunk: int = 512) -> Tensor:
     """Log-probability of every item's id after every history. Shape: (users, items)."""
-    state, rows_U1D = reader.start(histories)
-    rows = reader.ids.prefix_free
+    state, rows_U1D = model.start(histories)
+    rows = model.ids.prefix_free
     # Sorted by length, because a chunk takes as many steps as its longest id.
     order_N = np.argsort(rows.lengths_of(np.arange(len(rows))), kind="stable")
     scores_UN = torch.empty(len(histories), len(rows))
     for start in range(0, len(rows), chunk):
         items = order_N[start : start + chunk]
         tokens_WT = torch.as_tensor(rows.take(items).dense(PAD)).long()
-        scores_UN[:, torch.as_tensor(items)] = _score(reader, state, rows_U1D, tokens_WT)
+        scores_UN[:, torch.as_tensor(items)] = _score(model, state, rows_U1D, tokens_WT)
     return scores_UN
 
 
-def _score(reader: Reader, state: Any, rows_U1D: Tensor, tokens_WT: Tensor) -> Tensor:
+def _score(model: FittedModel, state: Any, rows_U1D: Tensor, tokens_WT: Tensor) -> Tensor:
     users, beams = len(rows_U1D), len(tokens_WT)
     nodes_W = np.full(beams, ROOT)
-    logits_UWV = reader.model.scores(state, rows_U1D).expand(users, beams, -1)
+    logits_UWV = model.network.scores(state, rows_U1D).expand(users, beams, -1)
     total_UW = torch.zeros(users, beams)
     for depth in range(tokens_WT.shape[1]):
         tokens_UW = tokens_WT[:, depth].expand(users, beams)
-        here_UW = _normalised(reader, logits_UWV, nodes_W).gather(2, tokens_UW[..., None])[..., 0]
+        here_UW = _normalised(model, logits_UWV, nodes_W).gather(2, tokens_UW[..., None])[..., 0]
         total_UW += torch.where(tokens_UW == PAD, torch.zeros(()), here_UW)
         if depth + 1 < tokens_WT.shape[1]:
             # Beams of shorter ids step over padding, whose scores are not added.
             parents = torch.arange(beams).expand(users, beams) if depth else torch.zeros(users, beams, dtype=torch.long)
-            state, rows_UWD = reader.model.step(state, parents, tokens_UW)
-            logits_UWV = reader.model.scores(state, rows_UWD)
-            nodes_W = np.maximum(reader.trie.walk(nodes_W, tokens_WT[:, depth].numpy()), ROOT)
+            state, rows_UWD = model.network.step(state, parents, tokens_UW)
+            logits_UWV = model.network.scores(state, rows_UWD)
+            nodes_W = np.maximum(model.trie.walk(nodes_W, tokens_WT[:, depth].numpy()), ROOT)
     return total_UW
 
 
-def _normalised(reader: Reader, logits_UWV: Tensor, nodes_W: np.ndarray) -> Tensor:
-    if reader.over == "vocabulary":
+def _normalised(model: FittedModel, logits_UWV: Tensor, nodes_W: np.ndarray) -> Tensor:
+    if model.over == "vocabulary":
         return logits_UWV.log_softmax(-1)
-    children = reader.trie.children(nodes_W)
+    children = model.trie.children(nodes_W)
     allowed_WV = torch.zeros(logits_UWV.shape[1:], dtype=torch.bool)
     allowed_WV[children.parent, children.token] = True
     return logits_UWV.masked_fill(~allowed_WV, -torch.inf).log_softmax(-1)

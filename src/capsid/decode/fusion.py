@@ -23,8 +23,8 @@ from capsid.blocks.pairs import pair_products
 from capsid.blocks.segments import segment_logsumexp
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
+from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedItems, RankedLeaves, best_items, leaf_slots
-from capsid.decode.reader import Reader
 from capsid.decode.watch import Watch
 from capsid.errors import ConfigError
 from capsid.ids.layout import PAD
@@ -51,26 +51,26 @@ class BeamFusion:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def rank(self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
+    def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
         """The k best items after every history; equal scores in the order of plain beam search."""
-        return self.fuse(reader, histories, k, allowed).best(k)
+        return self.fuse(model, histories, k, allowed).best(k)
 
     @torch.inference_mode()
     def fuse(
-        self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None, watch: Watch | None = None
+        self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None, watch: Watch | None = None
     ) -> Fused:
         """All items of the ids that the search finds, with both parts of their scores."""
         if k < 1:
             raise ConfigError(f"k must be at least 1, got {k}")
-        if reader.dense is None:
+        if model.dense is None:
             raise ConfigError("decoder=fusion needs item vectors", hint="add the term 'dense', or set decoder=beam")
-        wanted = min(max(self.width, k), len(reader.trie))
-        started = reader.start(histories)
-        leaves = BeamSearch(width=self.width).leaves(reader, histories, wanted, allowed, watch, started=started)
-        slots = leaf_slots(reader.trie, leaves.leaves_UF, None)
-        expected_UFC = reader.dense.expected(rows_after(reader, started, leaves.leaves_UF))
-        cell_E, item_E = _cells(reader, slots)
-        cosine_E = pair_products(expected_UFC.flatten(0, 1), reader.dense.vectors_NC, cell_E, item_E)
+        wanted = min(max(self.width, k), len(model.trie))
+        started = model.start(histories)
+        leaves = BeamSearch(width=self.width).leaves(model, histories, wanted, allowed, watch, started=started)
+        slots = leaf_slots(model.trie, leaves.leaves_UF, None)
+        expected_UFC = model.dense.expected(rows_after(model, started, leaves.leaves_UF))
+        cell_E, item_E = _cells(model, slots)
+        cosine_E = pair_products(expected_UFC.flatten(0, 1), model.dense.vectors_NC, cell_E, item_E)
         user_E = cell_E // leaves.leaves_UF.shape[1]
         # Over all items of an id, also blocked ones: a filter must not change the order of what it leaves.
         dense_E = self._dense(cosine_E, cell_E, user_E)
@@ -119,40 +119,40 @@ class Fused:
 
 
 @torch.inference_mode()
-def dense_parts(fusion: BeamFusion, reader: Reader, histories: Ragged, items_R: np.ndarray) -> np.ndarray:
+def dense_parts(fusion: BeamFusion, model: FittedModel, histories: Ragged, items_R: np.ndarray) -> np.ndarray:
     """What vectors add to the scores of items: within ids the log of the softmax, else cosines before it, whose
     normaliser depends on what else is found. Shape: (histories, items).
     """
-    assert reader.dense is not None
-    leaves_UR = np.tile(reader.trie.leaf_of(items_R), (len(histories), 1))
-    expected_URC = reader.dense.expected(rows_after(reader, reader.start(histories), leaves_UR))
-    own_UR = (expected_URC * reader.dense.vectors_NC[torch.as_tensor(items_R)]).sum(-1) * fusion.dense_temperature
+    assert model.dense is not None
+    leaves_UR = np.tile(model.trie.leaf_of(items_R), (len(histories), 1))
+    expected_URC = model.dense.expected(rows_after(model, model.start(histories), leaves_UR))
+    own_UR = (expected_URC * model.dense.vectors_NC[torch.as_tensor(items_R)]).sum(-1) * fusion.dense_temperature
     if fusion.among == "id":
-        cell_E, item_E = _cells(reader, leaf_slots(reader.trie, leaves_UR, None))
-        cosine_E = pair_products(expected_URC.flatten(0, 1), reader.dense.vectors_NC, cell_E, item_E)
+        cell_E, item_E = _cells(model, leaf_slots(model.trie, leaves_UR, None))
+        cosine_E = pair_products(expected_URC.flatten(0, 1), model.dense.vectors_NC, cell_E, item_E)
         own_UR = own_UR - segment_logsumexp(cosine_E * fusion.dense_temperature, cell_E, leaves_UR.size).view_as(own_UR)
     found_UR: np.ndarray = own_UR.numpy()
     return found_UR
 
 
-def _cells(reader: Reader, slots: Ragged) -> tuple[Tensor, Tensor]:
+def _cells(model: FittedModel, slots: Ragged) -> tuple[Tensor, Tensor]:
     """For each item of each leaf the number of the leaf, user by user, and the item."""
-    items_E = reader.trie.items[slots.values].astype(np.int64)
+    items_E = model.trie.items[slots.values].astype(np.int64)
     return torch.as_tensor(slots.row_numbers), torch.as_tensor(items_E)
 
 
-def rows_after(reader: Reader, started: tuple[Any, Tensor], leaves_UF: np.ndarray) -> Tensor:
+def rows_after(model: FittedModel, started: tuple[Any, Tensor], leaves_UF: np.ndarray) -> Tensor:
     """The model's rows after the last token of every leaf's id; anything where there is no leaf. Shape: (U, F, D)."""
-    trie, (users, width) = reader.trie, leaves_UF.shape
+    trie, (users, width) = model.trie, leaves_UF.shape
     first_UF = trie.items[trie.low[np.maximum(leaves_UF, 0)]]
-    ids = reader.ids.prefix_free.take(first_UF.ravel())
+    ids = model.ids.prefix_free.take(first_UF.ravel())
     tokens_UFT = torch.as_tensor(ids.dense(PAD).astype(np.int64)).view(users, width, -1)
     lengths_UF = torch.as_tensor(ids.lengths).view(users, width)
     state, rows_U1D = started
     out_UFD = rows_U1D.new_zeros(users, width, rows_U1D.shape[-1])
     parents_UF = torch.zeros(users, width, dtype=torch.int64)
     for depth in range(tokens_UFT.shape[2]):
-        state, rows_UFD = reader.model.step(state, parents_UF, tokens_UFT[..., depth])
+        state, rows_UFD = model.network.step(state, parents_UF, tokens_UFT[..., depth])
         out_UFD = torch.where((lengths_UF == depth + 1)[..., None], rows_UFD, out_UFD)
         parents_UF = torch.arange(width).expand(users, width)
     return out_UFD

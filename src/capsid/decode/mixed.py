@@ -1,11 +1,11 @@
-"""Two ids per item, one probability: the mixture of both ids' probabilities ranks the items that either search finds.
+"""Several ids per item, one probability: the mixture of all ids' probabilities ranks the items that any search finds.
 
-Each id has its own trie, so the probabilities of all items sum to 1 under each of them and under the mixture
+Each id system has its own trie, so the probabilities of all items sum to 1 under each of them and under the mixture
 
-    p(i) = w p_A(i) + (1 - w) p_B(i).
+    p(i) = sum_s w_s p_s(i), with weights w_s that sum to 1.
 
-Both tries are searched; an item that only one search has found is scored exactly under its other id. Items that share
-an id share its probability equally. Knows protocols, not networks. Shapes: U users, F leaves, T tokens of an id, E
+All tries are searched; an item that one search has not found is scored exactly under that id. Items that share an id
+share its probability equally. Knows protocols, not networks. Shapes: U users, F leaves, T tokens of an id, E
 candidates (a user and an item each).
 """
 
@@ -21,9 +21,8 @@ from torch import Tensor
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
 from capsid.decode.likelihood import edge_log_probabilities
-from capsid.decode.protocol import SeesOtherIds
+from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedItems, RankedLeaves, best_items, leaf_slots
-from capsid.decode.reader import Reader
 from capsid.decode.watch import RootScores
 from capsid.errors import ConfigError
 from capsid.ids.layout import PAD
@@ -34,61 +33,73 @@ from capsid.settings import check_settings, setting
 
 @dataclass(kw_only=True, frozen=True)
 class Mixed:
-    """How a recipe with two ids per item decodes."""
+    """How a recipe with several ids per item decodes."""
 
     kind: ClassVar[str] = "mixed"
     width: int = setting(50, "Hypotheses kept per user, step and id, and items taken from each search.", least=1)
-    weight: float = setting(0.5, "Weight of the first id's probabilities; the second id has the rest.", least=0, most=1)
+    weights: tuple[float, ...] = setting(
+        (), "Weights of the ids' probabilities, which sum to 1; empty: all the same.", least=0, most=1
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.weights and abs(sum(self.weights) - 1) > 1e-6:
+            raise ConfigError(
+                f"decoder.weights must sum to 1, got {sum(self.weights):g}", hint="leave it empty for equal weights"
+            )
 
-    def rank(self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
+    def shares(self, systems: int) -> tuple[float, ...]:
+        """The weight of every id system."""
+        if self.weights and len(self.weights) != systems:
+            raise ConfigError(
+                f"decoder.weights must have one weight for each id of an item, {systems}, got {len(self.weights)}",
+                hint="leave it empty for equal weights",
+            )
+        return self.weights or (1 / systems,) * systems
+
+    def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
         """The k best items after every history; equal scores in the first trie's order."""
-        return self.rank_with_roots(reader, histories, k, allowed, RootScores())
+        return self.rank_with_roots(model, histories, k, allowed, RootScores())
 
     @torch.inference_mode()
     def rank_with_roots(
-        self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None, roots: RootScores
+        self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None, roots: RootScores
     ) -> RankedItems:
         """See `capsid.decode.ranked.KeepsRoots`. An id without weight is not searched, and has no root scores."""
         if k < 1:
             raise ConfigError(f"k must be at least 1, got {k}")
-        if reader.over != "children":
-            raise ConfigError(f"decoder=mixed needs over=children, got over={reader.over}", hint="set over=children")
-        wanted, second = min(max(self.width, k), len(reader.trie)), reader.of_second
+        if model.over != "children":
+            raise ConfigError(f"decoder=mixed needs over=children, got over={model.over}", hint="set over=children")
+        wanted, shares = min(max(self.width, k), len(model.trie)), self.shares(len(model.tries))
         search, sides = BeamSearch(width=self.width), []
-        opened = _started(reader, second, histories)
-        for (side, started), weight, own in zip(opened, (self.weight, 1 - self.weight), (roots, RootScores())):
+        for (side, started), weight in zip(_started(model, histories), shares):
             if weight:
                 permitted = None if allowed is None else allowed.over(side.trie)
+                own = roots if side.system == 0 else RootScores()
                 leaves = search.leaves(side, histories, wanted, permitted, own, started)
                 sides.append(_Side(side, weight, permitted, started, own, leaves))
-        user_E, item_E = np.divmod(np.unique(np.concatenate([side.found() for side in sides])), len(reader.trie))
+        user_E, item_E = np.divmod(np.unique(np.concatenate([side.found() for side in sides])), len(model.trie))
         # For each user in the order of equal scores: by leaf of the first trie, then by slot.
-        order_E = np.lexsort((reader.trie.slots[item_E], reader.trie.leaf_of(item_E), user_E))
+        order_E = np.lexsort((model.trie.slots[item_E], model.trie.leaf_of(item_E), user_E))
         user_E, item_E = user_E[order_E], item_E[order_E]
         scores_E = np.logaddexp.reduce([side.scores(user_E, item_E) for side in sides])
         seen_U = np.sum([side.seen() for side in sides], axis=0)
         return best_items(len(histories), user_E, item_E, scores_E, k, seen_U)
 
 
-def _started(reader: Reader, second: Reader, histories: Ragged) -> list[tuple[Reader, tuple[Any, Tensor]]]:
-    """Both readers with the model's state and rows after histories, which are read once."""
-    model = reader.model
-    if not isinstance(model, SeesOtherIds):
-        raise ConfigError("decoder=mixed needs a generator that predicts two ids", hint="set generator=timeline")
-    batch = reader.read(histories)
-    state, rows_U1D = model.start(batch)
-    other = model.seen_as(state, batch.seen_as(second.ids.prefix_free))
-    return [(reader, (state, rows_U1D)), (second, (other, rows_U1D))]
+def _started(model: FittedModel, histories: Ragged) -> list[tuple[FittedModel, tuple[Any, Tensor]]]:
+    """The model on every id system, with the network's state and rows after histories, which are read once."""
+    batch = model.read(histories)
+    state, rows_U1D = model.network.start(batch)
+    sides = map(model.on, range(len(model.tries)))
+    return [(side, (side.in_system(state, batch), rows_U1D)) for side in sides]
 
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """One id: its reader, its weight, and what the search of its trie has found."""
+    """One id: its model, its weight, and what the search of its trie has found."""
 
-    reader: Reader
+    model: FittedModel
     weight: float
     allowed: Filter | None
     started: tuple[Any, Tensor]
@@ -102,13 +113,13 @@ class _Side:
 
     def found(self) -> np.ndarray:
         """The items of the leaves, as keys user * items + item."""
-        trie, width = self.reader.trie, self.leaves.leaves_UF.shape[1]
+        trie, width = self.model.trie, self.leaves.leaves_UF.shape[1]
         slots = leaf_slots(trie, self.leaves.leaves_UF, self.allowed)
         return (slots.row_numbers // width) * len(trie) + trie.items[slots.values]
 
     def scores(self, user_E: np.ndarray, item_E: np.ndarray) -> np.ndarray:
         """Log of the weighted probability of every candidate. Candidates are ordered by user."""
-        trie, leaves_UF = self.reader.trie, self.leaves.leaves_UF
+        trie, leaves_UF = self.model.trie, self.leaves.leaves_UF
         leaf_E = trie.leaf_of(item_E)
         # Keys user * stride + leaf; -1, where a search found no more leaves, must not become another user's leaf.
         stride = trie.nodes + 1
@@ -122,8 +133,8 @@ class _Side:
 
     def _exact(self, user_E: np.ndarray, leaf_E: np.ndarray) -> np.ndarray:
         """Log-probabilities of leaves after the histories of their users, ordered by user."""
-        trie, (state, rows_U1D) = self.reader.trie, self.started
-        ids = self.reader.ids.prefix_free.take(trie.items[trie.low[leaf_E]])
+        trie, (state, rows_U1D) = self.model.trie, self.started
+        ids = self.model.ids.prefix_free.take(trie.items[trie.low[leaf_E]])
         tokens_ET, lengths_E = ids.dense(PAD).astype(np.int64), ids.lengths
         if not len(leaf_E):
             return np.zeros(0)
@@ -140,12 +151,12 @@ class _Side:
         for depth in range(1, tokens_ET.shape[1]):
             tokens_R = np.full(users * width, PAD)
             tokens_R[row_E[deep_E]] = tokens_ET[deep_E, depth - 1]
-            state, rows_UWD = self.reader.model.step(state, parents_UW, torch.as_tensor(tokens_R).view(users, width))
+            state, rows_UWD = self.model.network.step(state, parents_UW, torch.as_tensor(tokens_R).view(users, width))
             parents_UW = torch.arange(width).expand(users, width)
             going_E = np.flatnonzero(lengths_E > depth)
             edges = trie.children(node_E[going_E])
             row = row_E[going_E][edges.parent]
-            scored = edge_log_probabilities(self.reader.model, state, rows_UWD, row, edges.token, self.reader.over)
+            scored = edge_log_probabilities(self.model.network, state, rows_UWD, row, edges.token, self.model.over)
             # Each node has one child with the id's own token, so these are in the order of `going_E`.
             own = edges.token == tokens_ET[going_E, depth][edges.parent]
             scores_E[going_E] += scored.numpy()[own]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from capsid.decode.exact import ExactScoring
-from capsid.decode.reader import Reader
+from capsid.decode.model import FittedModel
 from capsid.ids.layout import PAD
 from capsid.ragged import Ragged
 
@@ -26,21 +26,19 @@ class ParallelScoring(ExactScoring):
     kind: ClassVar[str] = "parallel-scoring"
 
     @torch.inference_mode()
-    def scores(self, reader: Reader, histories: Ragged) -> Tensor:
+    def scores(self, model: FittedModel, histories: Ragged) -> Tensor:
         """See `ExactScoring.scores`."""
-        tokens_NT = torch.as_tensor(
-            reader.ids.prefix_free.take(np.arange(len(reader.ids.prefix_free))).dense(PAD)
-        ).long()
-        state, rows_U1D = reader.start(histories)
+        tokens_NT = torch.as_tensor(model.ids.prefix_free.take(np.arange(len(model.ids.prefix_free))).dense(PAD)).long()
+        state, rows_U1D = model.start(histories)
         parents_U1 = torch.zeros(len(histories), 1, dtype=torch.long)
         total_UN = torch.zeros(len(histories), len(tokens_NT))
         for depth in range(tokens_NT.shape[1]):
             if depth:
                 # Which token is appended makes no difference.
-                state, rows_U1D = reader.model.step(
+                state, rows_U1D = model.network.step(
                     state, parents_U1, tokens_NT[:1, depth - 1].expand(len(histories), 1)
                 )
             tokens_N = tokens_NT[:, depth]
-            found_UN = reader.model.scores(state, rows_U1D)[:, 0].log_softmax(-1)[:, tokens_N]
+            found_UN = model.network.scores(state, rows_U1D)[:, 0].log_softmax(-1)[:, tokens_N]
             total_UN += torch.where(tokens_N == PAD, torch.zeros(()), found_UN)
         return total_UN

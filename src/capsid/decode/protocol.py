@@ -41,11 +41,11 @@ class Decodable(Protocol):
 
 
 @runtime_checkable
-class SeesOtherIds(Protocol):
-    """A model that reads histories once and predicts either of two ids from that reading."""
+class PredictsSystems(Protocol):
+    """A network that reads histories once and predicts the ids of any system from that reading."""
 
-    def seen_as(self, state: Any, histories: TokenBatch) -> Any:
-        """The state after `start`, for other ids of the same items: those of this batch."""
+    def in_system(self, state: Any, histories: TokenBatch, system: int) -> Any:
+        """The state after `start`, to predict the ids of another system; the batch has the items' tokens in it."""
 
 
 class Dense(Protocol):

@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from capsid.decode.filters import Filter
-from capsid.decode.reader import Reader
+from capsid.decode.model import FittedModel
 from capsid.decode.watch import RootScores, Watch
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
@@ -57,7 +57,7 @@ class Ranker(Protocol):
     def width(self) -> int:
         """Up to this k, the first items do not depend on k."""
 
-    def rank(self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
+    def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
         """The k best items after every history (rows of item numbers, none empty)."""
 
 
@@ -80,9 +80,9 @@ class KeepsRoots(Protocol):
     """A ranker that can tell the log-probabilities of the root's children, which it has computed anyway."""
 
     def rank_with_roots(
-        self, reader: Reader, histories: Ragged, k: int, allowed: Filter | None, roots: RootScores
+        self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None, roots: RootScores
     ) -> RankedItems:
-        """See `Ranker.rank`. What `roots` holds then are the scores of the reader's own trie."""
+        """See `Ranker.rank`. What `roots` holds then are the scores of the model's own trie."""
 
 
 @runtime_checkable
@@ -91,7 +91,7 @@ class RanksLeaves(Protocol):
 
     def leaves(
         self,
-        reader: Reader,
+        model: FittedModel,
         histories: Ragged,
         k: int,
         allowed: Filter | None = None,

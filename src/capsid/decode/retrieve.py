@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from capsid.decode.filters import Filter
+from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedItems, Ranker
-from capsid.decode.reader import Reader
 from capsid.errors import DataError
 from capsid.ragged import Ragged
 
 
 @dataclass(frozen=True, eq=False)
 class Retriever:
-    """A reader and how its items are ranked."""
+    """A fitted model and how its items are ranked."""
 
-    reader: Reader
+    model: FittedModel
     ranker: Ranker
 
     def rank(
@@ -35,7 +35,7 @@ class Retriever:
     ) -> RankedItems:
         """The k best items after every history (rows of item numbers, none empty)."""
         allowed = self.filter(histories, filter_history=filter_history, allow=allow, deny=deny)
-        return self.ranker.rank(self.reader, histories, k, allowed)
+        return self.ranker.rank(self.model, histories, k, allowed)
 
     def rank_batches(
         self, histories: Ragged, rows: range, k: int, *, filter_history: bool, batch: int
@@ -56,7 +56,5 @@ class Retriever:
         """Which items each user may get; None: all."""
         if len(histories) and histories.lengths.min() < 1:
             raise DataError("a history is empty", hint="give at least one known item")
-        if not filter_history and allow is None and deny is None:
-            return None
         seen = histories if filter_history else None
-        return Filter.build(self.reader.trie, len(histories), seen=seen, allow=allow, deny=deny)
+        return self.model.filter(len(histories), seen=seen, allow=allow, deny=deny)

@@ -13,8 +13,8 @@ import numpy as np
 
 from capsid.data.split import Cases
 from capsid.decode.filters import Filter
+from capsid.decode.model import FittedModel
 from capsid.decode.ranked import Buckets, KeepsRoots, RankedLeaves, RanksLeaves, expand
-from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.decode.watch import RootScores
 from capsid.errors import DataError
@@ -127,7 +127,7 @@ def _ranked(
         shown[rows], own = ranked.items_UK, ranked.ranks
         ranks[:, rows] = own.expanded, own.optimistic, own.before, own.size
         if codes:
-            code_ranks[rows] = first_code_ranks(retriever.reader, ranked.first_UC, targets)
+            code_ranks[rows] = first_code_ranks(retriever.model, ranked.first_UC, targets)
         _tell(progress, of, start + len(rows), len(order), began)
     return _Found(shown, TargetRanks(*ranks), code_ranks)
 
@@ -142,20 +142,20 @@ class _Ranked:
 
 
 def _rank(retriever: Retriever, histories: Ragged, targets: np.ndarray, k: int, allowed: Filter | None) -> _Ranked:
-    reader, ranker = retriever.reader, retriever.ranker
+    model, ranker = retriever.model, retriever.ranker
     first = RootScores()
     if not isinstance(ranker, RanksLeaves):
         if isinstance(ranker, KeepsRoots):
-            items_UK = ranker.rank_with_roots(reader, histories, k, allowed, first).items_UK
+            items_UK = ranker.rank_with_roots(model, histories, k, allowed, first).items_UK
         else:
-            items_UK = ranker.rank(reader, histories, k, allowed).items_UK
-        first_UC = first.scores_UC if first.scores_UC is not None else reader.root_scores(histories)
+            items_UK = ranker.rank(model, histories, k, allowed).items_UK
+        first_UC = first.scores_UC if first.scores_UC is not None else model.root_scores(histories)
         return _Ranked(items_UK, item_ranks(items_UK, targets), first_UC)
-    leaves = ranker.leaves(reader, histories, min(k, len(reader.trie)), allowed, first)
-    buckets = expand(reader.trie, leaves, k, allowed)
+    leaves = ranker.leaves(model, histories, min(k, len(model.trie)), allowed, first)
+    buckets = expand(model.trie, leaves, k, allowed)
     # A ranker that does not search does not call the watch.
-    first_UC = first.scores_UC if first.scores_UC is not None else reader.root_scores(histories)
-    return _Ranked(buckets.items.items_UK, bucket_ranks(reader.trie, leaves, buckets, targets), first_UC)
+    first_UC = first.scores_UC if first.scores_UC is not None else model.root_scores(histories)
+    return _Ranked(buckets.items.items_UK, bucket_ranks(model.trie, leaves, buckets, targets), first_UC)
 
 
 def item_ranks(items_UK: np.ndarray, targets: np.ndarray) -> TargetRanks:
@@ -177,14 +177,14 @@ def bucket_ranks(trie: Trie, leaves: RankedLeaves, buckets: Buckets, targets: np
     return TargetRanks(expanded, np.where(found, where + 1, 0), before, size)
 
 
-def first_code_ranks(reader: Reader, first_UC: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def first_code_ranks(model: FittedModel, first_UC: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Rank of the target's first code among the codes that begin an id, from the scores of the root's children.
 
     A code's probability is that of all tokens that begin with it: itself, and the merged ones.
     """
-    order_C, group_C = _first_codes(reader)
-    code_of = reader.ids.layout.first_code[reader.trie.children(np.array([ROOT])).token[order_C]]
-    codes = codes_of(reader)
+    order_C, group_C = _first_codes(model)
+    code_of = model.ids.layout.first_code[model.trie.children(np.array([ROOT])).token[order_C]]
+    codes = codes_of(model)
     own_U = codes.values[codes.offsets[:-1][targets]]
     starts = np.flatnonzero(np.diff(group_C, prepend=-1))
     scores_UG = log_sums(first_UC[:, order_C], starts)
@@ -205,15 +205,15 @@ def log_sums(log_UC: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return finite_UG + rest_UG
 
 
-def codes_of(reader: Reader) -> Ragged:
+def codes_of(model: FittedModel) -> Ragged:
     """The codes of all items, which only ids in memory have."""
-    assert isinstance(reader.ids, SemanticIds), "runs are loaded whole to be measured"
-    return reader.ids.codes
+    assert isinstance(model.ids, SemanticIds), "runs are loaded whole to be measured"
+    return model.ids.codes
 
 
-def _first_codes(reader: Reader) -> tuple[np.ndarray, np.ndarray]:
+def _first_codes(model: FittedModel) -> tuple[np.ndarray, np.ndarray]:
     """The root's children in order of their first code; and the index of that code among the codes in use."""
-    code = reader.ids.layout.first_code[reader.trie.children(np.array([ROOT])).token]
+    code = model.ids.layout.first_code[model.trie.children(np.array([ROOT])).token]
     order = np.argsort(code, kind="stable")
     return order, np.unique(code[order], return_inverse=True)[1]
 
@@ -225,7 +225,7 @@ def _extras(
     targets: np.ndarray,
     k: int,
 ) -> dict[str, Any]:
-    starts = len(np.unique(_first_codes(retriever.reader)[1]))
+    starts = len(np.unique(_first_codes(retriever.model)[1]))
     tiers = popularity_tiers(counts)
     by_tier = {name: tiers[targets] == t for t, name in enumerate(TIERS)}
     by_warmth = {"warm": counts[targets] > 0, "cold": counts[targets] == 0}

@@ -12,7 +12,7 @@ import numpy as np
 
 from capsid.data.split import Cases
 from capsid.decode.exact import exact_scores
-from capsid.decode.reader import Reader
+from capsid.decode.model import FittedModel
 from capsid.evaluate.evaluator import codes_of
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
@@ -32,7 +32,7 @@ class PositionAccuracy:
 
 
 def position_accuracy(
-    reader: Reader, cases: Cases, *, users: int = 500, progress: Progress = silent
+    model: FittedModel, cases: Cases, *, users: int = 500, progress: Progress = silent
 ) -> PositionAccuracy:
     """Over an evenly spaced sample of the cases."""
     rows = np.linspace(0, len(cases) - 1, min(users, len(cases))).astype(np.int64)
@@ -40,8 +40,8 @@ def position_accuracy(
     ranks, choices = [], []
     for start in range(0, len(sample), BATCH):
         part = sample.take(np.arange(start, min(start + BATCH, len(sample))))
-        scores_UN = exact_scores(reader, part.histories).numpy().astype(np.float64)
-        found = code_ranks(scores_UN, codes_of(reader), part.targets)
+        scores_UN = exact_scores(model, part.histories).numpy().astype(np.float64)
+        found = code_ranks(scores_UN, codes_of(model), part.targets)
         ranks.append(found[0])
         choices.append(found[1])
         progress.update(f"accuracy by position: {start + len(part):,}/{len(sample):,} users")

@@ -44,7 +44,7 @@ class TokenizerQuality:
     """What `capsid tokenizer report` shows. `utilization` and `gini` are means over the depths.
 
     `sampled_items` is the number of items whose vectors were used, if not those of all items.
-    `second` is the report on second ids, if items have two.
+    `others` are the reports on other ids of the items, if they have several.
     """
 
     items: int
@@ -69,7 +69,7 @@ class TokenizerQuality:
     routing_convergence: RoutingConvergence | None = None
     merges: MergeReport | None = None
     sampled_items: int | None = None
-    second: TokenizerQuality | None = None
+    others: tuple[TokenizerQuality, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `--json` prints them."""
@@ -80,12 +80,12 @@ def quality_of(tokenizer: ItemTokenizer, *, most: int | None = None) -> Tokenize
     """The report on the ids of a fitted tokenizer."""
     fitted = tokenizer.tokenizer_
     first = tokenizer_quality(tokenizer.ids, tokenizer.vectors_, fitted.decode, fitted, tokenizer.merges_, most=most)
-    second = tokenizer.second_
-    if second is None:
-        return first
-    # Both ids are made from vectors that the first tokenizer holds.
-    made, vectors_ND = second.tokenizer_, tokenizer.blocks_.get(second.block)
-    return replace(first, second=tokenizer_quality(second.ids, vectors_ND, made.decode, made, most=most))
+    others = []
+    for other in tokenizer.others_:
+        # All ids are made from vectors that the first tokenizer holds.
+        made, vectors_ND = other.tokenizer_, tokenizer.blocks_.get(other.block)
+        others.append(tokenizer_quality(other.ids, vectors_ND, made.decode, made, most=most))
+    return replace(first, others=tuple(others))
 
 
 def tokenizer_quality(

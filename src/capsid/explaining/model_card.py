@@ -123,8 +123,8 @@ def _ids(run: Stored) -> str:
         ("tokens that tell colliding items apart", f"{layout.suffix:,}"),
         ("merged tokens", f"{len(layout.merges):,}"),
     ]
-    if layout.second is not None:
-        rows += [("codes of second ids at each depth", _listed(layout.second.sizes))]
+    for number, other in enumerate(layout.others, start=2):
+        rows += [(f"codes of id {number} at each depth", _listed(other.sizes))]
     return "## Ids\n\n" + _table(("", ""), rows)
 
 

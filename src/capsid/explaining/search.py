@@ -16,8 +16,8 @@ from capsid.answering import Answerer, Query, Recommendation
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
 from capsid.decode.fusion import BeamFusion, dense_parts
+from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedItems, expand
-from capsid.decode.reader import Reader
 from capsid.decode.trace import FATES, KEPT, RESULT, Recorder, fates
 from capsid.errors import ConfigError, DataError
 from capsid.explaining.picture import draw
@@ -67,25 +67,25 @@ def explain(
     shown: int = SHOWN,
 ) -> Explanation:
     """Answer a query and explain the search. With `prefix`, only ids that begin with these tokens are searched."""
-    ranker, reader = answerer.retriever.ranker, answerer.retriever.reader
+    ranker, model = answerer.retriever.ranker, answerer.retriever.model
     if not isinstance(ranker, (BeamSearch, BeamFusion)):
         raise ConfigError(
             f"the decoder {ranker.kind!r} does not search step by step",
             hint="only runs with decoder=beam or decoder=fusion can be explained",
         )
-    node = node_of(reader.trie, prefix)
+    node = node_of(model.trie, prefix)
     query = _below(answerer, query, node) if prefix else query
     rows = answerer.rows(query)
     if not len(rows.history) or answerer.nothing_left(rows):
         return Explanation(answerer.answer([query])[0], (), (), (), tuple(prefix))
     allowed = answerer.allowed([rows])
-    found = _searched(ranker, reader, Ragged.from_rows([rows.history], np.int64), query.k, allowed)
+    found = _searched(ranker, model, Ragged.from_rows([rows.history], np.int64), query.k, allowed)
     items = found.ranked.items_UK[0][found.ranked.items_UK[0] >= 0]
     return Explanation(
         answerer.personal(found.ranked, 0, query.k),
-        tuple(tuple(int(t) for t in reader.ids.prefix_free[int(i)]) for i in items),
+        tuple(tuple(int(t) for t in model.ids.prefix_free[int(i)]) for i in items),
         # A leaf whose items all come after the k-th is no result, though the search has returned it.
-        _steps(answerer, found, reader.trie.leaf_of(items), shown),
+        _steps(answerer, found, model.trie.leaf_of(items), shown),
         _influences(answerer, rows.history, items) if influence else (),
         tuple(prefix),
         tuple(found.parts[int(item)] for item in items) if found.parts else (),
@@ -105,19 +105,19 @@ class _Searched:
 
 
 def _searched(
-    ranker: BeamSearch | BeamFusion, reader: Reader, history: Ragged, k: int, allowed: Filter | None
+    ranker: BeamSearch | BeamFusion, model: FittedModel, history: Ragged, k: int, allowed: Filter | None
 ) -> _Searched:
-    recorder, leaves = Recorder(), min(k, len(reader.trie))
+    recorder, leaves = Recorder(), min(k, len(model.trie))
     if isinstance(ranker, BeamSearch):
-        found = ranker.leaves(reader, history, leaves, allowed, recorder)
-        ranked = expand(reader.trie, found, k, allowed).items
+        found = ranker.leaves(model, history, leaves, allowed, recorder)
+        ranked = expand(model.trie, found, k, allowed).items
         return _Searched(recorder, ranked, max(ranker.width, leaves), leaves)
-    fused = ranker.fuse(reader, history, k, allowed, recorder)
+    fused = ranker.fuse(model, history, k, allowed, recorder)
     parts = {
         int(item): ScoreParts(float(beam), float(dense), float(cosine))
         for item, beam, dense, cosine in zip(fused.item_E, fused.beam_E, fused.dense_E, fused.cosine_E)
     }
-    leaves = min(max(ranker.width, k), len(reader.trie))
+    leaves = min(max(ranker.width, k), len(model.trie))
     return _Searched(recorder, fused.best(k), max(ranker.width, leaves), leaves, fused.leaves.leaves_UF[0], parts)
 
 
@@ -134,7 +134,7 @@ def node_of(trie: Trie, prefix: Sequence[int]) -> int:
 
 def _below(answerer: Answerer, query: Query, node: int) -> Query:
     """The query, restricted to items below a node."""
-    trie = answerer.retriever.reader.trie
+    trie = answerer.retriever.model.trie
     names = answerer.catalogue.items.ids(trie.items[trie.low[node] : trie.high[node]])
     if query.allow is not None:
         wanted = set(query.allow)
@@ -143,7 +143,7 @@ def _below(answerer: Answerer, query: Query, node: int) -> Query:
 
 
 def _steps(answerer: Answerer, searched: _Searched, results: np.ndarray, shown: int) -> tuple[Step, ...]:
-    trie, layout = answerer.retriever.reader.trie, answerer.retriever.reader.ids.layout
+    trie, layout = answerer.retriever.model.trie, answerer.retriever.model.ids.layout
     levels = searched.recorder.levels(0)
     met = fates(levels, results, width=searched.width, k=searched.k, trie=trie, found=searched.found)
     out = []
@@ -170,7 +170,7 @@ def _steps(answerer: Answerer, searched: _Searched, results: np.ndarray, shown: 
 
 def _example(answerer: Answerer, node: int) -> str:
     """The title of the most popular of the first items below a node."""
-    trie, catalogue = answerer.retriever.reader.trie, answerer.catalogue
+    trie, catalogue = answerer.retriever.model.trie, answerer.catalogue
     low = int(trie.low[node])
     rows = trie.items[low : min(int(trie.high[node]), low + LOOKED_AT)]
     return catalogue.title(int(rows[np.argmax(catalogue.counts[rows])]))
@@ -178,22 +178,22 @@ def _example(answerer: Answerer, node: int) -> str:
 
 def _influences(answerer: Answerer, history: np.ndarray, items: np.ndarray) -> tuple[Influence, ...]:
     """Leave out each item that the model reads in turn and score the same results again, all in one batch."""
-    reader, ranker, catalogue = answerer.retriever.reader, answerer.retriever.ranker, answerer.catalogue
+    model, ranker, catalogue = answerer.retriever.model, answerer.retriever.ranker, answerer.catalogue
     fusion = ranker if isinstance(ranker, BeamFusion) else None
-    read = history[-min(reader.history, LEFT_OUT) :]
+    read = history[-min(model.history, LEFT_OUT) :]
     if len(read) < 2 or not len(items):
         return ()
     rows = [read, *(np.delete(read, place) for place in range(len(read)))]
-    only = Filter.build(reader.trie, len(rows), allow=items)
+    only = Filter.build(model.trie, len(rows), allow=items)
     recorder = Recorder()
     wide = BeamSearch(width=max(len(items), ranker.width))
-    wide.leaves(reader, Ragged.from_rows(rows, np.int64), min(len(items), len(reader.trie)), only, recorder)
-    scores_URD = np.stack([_path_scores(reader.trie, recorder, user, items) for user in range(len(rows))])
+    wide.leaves(model, Ragged.from_rows(rows, np.int64), min(len(items), len(model.trie)), only, recorder)
+    scores_URD = np.stack([_path_scores(model.trie, recorder, user, items) for user in range(len(rows))])
     steps_URD = np.diff(scores_URD, axis=2, prepend=0.0)
     dense_UR = np.zeros(steps_URD.shape[:2])
     if fusion is not None:
         steps_URD = fusion.beam_temperature * steps_URD
-        dense_UR = dense_parts(fusion, reader, Ragged.from_rows(rows, np.int64), items).astype(np.float64)
+        dense_UR = dense_parts(fusion, model, Ragged.from_rows(rows, np.int64), items).astype(np.float64)
     out = []
     for place, item in enumerate(read.tolist()):
         falls_RD = steps_URD[0] - steps_URD[place + 1]

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsid.errors import ConfigError, nearest
+from capsid.generate.backbone import Backbone
 from capsid.generate.dense_items import DenseItems, DenseNetwork
-from capsid.generate.network import GeneratorNetwork
 from capsid.generate.terms import NOTHING, BoundTerm, Prepared, Step, TermContext
 from capsid.ids.reading import Lesson
 from capsid.rng import child_seed
@@ -81,7 +81,7 @@ class BoundMatch(BoundTerm):
         """Rows after last tokens are asked for wherever they are matched."""
         return self.weight > 0
 
-    def prepare(self, lesson: Lesson, network: GeneratorNetwork) -> Prepared:
+    def prepare(self, lesson: Lesson, network: Backbone) -> Prepared:
         """The vectors of the batch's items, and what they add to what is read."""
         if not self.closes and self.network.enter is None:
             return NOTHING

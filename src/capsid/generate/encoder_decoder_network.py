@@ -19,15 +19,17 @@ from torch.nn import functional as F
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Cache, reset
 from capsid.blocks.packed import Spread
-from capsid.blocks.t5 import EPS, DecoderBlock, EncoderBlock, RelativePositions, T5Shape, reset_t5
+from capsid.blocks.t5 import EPS, DecoderBlock, EncoderBlock, RelativePositions, reset_t5
+from capsid.generate.backbone import Predictions
 from capsid.generate.item_rows import ItemRows
-from capsid.generate.memory import Memory
-from capsid.generate.network import BonusNetwork, NetworkShape, Predictions, State, padded, token_table
+from capsid.generate.network import State, TiedBackbone, padded
 from capsid.generate.repeats import Repeats
-from capsid.generate.token_table import LastRMSNorm, TokenVectors, corrections
+from capsid.generate.shape import TokenSpace
+from capsid.generate.t5_settings import T5Settings
+from capsid.generate.token_table import LastRMSNorm, TokenTable, TokenVectors, corrections
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
-from capsid.ragged import Ragged, offsets_of
+from capsid.ragged import offsets_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,28 +47,26 @@ class _Sequences:
         return _Sequences(self.x_BLD[rows, :columns], positions_ML, real_ML & (positions_ML < limit_M1))
 
 
-class EncoderDecoder(BonusNetwork):
+class EncoderDecoder(TiedBackbone):
     """The encoder is bidirectional, or `causal`: then a token sees its own item and those before it, and one pass of
     the encoder serves all items of a sequence as targets. Otherwise every target needs a pass of its own."""
 
     closes: ClassVar[bool] = True
 
-    def __init__(
-        self, shape: NetworkShape, t5: T5Shape, decoder_layers: int, *, causal: bool, members: Ragged | None = None
-    ) -> None:
+    def __init__(self, shape: T5Settings, space: TokenSpace, *, causal: bool, repeats: bool) -> None:
         super().__init__()
-        self.shape, self.t5, self.causal = shape, t5, causal
-        self.token = token_table(shape, members)
+        t5 = shape.blocks()
+        self.shape, self.space, self.t5, self.causal = shape, space, t5, causal
+        self.token = TokenTable(space.vocabulary, shape.width, space.merges, shape.cosine_temperature)
         self.encoder = nn.ModuleList(EncoderBlock(t5) for _ in range(shape.layers))
         self.encoder_positions = RelativePositions(t5, both_ways=True)
         self.encoder_norm = nn.RMSNorm(shape.width, eps=EPS)
-        self.decoder = nn.ModuleList(DecoderBlock(t5) for _ in range(decoder_layers))
+        self.decoder = nn.ModuleList(DecoderBlock(t5) for _ in range(shape.depth_layers))
         self.decoder_positions = RelativePositions(t5, both_ways=False)
         # Cosines need hidden rows of length sqrt(D), as they leave the norm.
         factor = 1.0 if shape.cosine_temperature else shape.width**-0.5
-        self.norm = LastRMSNorm(shape.width, factor=factor, rate=shape.dropout, ones=shape.token_bias)
-        self.repeats = Repeats() if shape.repeats else None
-        self.memory = Memory(shape.memory_weights) if shape.memory else None
+        self.norm = LastRMSNorm(shape.width, factor=factor, rate=shape.dropout)
+        self.repeats = Repeats() if repeats else None
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
@@ -75,7 +75,8 @@ class EncoderDecoder(BonusNetwork):
         else:
             reset(self, len(self.encoder) + len(self.decoder), generator, self.shape.initial)
         self.token.start()
-        self._start_bonuses()
+        if self.repeats is not None:
+            self.repeats.start()
 
     def predict(
         self,
@@ -102,7 +103,8 @@ class EncoderDecoder(BonusNetwork):
         for block in self.decoder:
             assert isinstance(block, DecoderBlock)
             x_RD = block.whole(x_RD, rows.own, crossing, block.keys(encoded_BLD), added_HTT, seen_BQL)
-        return rows.predictions(x_RD, vectors, self._added(lesson))
+        hidden_ND, ends_MD = rows.parted(x_RD)
+        return self._predicted(lesson, hidden_ND, vectors, ends_MD)
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read histories once; the keys that the decoder attends to are computed once per user."""
@@ -126,7 +128,7 @@ class EncoderDecoder(BonusNetwork):
 
     def _advance(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[tuple[Cache, ...], Tensor]:
         """One more position of the decoder for every beam."""
-        x_UWD = self._dropped(self._entering(F.embedding(tokens_UW, state.vectors.enter_VD)))
+        x_UWD = self._dropped(F.embedding(tokens_UW, state.vectors.enter_VD) * self.shape.input_scale)
         own_keys = state.caches[0].own_keys_UWTHK
         added_HT = self.decoder_positions.last(1 if own_keys is None else own_keys.shape[2] + 1)
         caches = []
@@ -144,7 +146,7 @@ class EncoderDecoder(BonusNetwork):
             x_BLD = x_BLD + padded(batch, corrections(batch.soft, vectors))
         if inputs_RD is not None:
             x_BLD = x_BLD + padded(batch, inputs_RD)
-        return _Sequences(self._entering(x_BLD), positions_BL, tokens_BL != PAD)
+        return _Sequences(x_BLD * self.shape.input_scale, positions_BL, tokens_BL != PAD)
 
     def _encode(self, read: _Sequences) -> Tensor:
         """The encoder's hidden rows. Shape: (B, L, D)."""
@@ -169,7 +171,7 @@ class EncoderDecoder(BonusNetwork):
         x_RD = F.embedding(rows.tokens_R.masked_fill(rows.first_R, PAD), vectors.enter_VD)
         if forced_ND is not None:
             x_RD = x_RD + forced_ND[torch.as_tensor(rows.before_R)] * ~rows.first_R[:, None]
-        return self._dropped(self._entering(x_RD))
+        return self._dropped(x_RD * self.shape.input_scale)
 
     def _dropped(self, x: Tensor) -> Tensor:
         return dropout(x, self.shape.embedding_dropout, self.training)

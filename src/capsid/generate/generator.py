@@ -5,7 +5,7 @@ All implement the decoder's protocol. None knows items: tokens in, scores of tok
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -14,17 +14,16 @@ from torch import Tensor, nn
 
 from capsid.blocks.weights import load_weights
 from capsid.errors import ConfigError, NotFittedError
+from capsid.generate.backbone import Backbone, Predictions
 from capsid.generate.masked import MaskedTransformer
-from capsid.generate.memory import with_temperature
-from capsid.generate.network import CausalTransformer, GeneratorNetwork, NetworkShape, State
+from capsid.generate.network import CausalTransformer, State, TiedBackbone
+from capsid.generate.shape import TokenSpace, TransformerShape
 from capsid.generate.timeline import READINGS, TimelineTransformer
 from capsid.ids.histories import ReadableIds
-from capsid.ids.layout import TokenLayout
-from capsid.ids.reading import TokenBatch
+from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.ragged import Ragged
 from capsid.rng import child_seed
-from capsid.settings import check_settings, setting
+from capsid.settings import check_settings, check_together, setting
 
 
 class Generator(Protocol):
@@ -35,6 +34,9 @@ class Generator(Protocol):
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Create the weights for these ids; `vectors` may initialise the token embeddings. Returns self."""
+
+    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
+        """The rows that predict the tokens of a lesson's items."""
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[Any, Tensor]:
         """See `capsid.decode.protocol`."""
@@ -60,7 +62,7 @@ class Trainable(Generator, Protocol):
     """A generator with a trainable network."""
 
     @property
-    def network(self) -> GeneratorNetwork:
+    def network(self) -> Backbone:
         """The network, once built."""
 
 
@@ -73,116 +75,57 @@ class ReadsSoftly(Protocol):
 
 
 @runtime_checkable
-class Remembers(Protocol):
-    """A generator that may add learnt bonuses to followers of the last `memory` items of a history (0: none), and to
-    the `neighbours` nearest items of each of them.
-
-    With `memory_after` they are fitted when the network has been trained.
-    """
-
-    memory: int
-    memory_after: bool
-    neighbours: int
-
-
-@runtime_checkable
 class ChoosesTargets(Protocol):
     """A generator whose training sequences have one target each in a step (`targets="last"`), or all of their items."""
 
     targets: str
 
 
-@dataclass(kw_only=True)
-class TransformerGenerator:
-    """The causal Transformer of CapsID, appendix A.3 (4 layers, 4 heads, 128, feed-forward 512, 50 items of history).
+class NetworkGenerator:
+    """A generator around a backbone. A subclass is a dataclass with a `kind`, its settings, and `make`."""
 
-    With `compose`, a merged token's embedding is the sum of its members' embeddings and its own, so that all merged
-    tokens with a member share what is learnt about it. With a `cosine_temperature` above 0, tokens are scored by
-    cosine, so that a popular token cannot win by a long vector; at 0 by inner product.
-    """
+    history: int
 
-    kind: ClassVar[str] = "transformer"
-    layers: int = setting(4, "Transformer layers.", least=1, most=1_000)
-    heads: int = setting(4, "Attention heads per layer; the width must be a multiple of them.", least=1)
-    width: int = setting(128, "Width of embeddings and hidden states.", least=1)
-    feedforward: int = setting(512, "Width inside the feed-forward layers.", least=1)
-    dropout: float = setting(0.2, "Dropout inside the layers.", least=0, most=0.99)
-    embedding_dropout: float = setting(0.2, "Dropout of the input embeddings.", least=0, most=0.99)
-    attention_dropout: float = setting(0.0, "Dropout of attention weights.", least=0, most=0.99)
-    hidden_dropout: float = setting(0.0, "Dropout inside the feed-forward layers.", least=0, most=0.99)
-    history: int = setting(50, "How many of a user's latest items are read.", least=1)
-    warm_start: bool = setting(True, "Whether token embeddings are initialised with the tokenizer's centres.")
-    compose: bool = setting(True, "Whether a merged token's embedding is the sum of its members' and its own.")
-    cosine_temperature: float = setting(
-        0.0, "Tokens are scored by cosine divided by this; 0: by inner product.", least=0
-    )
-    score_length: bool = setting(
-        False, "Whether the cosine is multiplied by a learnt power of the token vector's length, initially 0."
-    )
-    token_bias: bool = setting(False, "Whether each token has a learnt bias.")
-    own_dropout: float = setting(
-        0.0, "Share of merged tokens whose own vectors are dropped in a training step.", least=0, most=0.99
-    )
-    input_scale: float = setting(1.0, "Token embeddings are multiplied by this at the input.", above=0)
-    initial: str = setting(
-        "small", "Spread of fresh weights: 0.02, or by the sizes of a matrix.", choices=("small", "xavier")
-    )
-    positions_from: str = setting(
-        "start", "From which end of a history its positions are counted.", choices=("start", "end")
-    )
-    memory: int = setting(
-        0,
-        "Items that followed one of this many last items of a history in training get learnt bonuses; 0: none do.",
-        least=0,
-        most=50,
-    )
-    memory_after: bool = setting(
-        False,
-        "Whether these bonuses are fitted to the validation cases after training, not trained with the network.",
-    )
-    neighbours: int = setting(
-        0,
-        "So many nearest items, by their vectors, of each of these last items get learnt bonuses too; 0: none do.",
-        least=0,
-        most=10_000,
-    )
+    def make(self, ids: ReadableIds) -> Backbone:
+        """The backbone for these ids, its weights not set."""
+        raise NotImplementedError
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+    def begin(self, ids: SemanticIds, vectors: np.ndarray | None, seed: int) -> None:
+        """Called when the weights are fresh; `vectors` may initialise token embeddings (NaN rows stay random)."""
 
     @property
-    def network(self) -> GeneratorNetwork:
-        """The network, once built."""
+    def network(self) -> Backbone:
+        """The backbone, once built."""
         if not hasattr(self, "network_"):
             raise NotFittedError("the generator has no weights yet", hint="fit or load it first")
         return self.network_
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
-        """Fresh weights; with `warm_start`, token embeddings start from `vectors` (NaN rows stay random)."""
-        self.network_ = self._network(ids)
+        """Fresh weights."""
+        check_together(self)
+        self.network_ = self.make(ids)
         self.network_.reset(torch.Generator().manual_seed(child_seed(seed, "weights")))
-        if self.warm_start and vectors is not None:
-            if self._members(ids.layout) is not None:
-                # A composed token starts as its members; its own row stays 0.
-                vectors = vectors.copy()
-                vectors[ids.layout.merges.first : ids.layout.end] = np.nan
-            _start_tokens(self.network_.token, vectors, seed)
+        self.begin(ids, vectors, seed)
         self.network_.eval()
         return self
 
-    def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
+    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
+        """What the network predicts of a lesson."""
+        return self.network.predict(lesson, inputs_RD)
+
+    def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[Any, Tensor]:
         """Read histories once."""
         return self.network.start(histories, inputs_RD)
 
-    def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
+    def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
         """One more token for every beam."""
         return self.network.step(state, parents_UW, tokens_UW)
 
-    def scores(self, state: State, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
+    def scores(self, state: Any, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
         """Scores of all tokens."""
         return self.network.scores(state, rows_UWD, row_R)
 
-    def scores_of(self, state: State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
+    def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
         """Scores of the tokens asked about."""
         return self.network.scores_of(state, rows_UWD, row_E, token_E)
 
@@ -192,61 +135,53 @@ class TransformerGenerator:
 
     def load_state(self, ids: ReadableIds, state: dict[str, Tensor]) -> Self:
         """Weights as saved."""
-        self.network_ = load_weights(lambda: self._network(ids), with_temperature(state))
+        self.network_ = load_weights(lambda: self.make(ids), state)
         return self
 
-    def _network(self, ids: ReadableIds) -> GeneratorNetwork:
-        return CausalTransformer(self._shape(ids), self._members(ids.layout))
 
-    def _members(self, layout: TokenLayout) -> Ragged | None:
-        return layout.merges.members if self.compose and len(layout.merges) else None
+@dataclass(kw_only=True)
+class TiedGenerator(NetworkGenerator):
+    """What the generators with a tied token table share.
+
+    With `compose`, a merged token's embedding is the sum of its members' embeddings and its own, so that all merged
+    tokens with a member share what is learnt about it.
+    """
+
+    dropped: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("score_length", "token_bias", "own_dropout"), "it never helped and is gone"
+    )
+    history: int = setting(50, "How many of a user's latest items are read.", least=1)
+    warm_start: bool = setting(True, "Whether token embeddings are initialised with the tokenizer's centres.")
+    compose: bool = setting(True, "Whether a merged token's embedding is the sum of its members' and its own.")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def begin(self, ids: SemanticIds, vectors: np.ndarray | None, seed: int) -> None:
+        """With `warm_start`, token embeddings start from the vectors."""
+        network = self.network
+        assert isinstance(network, TiedBackbone)
+        if self.warm_start and vectors is not None:
+            if self.compose and len(ids.layout.merges):
+                # A composed token starts as its members; its own row stays 0.
+                vectors = vectors.copy()
+                vectors[network.token.composed] = np.nan
+            _start_tokens(network.token, vectors, seed)
+
+
+@dataclass(kw_only=True)
+class TransformerGenerator(TiedGenerator, TransformerShape):
+    """The causal Transformer of CapsID, appendix A.3: 4 layers, 4 heads, width 128, feed-forward 512, 50 items."""
+
+    kind: ClassVar[str] = "transformer"
+
+    def make(self, ids: ReadableIds) -> Backbone:
+        """See `NetworkGenerator`."""
+        return CausalTransformer(self, TokenSpace.of(ids, self.history, compose=self.compose))
 
     def check_together(self) -> None:
-        """Sizes that depend on each other, length and cosine: see `capsid.settings.check_together`."""
-        self._check_sizes()
-        if self.neighbours and not self.memory:
-            raise ConfigError(
-                "generator.neighbours needs a generator.memory above 0",
-                hint="generator.memory=3 remembers the neighbours of the last three items",
-            )
-        if self.score_length and not self.cosine_temperature:
-            raise ConfigError(
-                "generator.score_length needs a generator.cosine_temperature above 0",
-                hint="inner products contain the length already",
-            )
-
-    def _check_sizes(self) -> None:
-        if self.width % self.heads:
-            raise ConfigError(
-                f"generator.width must be a multiple of generator.heads, got {self.width} and {self.heads}",
-                hint=f"the nearest width is {max(1, round(self.width / self.heads)) * self.heads}",
-            )
-
-    def _shape(self, ids: ReadableIds) -> NetworkShape:
-        self.check_together()
-        return NetworkShape(
-            vocabulary=ids.layout.vocabulary,
-            beyond=ids.layout.vocabulary - ids.layout.end,
-            depths=ids.layout.depths + 1,
-            layers=self.layers,
-            heads=self.heads,
-            width=self.width,
-            feedforward=self.feedforward,
-            history=self.history * ids.positions_per_item,
-            dropout=self.dropout,
-            embedding_dropout=self.embedding_dropout,
-            cosine_temperature=self.cosine_temperature,
-            score_length=self.score_length,
-            token_bias=self.token_bias,
-            own_dropout=self.own_dropout,
-            attention_dropout=self.attention_dropout,
-            hidden_dropout=self.hidden_dropout,
-            input_scale=self.input_scale,
-            positions_from=self.positions_from,
-            initial=self.initial,
-            memory=self.memory,
-            neighbours=self.neighbours > 0,
-        )
+        """Sizes that depend on each other: see `capsid.settings.check_together`."""
+        self.check_sizes()
 
 
 @dataclass(kw_only=True)
@@ -258,8 +193,9 @@ class SasRecGenerator(TransformerGenerator):
 
     kind: ClassVar[str] = "sasrec-transformer"
 
-    def _shape(self, ids: ReadableIds) -> NetworkShape:
-        return replace(super()._shape(ids), block="sasrec", empty_positions=True)
+    def make(self, ids: ReadableIds) -> Backbone:
+        """See `NetworkGenerator`."""
+        return CausalTransformer(self, TokenSpace.of(ids, self.history, compose=self.compose), sasrec=True)
 
 
 @dataclass(kw_only=True)
@@ -294,15 +230,17 @@ class TimelineGenerator(TransformerGenerator):
     )
     repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
 
-    def seen_as(self, state: State, histories: TokenBatch) -> State:
-        """See `capsid.decode.protocol.SeesOtherIds`."""
+    def make(self, ids: ReadableIds) -> TimelineTransformer:
+        """See `NetworkGenerator`."""
+        space = TokenSpace.of(ids, self.history, compose=self.compose)
+        given: dict[str, Any] = {"depth_layers": self.depth_layers, "reads": self.reads, "repeats": self.repeats}
+        return TimelineTransformer(self, space, **given)
+
+    def in_system(self, state: State, histories: TokenBatch, system: int) -> State:
+        """See `capsid.decode.protocol.PredictsSystems`."""
         network = self.network
         assert isinstance(network, TimelineTransformer)
-        return network.seen_as(state, histories)
-
-    def _network(self, ids: ReadableIds) -> TimelineTransformer:
-        shape = replace(self._shape(ids), repeats=self.repeats, empty_positions=self.reads == "sasrec")
-        return TimelineTransformer(shape, self.depth_layers, self.reads, self._members(ids.layout))
+        return network.in_system(state, histories, system)
 
 
 @dataclass(kw_only=True)
@@ -317,8 +255,6 @@ class MaskedGenerator(TransformerGenerator):
     layers: int = setting(2, "Transformer layers.", least=1, most=1_000)
     mask: float = setting(0.2, "Share of a sequence's items that is masked.", least=0, most=1)
     only_last: float = setting(0.1, "Share of the sequences in which only the last item is masked.", least=0, most=1)
-    memory: int = setting(0, "This generator has no memory of transitions.", least=0, most=0)
-    neighbours: int = setting(0, "This generator has no memory of transitions.", least=0, most=0)
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Fresh weights; ids must have one token per item, because a mask replaces one token."""
@@ -326,8 +262,9 @@ class MaskedGenerator(TransformerGenerator):
             raise ConfigError("the masked generator needs one-token ids", hint="use the atomic tokenizer")
         return super().build(ids, counts, seed=seed, vectors=vectors)
 
-    def _network(self, ids: ReadableIds) -> MaskedTransformer:
-        return MaskedTransformer(self._shape(ids), self.mask, self.only_last)
+    def make(self, ids: ReadableIds) -> MaskedTransformer:
+        """See `NetworkGenerator`."""
+        return MaskedTransformer(self, TokenSpace.of(ids, self.history), self.mask, self.only_last)
 
 
 def _start_tokens(embedding: nn.Embedding, vectors_VD: np.ndarray, seed: int) -> None:
@@ -369,6 +306,10 @@ class PopularityGenerator:
         self.logits_ = torch.as_tensor(logits)
         return self
 
+    def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
+        """The same scores for every token of a lesson: products with rows of one 1."""
+        return Predictions(torch.ones(len(lesson.tokens.values), 1), lesson.tokens, self.logits_[:, None])
+
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[None, Tensor]:
         """One empty row per history: all have the same scores."""
         return None, torch.zeros(len(histories), 1, 0)
@@ -379,7 +320,7 @@ class PopularityGenerator:
 
     def scores(self, state: None, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
         """The same scores for every row."""
-        return self.logits_.expand(*(rows_UWD.shape[:2] if row_R is None else row_R.shape), -1)
+        return self.logits_.repeat(*(rows_UWD.shape[:2] if row_R is None else row_R.shape), 1)
 
     def scores_of(self, state: None, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
         """The scores of these tokens."""

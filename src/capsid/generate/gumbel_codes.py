@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
-from capsid.generate.network import GeneratorNetwork, Predictions
+from capsid.generate.backbone import Backbone, Predictions
 from capsid.generate.soft_tokens import per_token
 from capsid.generate.terms import BoundTerm, Part, Prepared, Step, TermContext, equal_parts
 from capsid.ids.layout import ABSENT
@@ -102,12 +102,12 @@ class BoundCodes(BoundTerm):
             self.register_buffer(f"use_{depth}", torch.as_tensor(used_K.astype(np.float32)))
         self.register_buffer("steps", torch.zeros(()))
 
-    def prepare(self, lesson: Lesson, network: GeneratorNetwork) -> Prepared:
+    def prepare(self, lesson: Lesson, network: Backbone) -> Prepared:
         """Zeros with a gradient for what is read, and the codebooks' own loss."""
         unique_U, which_E = np.unique(lesson.batch.items.values, return_inverse=True)
         soft, own = self._soft(unique_U)
         zeros = [weights_UK - weights_UK.detach() for weights_UK in soft]
-        token_VD, layout = network.token.vectors().enter_VD.detach(), self._ids.layout
+        token_VD, layout = network.embed().detach(), self._ids.layout
         mixed = [zero_UK @ token_VD[base : base + zero_UK.shape[1]] for zero_UK, base in zip(zeros, layout.bases)]
         tokens = self._ids.prefix_free.take(unique_U)
         rows_RD = per_token(torch.stack(mixed, 1), tokens, layout)
@@ -195,9 +195,9 @@ def _trainable(context: TermContext) -> tuple[ItemTokenizer, LearnsBooks, np.nda
 
 
 @torch.no_grad()
-def _scores(network: GeneratorNetwork, found: Predictions, rows_M: Tensor, base: int, size: int) -> Tensor:
+def _scores(network: Backbone, found: Predictions, rows_M: Tensor, base: int, size: int) -> Tensor:
     """Scores of one depth's codes in the rows that predict them. Shape: (M, K)."""
-    scores_MK = network.norm(found.hidden_ND[rows_M]) @ found.vectors.score_VS[base : base + size].T
+    scores_MK = found.rows_NS[rows_M] @ found.score_VS[base : base + size].T
     if found.added is not None:
         added = found.added
         place_E = torch.searchsorted(rows_M, added.rows_E).clamp_max(len(rows_M) - 1)

@@ -13,10 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsid.blocks.cross_entropy import Added
 from capsid.blocks.packed import Spread
-from capsid.generate.network import Predictions
-from capsid.generate.token_table import TokenVectors
 from capsid.ids.reading import Lesson
 from capsid.ragged import Ragged
 
@@ -57,10 +54,9 @@ class ItemRows:
         """Whether a row has read no token of its item."""
         return torch.as_tensor(self.depth_R == 0)
 
-    def predictions(self, rows_RD: Tensor, vectors: TokenVectors, added: Added | None) -> Predictions:
+    def parted(self, rows_RD: Tensor) -> tuple[Tensor, Tensor | None]:
         """Hidden rows for the lesson's tokens, and those that have read whole items where they were asked for."""
-        tokens = self.lesson.tokens
         if not self.closing:
-            return Predictions(rows_RD, tokens, vectors, added)
-        last_R = torch.as_tensor(self.depth_R == tokens.lengths[self.item_R])
-        return Predictions(rows_RD[~last_R], tokens, vectors, added, rows_RD[last_R])
+            return rows_RD, None
+        last_R = torch.as_tensor(self.depth_R == self.lesson.tokens.lengths[self.item_R])
+        return rows_RD[~last_R], rows_RD[last_R]

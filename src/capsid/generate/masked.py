@@ -13,34 +13,29 @@ from torch.nn import functional as F
 from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, reset
 from capsid.errors import ConfigError
-from capsid.generate.network import (
-    GeneratorNetwork,
-    NetworkShape,
-    Predictions,
-    State,
-    counted,
-    padded,
-    refuse_closing,
-    token_table,
-)
-from capsid.generate.token_table import LastNorm
+from capsid.generate.backbone import Predictions, refuse_closing
+from capsid.generate.network import State, TiedBackbone, counted, padded
+from capsid.generate.shape import TokenSpace, TransformerShape
+from capsid.generate.token_table import TokenTable
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import Ragged
 
 
-class MaskedTransformer(GeneratorNetwork):
+class MaskedTransformer(TiedBackbone):
     """Token and position embeddings, a mask vector, blocks without a causal mask, tied logits."""
 
-    def __init__(self, shape: NetworkShape, share: float, only_last: float) -> None:
+    repeats = None
+
+    def __init__(self, shape: TransformerShape, space: TokenSpace, share: float, only_last: float) -> None:
         super().__init__()
-        self.shape = shape
+        self.shape, self.space = shape, space
         self.share, self.only_last = share, only_last
-        self.token = token_table(shape)
-        self.place = nn.Embedding(shape.history + 1, shape.width)
+        self.token = TokenTable(space.vocabulary, shape.width, temperature=shape.cosine_temperature)
+        self.place = nn.Embedding(space.positions + 1, shape.width)
         self.mask = nn.Parameter(torch.zeros(1, shape.width))
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm = LastNorm(shape.width, ones=shape.token_bias)
+        self.blocks = nn.ModuleList(Block(shape.blocks(space.positions)) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width)
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
@@ -63,7 +58,7 @@ class MaskedTransformer(GeneratorNetwork):
         extra_BLD = None if inputs_RD is None else padded(batch, inputs_RD)
         x_BLD = self._read(tokens_BL, masked_BL, lengths_B, extra_BLD)
         targets = Ragged.from_dense(tokens_BL[masked_BL].numpy()[:, None])
-        return Predictions(x_BLD[masked_BL], targets, self.token.vectors())
+        return Predictions(x_BLD[masked_BL], targets, self.token.vectors().score_VS, self.score_rows)
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read every history with a mask appended; the row of the mask."""
@@ -94,7 +89,7 @@ class MaskedTransformer(GeneratorNetwork):
         x_BLD = self.token(tokens_BL) if extra_BLD is None else self.token(tokens_BL) + extra_BLD
         x_BLD = x_BLD if self.shape.input_scale == 1.0 else x_BLD * self.shape.input_scale
         # The mask takes the position of the next item: after the last one of a history.
-        number_BL = counted(torch.arange(tokens_BL.shape[1])[None], lengths_B.numpy() - 1, self.shape)
+        number_BL = counted(torch.arange(tokens_BL.shape[1])[None], lengths_B.numpy() - 1, self.shape, self.space)
         x_BLD = torch.where(masked_BL[..., None], self.mask, x_BLD) + F.embedding(number_BL, self.place.weight)
         x_BLD = dropout(x_BLD, self.shape.embedding_dropout, self.training)
         padding_BL = torch.arange(tokens_BL.shape[1]) >= lengths_B[:, None]

@@ -89,7 +89,6 @@ def parts(generator: object) -> tuple[Start, Step]:
     without_places = "mixing or distances"
     for name, wanted, found in (
         ("soft_input", 0, getattr(generator, "soft_input", 0)),
-        ("memory", 0, network.shape.memory),
         ("reads", without_places, without_places if network.place is None else getattr(generator, "reads", "places")),
     ):
         if found != wanted:

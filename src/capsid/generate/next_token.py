@@ -1,7 +1,7 @@
 """Cross-entropy of the next token, over the whole vocabulary or over the tokens that can follow in the trie.
 
 Over the children of a node, the losses of an item's tokens sum to minus the log of the item's probability, and rows
-below the root score only the children of their own node. If items have two ids, the losses of both are added.
+below the root score only the children of their own node. If items have several ids, the losses of all are added.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from capsid.blocks.children_cross_entropy import ChildEdges, children_cross_entr
 from capsid.blocks.cross_entropy import Added, linear_cross_entropy
 from capsid.blocks.group_cross_entropy import GroupTargets, group_cross_entropy
 from capsid.errors import ConfigError
-from capsid.generate.network import GeneratorNetwork, Predictions
+from capsid.generate.backbone import Predictions
 from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
 from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures, first_codes
@@ -49,13 +49,11 @@ class NextToken:
     def bind(self, context: TermContext) -> BoundTerm:
         """Normalised as the recipe says."""
         if context.over == "children":
-            return OverChildren(
-                self, context.trie, context.second, SoftTarget.of(context) if self.soft_target else None
-            )
+            return OverChildren(self, context.tries, SoftTarget.of(context) if self.soft_target else None)
         if self.soft_target:
             raise ConfigError("objective.soft_target needs over=children", hint="set over=children")
-        if context.second is not None:
-            raise ConfigError("two ids per item need over=children: each has its own trie", hint="set over=children")
+        if len(context.tries) > 1:
+            raise ConfigError("several ids per item need over=children: each has its trie", hint="set over=children")
         return OverVocabulary(self)
 
 
@@ -68,10 +66,10 @@ class OverVocabulary(BoundTerm):
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
         """Mean over predicted tokens."""
-        rows_NS, added = _cooled(step.predictions, step.network, self.settings.temperature)
+        rows_NS, added = _cooled(step.predictions, self.settings.temperature)
         return linear_cross_entropy(
             rows_NS,
-            step.predictions.vectors.score_VS,
+            step.predictions.score_VS,
             step.predictions.targets_N,
             label_smoothing=self.settings.label_smoothing,
             added=added,
@@ -81,24 +79,21 @@ class OverVocabulary(BoundTerm):
 class OverChildren(BoundTerm):
     """Every token competes with its siblings in the trie of its id."""
 
-    def __init__(
-        self, settings: NextToken, trie: Trie, second: Trie | None = None, soft: SoftTarget | None = None
-    ) -> None:
+    def __init__(self, settings: NextToken, tries: tuple[Trie, ...], soft: SoftTarget | None = None) -> None:
         super().__init__(settings.weight)
-        self._first = _Siblings(settings, trie, soft)
-        self._second = None if second is None else _Siblings(settings, second)
+        self._siblings = [_Siblings(settings, trie, None if number else soft) for number, trie in enumerate(tries)]
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
         """Mean over predicted tokens; a token without siblings is certain and contributes 0.
 
-        The losses of second ids are divided by the number of the first ids' tokens too, so that an item counts as much
+        The losses of other ids are divided by the number of the first ids' tokens too, so that an item counts as much
         in one id as in the other, whatever their lengths.
         """
-        found = step.predictions
-        total = self._first.loss(found, step.network, step.lesson.item_M)
-        if self._second is not None and found.second is not None:
-            total = total + self._second.loss(found.second, step.network, step.lesson.item_M)
-        return total / len(found.targets.values)
+        found, item_M = step.predictions, step.lesson.item_M
+        first, *others = (
+            own.loss(predictions, item_M) for own, predictions in zip(self._siblings, (found, *found.others))
+        )
+        return sum(others, first) / len(found.targets.values)
 
 
 class _Siblings:
@@ -108,9 +103,9 @@ class _Siblings:
         self.settings, self.trie, self.soft = settings, trie, soft
         self.root_C = torch.as_tensor(trie.children(np.array([ROOT])).token)
 
-    def loss(self, predictions: Predictions, network: GeneratorNetwork, item_M: np.ndarray) -> Tensor:
+    def loss(self, predictions: Predictions, item_M: np.ndarray) -> Tensor:
         """The sum over predicted tokens."""
-        rows = _cooled(predictions, network, self.settings.temperature)
+        rows = _cooled(predictions, self.settings.temperature)
         nodes_N = parent_nodes(self.trie, predictions.targets)
         at_root_N = nodes_N == ROOT
         root = self._at_root(predictions, *rows, np.flatnonzero(at_root_N), item_M)
@@ -130,7 +125,7 @@ class _Siblings:
             number_E, inside_E = _renumbered(added, chosen)
             tokens_E = torch.searchsorted(self.root_C, added.tokens_E[inside_E])
             added = Added(number_E[inside_E], tokens_E, added.values_E[inside_E])
-        rows_RS, vectors_CS = rows_NS[torch.as_tensor(chosen)], found.vectors.score_VS[self.root_C]
+        rows_RS, vectors_CS = rows_NS[torch.as_tensor(chosen)], found.score_VS[self.root_C]
         smoothing, share = self.settings.label_smoothing, self.settings.soft_target
         hard = linear_cross_entropy(rows_RS, vectors_CS, target_R, label_smoothing=smoothing, added=added) * len(chosen)
         if self.soft is None:
@@ -145,7 +140,7 @@ class _Siblings:
         if not len(chosen):
             return torch.zeros(())
         children = self.trie.children(nodes_N[chosen])
-        stride = len(found.vectors.score_VS)
+        stride = len(found.score_VS)
         # Rows are in order and children are sorted by token, so the keys row * vocabulary + token are sorted.
         key_E = torch.as_tensor(children.parent * stride + children.token)
         target_R = found.targets_N[torch.as_tensor(chosen)]
@@ -158,7 +153,7 @@ class _Siblings:
         edges = ChildEdges(torch.as_tensor(children.parent), torch.as_tensor(children.token), own_R, plus_A)
         return children_cross_entropy(
             rows_NS[torch.as_tensor(chosen)],
-            found.vectors.score_VS,
+            found.score_VS,
             edges,
             values_A,
             label_smoothing=self.settings.label_smoothing,
@@ -208,9 +203,9 @@ def parent_nodes(trie: Trie, targets: Ragged) -> np.ndarray:
     return out
 
 
-def _cooled(found: Predictions, network: GeneratorNetwork, temperature: float) -> tuple[Tensor, Added | None]:
+def _cooled(found: Predictions, temperature: float) -> tuple[Tensor, Added | None]:
     """Hidden rows and added scores, both divided by the temperature."""
-    rows_NS, added = network.norm(found.hidden_ND), found.added
+    rows_NS, added = found.rows_NS, found.added
     if temperature != 1.0:
         rows_NS = rows_NS / temperature
         added = added and replace(added, values_E=added.values_E / temperature)

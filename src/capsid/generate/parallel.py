@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid.errors import ConfigError
-from capsid.generate.generator import TimelineGenerator
-from capsid.generate.network import NetworkShape, Predictions, State
+from capsid.generate.backbone import Predictions
+from capsid.generate.generator import TransformerGenerator
+from capsid.generate.network import State
+from capsid.generate.shape import TokenSpace, TransformerShape
 from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
-from capsid.generate.timeline import TimelineTransformer
+from capsid.generate.timeline import READINGS, TimelineTransformer
 from capsid.generate.token_table import TokenVectors
 from capsid.ids.histories import ReadableIds
 from capsid.ids.layout import TokenLayout
@@ -43,8 +45,8 @@ class ParallelTransformer(TimelineTransformer):
     closes: ClassVar[bool] = False
     depth_of_V: Tensor
 
-    def __init__(self, shape: NetworkShape, reads: str, layout: TokenLayout) -> None:
-        super().__init__(shape, 0, reads)
+    def __init__(self, shape: TransformerShape, space: TokenSpace, layout: TokenLayout, *, reads: str) -> None:
+        super().__init__(shape, space, depth_layers=0, reads=reads, repeats=False)
         self.heads = nn.ModuleList(nn.Linear(shape.width, shape.width) for _ in range(layout.depths))
         self.register_buffer("depth_of_V", torch.as_tensor(layout.depth_of), persistent=False)
 
@@ -67,7 +69,7 @@ class ParallelTransformer(TimelineTransformer):
         for depth in range(len(self.heads)):
             here = torch.nonzero(depth_N == depth)[:, 0]
             hidden_ND = hidden_ND.index_copy(0, here, self._head(depth, starts_MD[item_N[here]]))
-        return Predictions(hidden_ND, tokens, vectors, starts_MD=starts_MD)
+        return self._predicted(lesson, hidden_ND, vectors, None, starts_MD)
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read histories once; every depth is predicted from their last rows."""
@@ -94,22 +96,21 @@ class ParallelTransformer(TimelineTransformer):
 
 
 @dataclass(kw_only=True)
-class ParallelGenerator(TimelineGenerator):
+class ParallelGenerator(TransformerGenerator):
     """Predicts the codes of the next item independently of each other: see `capsid.generate.parallel`."""
 
     kind: ClassVar[str] = "parallel"
-    depth_layers: int = setting(0, "There is no Transformer over depth.", least=0, most=0)
-    memory: int = setting(0, "This generator has no memory of transitions.", least=0, most=0)
-    neighbours: int = setting(0, "This generator has no memory of transitions.", least=0, most=0)
-    repeats: bool = setting(False, "This generator does not learn whether users return to items.")
+    layers: int = setting(2, "Layers that read the history, one position per item.", least=1, most=1_000)
+    cosine_temperature: float = setting(
+        0.06, "Tokens are scored by cosine divided by this; 0: by inner product.", least=0
+    )
+    reads: str = setting("mixing", "How the history is read: see `TimelineGenerator`.", choices=READINGS)
 
-    def _network(self, ids: ReadableIds) -> ParallelTransformer:
-        if self.repeats:
-            raise ConfigError("generator.repeats must be false, got true: codes are independent", hint="leave it out")
-        if len(ids.layout.merges) or ids.layout.second is not None:
-            raise ConfigError("the parallel generator needs one code per depth", hint="set merges=null and second=null")
-        shape = replace(self._shape(ids), empty_positions=self.reads == "sasrec")
-        return ParallelTransformer(shape, self.reads, ids.layout)
+    def make(self, ids: ReadableIds) -> ParallelTransformer:
+        """See `NetworkGenerator`."""
+        if len(ids.layout.merges):
+            raise ConfigError("the parallel generator needs one code per depth", hint="set merges=null")
+        return ParallelTransformer(self, TokenSpace.of(ids, self.history), ids.layout, reads=self.reads)
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -136,11 +137,11 @@ class _AllCodes(BoundTerm):
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
         """Mean over predicted codes."""
         found = step.predictions
-        rows_NS, targets_N = step.network.norm(found.hidden_ND), found.targets_N
+        rows_NS, targets_N = found.rows_NS, found.targets_N
         depth_N = torch.as_tensor(found.targets.positions)
         total = torch.zeros(())
         for depth, (begin, end) in enumerate(self.spans):
             here = torch.nonzero(depth_N == depth)[:, 0]
-            scores = F.linear(rows_NS[here], found.vectors.score_VS[begin:end])
+            scores = F.linear(rows_NS[here], found.score_VS[begin:end])
             total = total + F.cross_entropy(scores, targets_N[here] - begin, reduction="sum")
         return total / max(len(targets_N), 1)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
-from capsid.generate.network import GeneratorNetwork
+from capsid.generate.backbone import Backbone
 from capsid.generate.soft_tokens import per_token
 from capsid.generate.terms import BoundTerm, Part, Prepared, Step, TermContext, equal_parts
 from capsid.ids.layout import TokenLayout
@@ -95,9 +95,9 @@ class BoundAdapters(BoundTerm):
         """The bias that the gate has learnt since the last refresh."""
         return float(self.gate.bias.detach()) if self.gate is not None else 0.0
 
-    def prepare(self, lesson: Lesson, network: GeneratorNetwork) -> Prepared:
+    def prepare(self, lesson: Lesson, network: Backbone) -> Prepared:
         """Zeros with a gradient, one row for every token of every item in order, and the tokenizer's own loss."""
-        return self.routed(network.token.vectors().enter_VD, lesson.batch.items)
+        return self.routed(network.embed(), lesson.batch.items)
 
     def routed(self, token_VD: Tensor, items: Ragged) -> _Routed:
         """The same from the embeddings of all tokens."""

@@ -1,7 +1,7 @@
 """Generators without a network: every item of a history speaks for the items on its list, the latest most.
 
 The lists are computed at once from training histories or from item vectors (`capsid.generate.item_weights`,
-`capsid.tokenize.nearest`). Ids have one token, and scores are of one step. Equal scores are told apart by popularity.
+`capsid.encode.nearest`). Ids have one token, and scores are of one step. Equal scores are told apart by popularity.
 Shapes: U users, V tokens, E entries of lists, N items.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capsid.encode.nearest import neighbours_of
 from capsid.errors import ConfigError
 from capsid.generate.generator import PopularityGenerator
 from capsid.generate.item_weights import co_taken, ease_weights
@@ -22,7 +23,6 @@ from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.settings import setting
-from capsid.tokenize.nearest import neighbours_of
 
 # Scores pass through a softmax over the catalogue, whose rounding must not tie what differs.
 SCALE = 10.0

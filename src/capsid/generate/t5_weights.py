@@ -45,17 +45,17 @@ def load_t5(network: EncoderDecoder, folder: Path, settings: Mapping[str, Any], 
     saved = _Saved.open(folder)
     _check_sizes(saved, settings)
     if tokens:
-        _check_tokens(saved, network.shape.vocabulary)
+        _check_tokens(saved, network.space.vocabulary)
     with torch.no_grad():
         for name, theirs in _names(network, tokens=tokens):
             parameter = network.get_parameter(name)
             parts = parameter.shape[0] // len(theirs), *parameter.shape[1:]
             parameter.copy_(torch.cat([saved.tensor(their, parts) for their in theirs]))
-        if tokens and network.token.merged:
-            # A merged token's vector is composed; its own row is what the composition leaves to be said.
-            merged, wanted_VD = network.token.merged, network.token.weight.clone()
-            network.token.weight[-merged:] = 0.0
-            network.token.weight[-merged:] = (wanted_VD - network.token.vectors().enter_VD)[-merged:]
+        if tokens:
+            # The vector of a merged token may be composed; its own row is what the composition leaves to be said.
+            composed, wanted_VD = network.token.composed, network.token.weight.clone()
+            network.token.weight[composed] = 0.0
+            network.token.weight[composed] = (wanted_VD - network.embed())[composed]
 
 
 @dataclass(frozen=True, eq=False)

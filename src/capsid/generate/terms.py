@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from capsid.data.item_table import ItemTable
+from capsid.generate.backbone import Backbone, Predictions
 from capsid.generate.dense_items import DenseItems
-from capsid.generate.network import GeneratorNetwork, Predictions
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Over, Trie
@@ -28,16 +28,20 @@ from capsid.train.options import Training
 class TermContext:
     """What a term may look at while it is bound. Ids and trie stay as they are for the whole stretch.
 
-    `width` is that of the network's hidden rows. `second` is the trie of second ids, where items have two.
+    `tries` has one trie for each id system of the items. `width` is that of the network's hidden rows.
     """
 
     ids: SemanticIds
-    trie: Trie
+    tries: tuple[Trie, ...]
     over: Over = "vocabulary"
     tokenizer: ItemTokenizer | None = None
     width: int = 0
     seed: int = 0
-    second: Trie | None = None
+
+    @property
+    def trie(self) -> Trie:
+        """The trie of the first ids."""
+        return self.tries[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +49,7 @@ class Step:
     """One training step: the lesson, the network and its predictions."""
 
     lesson: Lesson
-    network: GeneratorNetwork
+    network: Backbone
     predictions: Predictions
 
 
@@ -91,7 +95,7 @@ class BoundTerm(nn.Module):
         """Whether the rows after the last tokens of items are asked for."""
         return False
 
-    def prepare(self, lesson: Lesson, network: GeneratorNetwork) -> Prepared:
+    def prepare(self, lesson: Lesson, network: Backbone) -> Prepared:
         """Prepare a batch before the network reads it; by default nothing."""
         return NOTHING
 
@@ -187,11 +191,11 @@ class Objective(nn.Module):
         """Learning-rate factor by the name of a term's parameters."""
         return {f"terms.{name}.*": term.rate for name, term in self.by_name.items()}
 
-    def loss(self, lesson: Lesson, network: GeneratorNetwork) -> Tensor:
+    def loss(self, lesson: Lesson, network: Backbone) -> Tensor:
         """The weighted sum of all terms for one batch."""
         return self.measured(lesson, network).value
 
-    def measured(self, lesson: Lesson, network: GeneratorNetwork) -> Measured:
+    def measured(self, lesson: Lesson, network: Backbone) -> Measured:
         """The same, with the number of predicted tokens."""
         prepared = [term.prepare(lesson, network) for term in self]
         predictions = network.predict(

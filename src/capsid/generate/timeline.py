@@ -20,12 +20,13 @@ from capsid.blocks.dropout import dropout
 from capsid.blocks.layers import Block, Layer, SasRecBlock
 from capsid.blocks.packed import Packed
 from capsid.blocks.relative import Distances, MixingBlock, NearBlock
+from capsid.generate.backbone import Predictions
 from capsid.generate.item_rows import ItemRows
-from capsid.generate.network import NetworkShape, Predictions, State, TokenNetwork, counted
+from capsid.generate.network import State, TokenNetwork, counted
+from capsid.generate.shape import TokenSpace, TransformerShape
 from capsid.generate.token_table import TokenVectors, corrections
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
-from capsid.ragged import Ragged
 
 READINGS: dict[str, type[Layer]] = {
     "places": Block,
@@ -46,12 +47,15 @@ class TimelineTransformer(TokenNetwork):
 
     closes: ClassVar[bool] = True
 
-    def __init__(self, shape: NetworkShape, depth_layers: int, reads: str, members: Ragged | None = None) -> None:
-        super().__init__(shape, members)
+    def __init__(
+        self, shape: TransformerShape, space: TokenSpace, *, depth_layers: int = 1, reads: str, repeats: bool = True
+    ) -> None:
+        super().__init__(shape, space, repeats=repeats, empty_positions=reads == "sasrec")
+        blocks = shape.blocks(space.positions)
         self.relative = issubclass(READINGS[reads], NearBlock | MixingBlock)
-        self.place = nn.Embedding(shape.history + 1, shape.width) if reads in PLACED else None
-        self.blocks = nn.ModuleList(READINGS[reads](shape) for _ in range(shape.layers))
-        self.depth_blocks = nn.ModuleList(Block(shape) for _ in range(depth_layers))
+        self.place = nn.Embedding(space.positions + 1, shape.width) if reads in PLACED else None
+        self.blocks = nn.ModuleList(READINGS[reads](blocks) for _ in range(shape.layers))
+        self.depth_blocks = nn.ModuleList(Block(blocks) for _ in range(depth_layers))
 
     def reset(self, generator: torch.Generator) -> None:
         """Fresh weights."""
@@ -74,9 +78,7 @@ class TimelineTransformer(TokenNetwork):
         uneven = not self.training or len(lesson.row_M) == len(lesson.batch)
         read_BPD = self._read(vectors, lesson.batch, lesson.batch.positions_B - 1, inputs_RD, uneven=uneven)[:, :-1]
         first = self._next(vectors, read_BPD, lesson, forced_ND, closing)
-        if lesson.second is None:
-            return first
-        return replace(first, second=self._next(vectors, read_BPD, lesson.second))
+        return replace(first, others=tuple(self._next(vectors, read_BPD, other) for other in lesson.others))
 
     def _next(
         self,
@@ -100,7 +102,8 @@ class TimelineTransformer(TokenNetwork):
             assert isinstance(block, Block)
             rows_RD = block.ragged(rows_RD, rows.own)
         starts_MD = read_BPD.flatten(0, 1)[torch.as_tensor(last_M)]
-        return replace(rows.predictions(rows_RD, vectors, self._added(lesson)), starts_MD=starts_MD)
+        hidden_ND, ends_MD = rows.parted(rows_RD)
+        return self._predicted(lesson, hidden_ND, vectors, ends_MD, starts_MD)
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[State, Tensor]:
         """Read histories once; only the last position of each is used further."""
@@ -138,10 +141,10 @@ class TimelineTransformer(TokenNetwork):
         items = torch.zeros(len(batch) * positions, self.shape.width).index_add(0, slots_R, embedded_RD)
         x_BPD = self._entering(items.view(len(batch), positions, -1))
         if self.place is not None:
-            number_BP = counted(torch.arange(positions)[None], read_B, self.shape)
+            number_BP = counted(torch.arange(positions)[None], read_B, self.shape, self.space)
             x_BPD = x_BPD + F.embedding(number_BP, self.place.weight)
         x_BPD = dropout(x_BPD, self.shape.embedding_dropout, self.training)
-        if self.shape.empty_positions or (self.relative and uneven):
+        if self.empty_positions or (self.relative and uneven):
             packed = Packed.of(read_B, positions)
             return packed.among.padded(self._through(packed.among.rows(x_BPD), packed, read_B))
         for block in self.blocks:

@@ -1,7 +1,7 @@
 """Token embeddings: the vectors that a network reads, and those that tokens are scored with.
 
-Embeddings of merged tokens may be composed of their members'. Scores are inner products, cosines, or something between
-the two, optionally with a bias per token. Knows tokens only; which tokens are merged is given.
+Embeddings of merged tokens may be composed of their members'. Scores are inner products or cosines. Knows tokens only;
+which tokens are merged is given.
 """
 
 from __future__ import annotations
@@ -16,85 +16,52 @@ from torch.nn import functional as F
 
 from capsid.blocks.dropout import dropout
 from capsid.blocks.t5 import EPS
+from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Corrections
-from capsid.ragged import Ragged
 
 
 @dataclass(frozen=True, eq=False)
 class TokenVectors:
-    """Vectors of all tokens. Shapes: (V, D), (V, S), where S is D, or D + 1 with a bias per token.
+    """Vectors of all tokens. A score is the inner product of `score` and a hidden row after the last norm.
 
-    A score is the inner product of `score` and a hidden row after the last norm (see `LastNorm`).
+    Shape of both: (V, D).
     """
 
     enter_VD: Tensor
     score_VS: Tensor
 
 
-class LastNorm(nn.LayerNorm):
-    """LayerNorm of the rows that tokens are predicted from; with `ones`, a 1 is appended for the tokens' biases."""
-
-    def __init__(self, width: int, *, ones: bool = False) -> None:
-        super().__init__(width)
-        self.ones = ones
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Rows of width S."""
-        normed = super().forward(x)
-        return F.pad(normed, (0, 1), value=1.0) if self.ones else normed
-
-
 class LastRMSNorm(nn.RMSNorm):
-    """T5's last norm: RMSNorm times `factor`, with dropout; with `ones`, a 1 is appended for the tokens' biases."""
+    """T5's last norm: RMSNorm times `factor`, with dropout."""
 
-    def __init__(self, width: int, *, factor: float, rate: float, ones: bool = False) -> None:
+    def __init__(self, width: int, *, factor: float, rate: float) -> None:
         super().__init__(width, eps=EPS)
-        self.factor, self.rate, self.ones = factor, rate, ones
+        self.factor, self.rate = factor, rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rows of width S."""
-        normed = dropout(super().forward(x) * self.factor, self.rate, self.training)
-        return F.pad(normed, (0, 1), value=1.0) if self.ones else normed
+        """Rows that tokens are predicted from."""
+        return dropout(super().forward(x) * self.factor, self.rate, self.training)
 
 
 class TokenTable(nn.Embedding):
     """One row per token, tied: the same vectors are read and scored with.
 
-    With `members`, the last tokens (before `beyond` others) are merged ones, each made of the given earlier tokens: a
-    vector is the scaled sum of its members' plus the token's own row, which starts at 0. In training a share
-    `own_dropout` of the own rows is dropped at every step, so that the members learn to explain a token and its own row
-    to correct them.
-
-    With a temperature above 0, a score is the cosine over it, for hidden rows of length sqrt(D), as LayerNorm makes
-    them; otherwise it is the inner product. With `length`, the cosine is multiplied by a learnt power of the vector's
-    length, initially 0, so that a frequent token may become long. With `bias`, a learnt number per token, initially 0,
-    is added to its scores.
+    With `merges`, the vector of a merged token is the scaled sum of its members' plus the token's own row, which starts
+    at 0. With a temperature above 0, a score is the cosine over it, for hidden rows of length sqrt(D), as LayerNorm
+    makes them; otherwise it is the inner product.
     """
 
     members_P: Tensor
     starts_M: Tensor
     scales_M1: Tensor
 
-    def __init__(
-        self,
-        vocabulary: int,
-        width: int,
-        members: Ragged | None = None,
-        *,
-        temperature: float = 0.0,
-        length: bool = False,
-        bias: bool = False,
-        own_dropout: float = 0.0,
-        beyond: int = 0,
-    ) -> None:
+    def __init__(self, vocabulary: int, width: int, merges: MergeTable | None = None, temperature: float = 0.0) -> None:
         super().__init__(vocabulary, width)
         self.temperature = temperature
-        self.own_dropout = own_dropout
-        self.power = nn.Parameter(torch.zeros(())) if length else None
-        self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
-        self.merged = 0 if members is None else len(members)
-        self.end = vocabulary - beyond
-        if members is not None:
+        self.composed = slice(0, 0)
+        if merges is not None:
+            members = merges.members
+            self.composed = slice(merges.first, merges.first + len(members))
             # The sum of n members over sqrt(n), as in the warm start of merged tokens.
             roots = np.sqrt(members.lengths.astype(np.float32))
             arrays = {"members_P": members.values, "starts_M": members.offsets[:-1], "scales_M1": 1 / roots[:, None]}
@@ -102,41 +69,25 @@ class TokenTable(nn.Embedding):
                 self.register_buffer(name, torch.as_tensor(np.array(array)), persistent=False)
 
     def start(self) -> None:
-        """Own rows of merged tokens, power and biases become 0."""
+        """Own rows of composed tokens become 0."""
         with torch.no_grad():
-            self.weight[self.end - self.merged : self.end] = 0.0
-            for parameter in (self.power, self.bias):
-                if parameter is not None:
-                    parameter.zero_()
+            self.weight[self.composed] = 0.0
 
     def vectors(self) -> TokenVectors:
         """From the current weights, with gradients; computed once per step."""
         enter_VD = self._composed()
-        score_VS = self._scoring(enter_VD)
-        if self.bias is not None:
-            score_VS = torch.cat([score_VS, self.bias[:, None]], 1)
-        return TokenVectors(enter_VD, score_VS)
-
-    def _scoring(self, enter_VD: Tensor) -> Tensor:
         if not self.temperature:
-            return enter_VD
+            return TokenVectors(enter_VD, enter_VD)
         scale = 1 / (self.temperature * math.sqrt(self.embedding_dim))
-        directions_VD = F.normalize(enter_VD, dim=1) * scale
-        if self.power is None:
-            return directions_VD
-        # The clamp is for padding: at length 0 the power has no gradient.
-        lengths_V1 = enter_VD.square().sum(1, keepdim=True).clamp_min(1e-12).sqrt()
-        return directions_VD * lengths_V1.pow(self.power)
+        return TokenVectors(enter_VD, F.normalize(enter_VD, dim=1) * scale)
 
     def _composed(self) -> Tensor:
-        if not self.merged:
+        first, end = self.composed.start, self.composed.stop
+        if first == end:
             return self.weight
-        first = self.end - self.merged
-        plain_WD, own_MD, rest_WD = self.weight[:first], self.weight[first : self.end], self.weight[self.end :]
-        if self.own_dropout:
-            own_MD = own_MD * dropout(own_MD.new_ones(self.merged, 1), self.own_dropout, self.training)
-        sums_MD = F.embedding_bag(self.members_P, plain_WD, self.starts_M, mode="sum")
-        return torch.cat([plain_WD, torch.addcmul(own_MD, sums_MD, self.scales_M1), rest_WD])
+        sums_MD = F.embedding_bag(self.members_P, self.weight[:first], self.starts_M, mode="sum")
+        own_MD = torch.addcmul(self.weight[first:end], sums_MD, self.scales_M1)
+        return torch.cat([self.weight[:first], own_MD, self.weight[end:]])
 
 
 def corrections(soft: Corrections, vectors: TokenVectors) -> Tensor:

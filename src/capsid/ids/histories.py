@@ -1,4 +1,4 @@
-"""Reads histories and lessons with the ids of a catalogue and everything they carry: mixtures, transitions, second ids.
+"""Reads histories and lessons with the ids of a catalogue and all they carry: mixtures and other ids.
 
 Works on any `ReadableIds`: those in memory (`capsid.ids.semantic_ids`) and those that a trie on disk holds
 (`capsid.ids.mapped_ids`).
@@ -13,7 +13,6 @@ import numpy as np
 
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.reading import ItemTokens, Lesson, Reading, TokenBatch
-from capsid.ids.transitions import Transitions, last_items
 from capsid.ragged import Ragged
 
 
@@ -29,12 +28,8 @@ class ReadableIds(ItemTokens, Protocol):
         """Soft input, if there is any."""
 
     @property
-    def transitions(self) -> Transitions | None:
-        """Which items followed which in training, if that is remembered."""
-
-    @property
-    def second(self) -> ReadableIds | None:
-        """Other ids of the same items, if they have two."""
+    def systems(self) -> tuple[ItemTokens, ...]:
+        """The id systems of the items, one or several; these ids are the first."""
 
     @property
     def positions_per_item(self) -> int:
@@ -47,36 +42,23 @@ class ReadableIds(ItemTokens, Protocol):
 def read_histories(ids: ReadableIds, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
     """Network input for the last `last` items of every history; see `Reading.read`."""
     batch = ids.reading.read(ids, histories, last=last, variant=variant)
-    batch = _softened(ids, batch if ids.second is None else batch.seen_as(ids.prefix_free))
-    if ids.transitions is None:
-        return batch
-    items = batch.items
-    last_CJ = last_items(items, items.lengths, np.arange(len(items)), ids.transitions.distances)
-    return replace(batch, followers=ids.transitions.after(last_CJ, ids.prefix_free))
+    return _softened(ids, batch if len(ids.systems) == 1 else batch.seen_as(ids.prefix_free))
 
 
-def read_lesson(
-    ids: ReadableIds, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None, counted: bool = True
-) -> Lesson:
-    """Network input for pieces of sequences, and the items to predict in them.
-
-    `counted`: the pieces are of the training sequences, so their own transitions are among those that were counted.
-    """
+def read_lesson(ids: ReadableIds, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
+    """Network input for pieces of sequences, and the items to predict in them."""
     lesson = ids.reading.lesson(ids, pieces, last=last, rng=rng)
-    lesson = lesson if ids.second is None else lesson.seen_as(ids.prefix_free)
+    lesson = lesson if len(ids.systems) == 1 else lesson.seen_as(ids.prefix_free)
     if ids.mixtures is not None:
         lesson = replace(lesson, batch=_softened(ids, lesson.batch))
-    if ids.transitions is not None:
-        last_CJ = last_items(lesson.batch.items, lesson.before_M, lesson.row_M, ids.transitions.distances)
-        followers = ids.transitions.after(last_CJ, ids.prefix_free, lesson.item_M if counted else None)
-        lesson = replace(lesson, followers=followers)
-    return lesson if ids.second is None else replace(lesson, second=lesson.seen_as(ids.second.prefix_free))
+    return replace(lesson, others=tuple(lesson.seen_as(other.prefix_free) for other in ids.systems[1:]))
 
 
 def _softened(ids: ReadableIds, batch: TokenBatch) -> TokenBatch:
     if ids.mixtures is None:
         return batch
     soft = ids.mixtures.corrections(ids.layout, batch.items.values, batch.own)
-    if ids.second is not None:
-        soft = soft.followed(batch.own.lengths, ids.second.prefix_free.lengths_of(batch.items.values))
+    if len(ids.systems) > 1:
+        hard = sum(other.prefix_free.lengths_of(batch.items.values) for other in ids.systems[1:])
+        soft = soft.followed(batch.own.lengths, np.asarray(hard))
     return replace(batch, soft=soft)

@@ -1,11 +1,12 @@
 """Tokens of the items of a catalogue, looked up for the items asked about.
 
 A `Ragged` holds them all. `TrieRows` reads them from the trie, so that a process that maps the trie holds none;
-`Beside` joins two of an item's ids. Costs grow with the items asked about, not with the catalogue.
+`Beside` joins several of an item's ids. Costs grow with the items asked about, not with the catalogue.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -78,21 +79,20 @@ class Unmerged:
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """The tokens of an item's first id, then those of its second."""
+    """The tokens of an item's ids, one id after the other."""
 
-    first: ItemRows
-    second: ItemRows
+    ids: tuple[ItemRows, ...]
 
     def __len__(self) -> int:
-        return len(self.first)
+        return len(self.ids[0])
 
     def __getitem__(self, row: int) -> np.ndarray:
-        return np.concatenate([self.first[row], self.second[row]])
+        return np.concatenate([own[row] for own in self.ids])
 
     def take(self, rows: np.ndarray) -> Ragged:
         """See `ItemRows`."""
-        return self.first.take(rows).beside(self.second.take(rows))
+        return functools.reduce(Ragged.beside, (own.take(rows) for own in self.ids))
 
     def lengths_of(self, rows: np.ndarray) -> np.ndarray:
         """See `ItemRows`."""
-        return self.first.lengths_of(rows) + self.second.lengths_of(rows)
+        return sum((own.lengths_of(rows) for own in self.ids), np.zeros(len(rows), dtype=np.int64))

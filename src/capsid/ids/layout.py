@@ -1,7 +1,7 @@
 """Which global token means which code at which depth; every token belongs to one depth.
 
 Tokens 0 and 1 are padding and end-of-item; then one block of tokens per depth; then the suffix block that TIGER's
-collision policy uses; then one token for every merge; then the tokens of a second id, if items have two. The position
+collision policy uses; then one token for every merge; then those of other ids of the items. The position
 of a code in its row is its depth; code -1 means that the item has no token at that depth. Knows nothing about items.
 """
 
@@ -26,19 +26,22 @@ FIRST = 2
 class TokenLayout:
     """`sizes[d]` codes at depth d, then `suffix` tokens that tell colliding items apart (0: none), then merges.
 
-    Tokens are numbered from `first` on. `second` is the layout of second ids of the same items, whose tokens come after
-    these.
+    Tokens are numbered from `first` on. `others` are the layouts of other ids of the same items, whose tokens come
+    after these.
     """
 
     sizes: tuple[int, ...]
     suffix: int = 0
     merges: MergeTable = field(default_factory=MergeTable)
     first: int = FIRST
-    second: TokenLayout | None = None
+    others: tuple[TokenLayout, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.second is not None and self.second.first < self.end:
-            raise DataError(f"the tokens of second ids begin at {self.second.first}, before {self.end}")
+        end = self.end
+        for other in self.others:
+            if other.first < end:
+                raise DataError(f"the tokens of other ids begin at {other.first}, before {end}")
+            end = other.end
         if not len(self.merges):
             return
         if self.merges.first != self._unmerged:
@@ -61,14 +64,14 @@ class TokenLayout:
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens, specials, merged ones and those of second ids included."""
-        return self.end if self.second is None else self.second.vocabulary
+        """Number of tokens, specials, merged ones and those of other ids included."""
+        return self.others[-1].end if self.others else self.end
 
     @property
     def depths(self) -> int:
         """Largest number of tokens in an id, without the end token: that of an id without merges."""
         own = len(self.sizes) + (1 if self.suffix else 0)
-        return own if self.second is None else max(own, self.second.depths)
+        return max([own, *(other.depths for other in self.others)])
 
     @property
     def plain(self) -> TokenLayout:

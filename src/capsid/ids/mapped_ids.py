@@ -1,6 +1,6 @@
 """The ids of a stored run, to read histories with, while the catalogue stays on disk.
 
-Tokens are looked up in the run's mapped trie; mixtures and transitions are mapped arrays. Item ids and codes are not
+Tokens are looked up in the run's mapped trie; mixtures are mapped arrays. Item ids and codes are not
 read at all. For workers of a process that has checked the run (`capsid.ids.semantic_ids` reads and checks it).
 """
 
@@ -18,9 +18,8 @@ from capsid.ids.item_rows import Beside, ItemRows, TrieRows, Unmerged
 from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.reading import Reading, TokenBatch
-from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of, transitions_of
+from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of
 from capsid.ids.stored_rows import ARRAYS
-from capsid.ids.transitions import Transitions
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 
@@ -33,22 +32,27 @@ class MappedIds:
     trie: Trie
     reading: Reading
     mixtures: Mixtures | None = None
-    transitions: Transitions | None = None
-    second: MappedIds | None = None
+    others: tuple[MappedIds, ...] = ()
 
     @classmethod
     def open(cls, folder: Path, trie: Trie, kinds: Kinds | None = None) -> MappedIds:
-        """The ids that `SemanticIds.save` wrote to `folder`, without second ids; `trie` is the trie of them."""
+        """The ids that `SemanticIds.save` wrote to `folder`, without other ids; `trie` is the trie of them."""
         arrays = map_arrays(folder / ARRAYS, lambda name: "/" in name)
         with untrusted.interpreting(folder / ARRAYS, "file of ids"):
             about = untrusted.mapping(read_json(folder / "ids.json"), "ids.json")
             layout, n = layout_of(about, arrays, len(trie)), len(trie)
             soft = mixtures_of(arrays, layout, n, checked=True)
-            return cls(layout, trie, reading_of(about, kinds), soft, transitions_of(arrays, n, checked=True))
+            return cls(layout, trie, reading_of(about, kinds), soft)
 
-    def with_second(self, second: MappedIds) -> MappedIds:
-        """The same ids with second ids of the same items."""
-        return replace(self, layout=replace(self.layout, second=second.layout), second=second)
+    def with_other(self, other: MappedIds) -> MappedIds:
+        """The same ids with one more id of every item."""
+        layout = replace(self.layout, others=(*self.layout.others, other.layout))
+        return replace(self, layout=layout, others=(*self.others, other))
+
+    @property
+    def systems(self) -> tuple[MappedIds, ...]:
+        """The id systems of the items; these ids are the first."""
+        return (self, *self.others)
 
     @property
     def prefix_free(self) -> ItemRows:
@@ -58,7 +62,7 @@ class MappedIds:
     @property
     def entering(self) -> ItemRows:
         """The tokens that an item of a history is read as, where it is read by itself: those of all its ids."""
-        return self.prefix_free if self.second is None else Beside(self.prefix_free, self.second.prefix_free)
+        return Beside(tuple(ids.prefix_free for ids in self.systems)) if self.others else self.prefix_free
 
     @property
     def unmerged(self) -> ItemRows:

@@ -15,7 +15,6 @@ import numpy as np
 from capsid.ids.item_rows import ItemRows
 from capsid.ids.layout import PAD, TokenLayout
 from capsid.ids.mixtures import Corrections
-from capsid.ids.transitions import Followers
 from capsid.ragged import Ragged
 
 
@@ -25,8 +24,7 @@ class TokenBatch:
 
     A token has a position in its row (item by item: the item's index in the history) and a depth at that position.
     `positions_B` counts the positions of a row. `items` are the numbers of the history's items and `own` their tokens,
-    one row per item, however the history was segmented. `soft` holds what soft input adds to the tokens' vectors,
-    `followers` the items that followed a history's last items in training.
+    one row per item, however the history was segmented. `soft` holds what soft input adds to the tokens' vectors.
     """
 
     tokens_BL: np.ndarray
@@ -37,15 +35,13 @@ class TokenBatch:
     items: Ragged
     own: Ragged
     soft: Corrections | None = None
-    followers: Followers | None = None
 
     def __len__(self) -> int:
         return len(self.lengths_B)
 
     def seen_as(self, tokens: ItemRows) -> TokenBatch:
         """The same reading with other ids of the items; `tokens` has those of the whole catalogue."""
-        followers = None if self.followers is None else self.followers.seen_as(tokens)
-        return replace(self, own=tokens.take(self.items.values), followers=followers)
+        return replace(self, own=tokens.take(self.items.values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +50,8 @@ class Lesson:
 
     Item m of row `row_M` comes after `before_M` items of the history, which fill `position_M` positions. Its tokens
     are in the batch from column `column_M` on, so that a network can read each of them before it predicts the next.
-    `followers` are the items that followed the items before it, without the item itself. `second` is the same lesson
-    with the second ids of the items, where they have two: both are predicted from one reading.
+    `others` are the same lesson
+    with other ids of the items, where they have several: all are predicted from one reading.
     """
 
     batch: TokenBatch
@@ -65,18 +61,14 @@ class Lesson:
     position_M: np.ndarray
     column_M: np.ndarray
     tokens: Ragged
-    followers: Followers | None = None
-    second: Lesson | None = None
+    others: tuple[Lesson, ...] = ()
 
     def seen_as(self, tokens: ItemRows) -> Lesson:
         """The same lesson with other ids of the items; `tokens` has those of the whole catalogue.
 
         `column_M` stays: in the batch the other tokens are elsewhere or nowhere.
         """
-        followers = None if self.followers is None else self.followers.seen_as(tokens)
-        return replace(
-            self, batch=self.batch.seen_as(tokens), tokens=tokens.take(self.item_M), followers=followers, second=None
-        )
+        return replace(self, batch=self.batch.seen_as(tokens), tokens=tokens.take(self.item_M), others=())
 
     def latest(self) -> Lesson:
         """The same batch with only the last item of every row to predict."""
@@ -89,8 +81,7 @@ class Lesson:
             position_M=self.position_M[last],
             column_M=self.column_M[last],
             tokens=self.tokens.take(last),
-            followers=self.followers and self.followers.take(last),
-            second=self.second and self.second.latest(),
+            others=tuple(other.latest() for other in self.others),
         )
 
 

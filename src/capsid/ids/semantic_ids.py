@@ -25,13 +25,11 @@ from capsid.ids.item_rows import Beside, ItemRows
 from capsid.ids.layout import ABSENT, END, FIRST, TokenLayout, ending_present
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Mixtures
-from capsid.ids.neighbours import Neighbours
 from capsid.ids.order import group_numbers, proper_prefixes
 from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch
 from capsid.ids.reassign import Costs
-from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of, transitions_of
+from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of
 from capsid.ids.stored_rows import ARRAYS, ROWS, read_rows, write_rows
-from capsid.ids.transitions import Transitions
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
 from capsid.vocabulary import Vocabulary
@@ -62,9 +60,8 @@ class SemanticIds:
 
     `reading` says how histories of these items are segmented.
     `unsettled` holds the codes as the tokenizer gave them, where the policy changed any; None: it changed none.
-    With `mixtures` the items of a history are soft input; predicted items keep their codes. With `transitions` batches
-    and lessons name the items that followed the last items of a history in training. `second` are other ids of the same
-    items: an item of a history is read as the tokens of both, and both are predicted.
+    With `mixtures` the items of a history are soft input; predicted items keep their codes. `others` are other ids of
+    the same items: an item of a history is read as the tokens of all, and all are predicted.
     """
 
     items: Vocabulary
@@ -74,8 +71,7 @@ class SemanticIds:
     reading: Reading = field(default_factory=ItemByItem)
     unsettled: Ragged | None = None
     mixtures: Mixtures | None = None
-    transitions: Transitions | None = None
-    second: SemanticIds | None = None
+    others: tuple[SemanticIds, ...] = ()
 
     @classmethod
     def assign(
@@ -138,19 +134,22 @@ class SemanticIds:
         return prefix_free(self.tokens)
 
     @property
+    def systems(self) -> tuple[SemanticIds, ...]:
+        """The id systems of the items; these ids are the first."""
+        return (self, *self.others)
+
+    @property
     def entering(self) -> ItemRows:
         """The tokens that an item of a history is read as, where it is read by itself: those of all its ids."""
-        return self.prefix_free if self.second is None else Beside(self.prefix_free, self.second.prefix_free)
+        return Beside(tuple(ids.prefix_free for ids in self.systems)) if self.others else self.prefix_free
 
     def read(self, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
         """Network input for the last `last` items of every history (rows of item numbers); see `Reading.read`."""
         return read_histories(self, histories, last=last, variant=variant)
 
-    def lesson(
-        self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None, counted: bool = True
-    ) -> Lesson:
+    def lesson(self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
         """Network input for pieces of sequences, and the items to predict in them; see `read_lesson`."""
-        return read_lesson(self, pieces, last=last, rng=rng, counted=counted)
+        return read_lesson(self, pieces, last=last, rng=rng)
 
     @cached_property
     def _trie(self) -> Trie:
@@ -178,14 +177,13 @@ class SemanticIds:
         collisions: CollisionPolicy | None = None,
         costs: Costs | None = None,
         mixtures: Mixtures | None = None,
-        second: SemanticIds | None = None,
-        near: Neighbours | None = None,
+        others: Sequence[SemanticIds] = (),
     ) -> SemanticIds:
         """More items; the tokens of the old ones do not change, and neither does the vocabulary.
 
         The policy is applied to the new rows only (default: a suffix where the old ids have one, else a shared
-        bucket). `mixtures` are those of the new items, needed if the old ones have any; `second` are the second ids of
-        old and new items, `near` the neighbours of old and new items, both needed if the old ones have them.
+        bucket). `mixtures` are those of the new items, needed if the old ones have any; `others` are the other ids of
+        old and new items, needed if the old ones have them.
         """
         codes = _checked(codes)
         policy = collisions or (Bucket() if self.suffixes is None else Suffix())
@@ -197,16 +195,13 @@ class SemanticIds:
         unsettled = _if_other(self.encoded.append(codes), every)
         names = self.items.extended(items)
         grown = replace(
-            self, items=names, codes=every, suffixes=suffixes, unsettled=unsettled, mixtures=None, second=None
+            self, items=names, codes=every, suffixes=suffixes, unsettled=unsettled, mixtures=None, others=()
         )
-        if self.second is not None:
-            if second is None:
-                raise DataError("items with two ids need second ids for new items", hint="pass second=")
-            grown = grown.with_second(second)
-        if self.transitions is not None:
-            if self.transitions.near is not None and near is None:
-                raise DataError("ids with neighbours need neighbours for new items", hint="pass near=")
-            grown = grown.with_transitions(self.transitions.grown(len(names), near))
+        if len(others) != len(self.others):
+            raise DataError(f"items with {len(self.systems)} ids need all of them for new items", hint="pass others=")
+        grown = replace(grown, layout=replace(self.layout, others=()))
+        for other in others:
+            grown = grown.with_other(other)
         if self.mixtures is not None:
             if mixtures is None:
                 raise DataError("ids with soft input need mixtures for new items", hint="pass mixtures=")
@@ -235,21 +230,14 @@ class SemanticIds:
             raise DataError(f"{len(mixtures)} mixtures for {len(self)} items")
         return replace(self, mixtures=mixtures)
 
-    def with_transitions(self, transitions: Transitions | None) -> SemanticIds:
-        """The same ids, with these transitions between their items (None: without)."""
-        if transitions is not None and len(transitions) != len(self):
-            raise DataError(f"transitions between {len(transitions)} items for {len(self)} items")
-        if transitions is not None and transitions.near is not None and len(transitions.near) != len(self):
-            raise DataError(f"neighbours of {len(transitions.near)} items for {len(self)} items")
-        return replace(self, transitions=transitions)
-
-    def with_second(self, second: SemanticIds) -> SemanticIds:
-        """The same ids with second ids of the same items, whose tokens must come after those of the first."""
-        if second.items != self.items:
-            raise DataError("second ids must belong to the same items in the same order")
+    def with_other(self, other: SemanticIds) -> SemanticIds:
+        """The same ids with one more id of every item, whose tokens must come after those that there are."""
+        if other.items != self.items:
+            raise DataError("other ids must belong to the same items in the same order")
         if not isinstance(self.reading, ItemByItem):
-            raise ConfigError("two ids per item need histories that are read item by item")
-        return replace(self, layout=replace(self.layout, second=second.layout), second=second)
+            raise ConfigError("several ids per item need histories that are read item by item")
+        layout = replace(self.layout, others=(*self.layout.others, other.layout))
+        return replace(self, layout=layout, others=(*self.others, other))
 
     def numbered_from(self, first: int) -> SemanticIds:
         """The same ids with tokens from `first` on; they must have no merges."""
@@ -282,15 +270,13 @@ class SemanticIds:
         )
 
     def save(self, folder: Path) -> None:
-        """Write into an open artifact folder, without second ids."""
+        """Write into an open artifact folder, without other ids."""
         write_rows(folder, self.items, self.codes, self.suffixes, self.unsettled)
         arrays: dict[str, np.ndarray] = {}
         if len(self.layout.merges):
             arrays |= {f"merges/{name}": array for name, array in self.layout.merges.state().items()}
         if self.mixtures is not None:
             arrays |= {f"mixtures/{name}": array for name, array in self.mixtures.state().items()}
-        if self.transitions is not None:
-            arrays |= {f"transitions/{name}": array for name, array in self.transitions.state().items()}
         save_arrays(folder / ARRAYS, arrays)
         about: dict[str, Any] = {"sizes": list(self.layout.sizes), "suffix": self.layout.suffix}
         # Usual ids are written as they were before there was a choice.
@@ -320,8 +306,7 @@ class SemanticIds:
                 suffixes = untrusted.integers(arrays, "suffixes", file.name, count=len(items), below=layout.suffix)
             ids = cls(items, _checked(codes), layout, suffixes, reading_of(about, kinds), unsettled)
             ids.tokens  # noqa: B018  (raises now if a code is outside the codebook of its depth)
-            ids = ids.with_mixtures(mixtures_of(arrays, layout, len(items)))
-            return ids.with_transitions(transitions_of(arrays, len(items)))
+            return ids.with_mixtures(mixtures_of(arrays, layout, len(items)))
 
 
 def _checked(codes: Ragged) -> Ragged:

@@ -1,4 +1,4 @@
-"""Reads the parts of stored ids: layout, reading, mixtures, transitions. Refuses values that cannot be right."""
+"""Reads the parts of stored ids: layout, reading, mixtures. Refuses values that cannot be right."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from capsid.ids.kinds import READINGS
 from capsid.ids.layout import FIRST, TokenLayout
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Mixtures
-from capsid.ids.neighbours import Neighbours
 from capsid.ids.pieces import PieceTable
 from capsid.ids.reading import ItemByItem, Reading
-from capsid.ids.transitions import Transitions
-from capsid.ragged import Ragged
 
 MERGE_TABLES: dict[str, type[MergeTable]] = {t.form: t for t in (MergeTable, PieceTable)}
 
@@ -67,38 +64,3 @@ def mixtures_of(
     if not fits or codes.dtype.kind not in "iu" or not ((codes >= 0) & (codes < sizes[:, None])).all():
         raise untrusted.refuse("ids.npz: the mixtures belong to other codebooks")
     return mixtures
-
-
-def transitions_of(arrays: Mapping[str, np.ndarray], items: int, *, checked: bool = False) -> Transitions | None:
-    """The transitions in a file, if any; their items must be in the catalogue. `checked` as in `mixtures_of`."""
-    distances = sum(name.startswith("transitions/items/") for name in arrays)
-    if not distances:
-        return None
-    followers, counts = [], []
-    for number in range(distances):
-        names = (f"transitions/{name}/{number}" for name in ("items", "offsets", "counts"))
-        values, offsets, count = names
-        if checked:
-            followers.append(Ragged(arrays[values], arrays[offsets]))
-            counts.append(arrays[count])
-            continue
-        followers.append(untrusted.ragged(arrays, values, offsets, "ids.npz", count=items, below=items))
-        counts.append(
-            untrusted.integers(
-                arrays, count, "ids.npz", count=len(followers[-1].values), least=1, below=np.iinfo(np.int32).max
-            )
-        )
-    return Transitions(tuple(followers), tuple(counts), _neighbours_of(arrays, items, checked=checked))
-
-
-def _neighbours_of(arrays: Mapping[str, np.ndarray], items: int, *, checked: bool) -> Neighbours | None:
-    values, offsets, likeness = (f"transitions/near/{name}" for name in ("items", "offsets", "likeness"))
-    if values not in arrays:
-        return None
-    if checked:
-        return Neighbours(Ragged(arrays[values], arrays[offsets]), arrays[likeness])
-    rows = untrusted.ragged(arrays, values, offsets, "ids.npz", count=items, below=items)
-    found = untrusted.finite({likeness: arrays[likeness]}, "ids.npz")[likeness]
-    if found.dtype != np.float32 or found.shape != rows.values.shape or (found < 0).any():
-        raise untrusted.refuse(f"ids.npz: {likeness} is not one number of at least 0 for each neighbour")
-    return Neighbours(rows, found)

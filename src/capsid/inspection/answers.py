@@ -21,18 +21,18 @@ class Titled:
 class IdLine:
     """An item's id, as `capsid tokenizer export` writes it; with confidences if the tokenizer routes.
 
-    `second` has the codes and the tokens of the item's second id, if items have two.
+    `others` have the codes and the tokens of the item's other ids, if it has several.
     """
 
     item: str
     codes: tuple[int, ...]
     tokens: tuple[int, ...]
     confidences: tuple[float, ...] | None
-    second: dict[str, tuple[int, ...]] | None
+    others: tuple[dict[str, tuple[int, ...]], ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values. Not recursive, to be fast: an export has one line per item."""
-        return {name: value for name, value in vars(self).items() if name != "second" or value is not None}
+        return {name: value for name, value in vars(self).items() if name != "others" or value}
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class ItemInspection(IdLine):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without the fields that this tokenizer lacks."""
-        optional = ("second", "unmerged", "subwords", "depths", "stopped")
-        absent = {name for name in optional if getattr(self, name) is None}
+        optional = ("unmerged", "subwords", "depths", "stopped")
+        absent = {name for name in optional if getattr(self, name) is None} | (set() if self.others else {"others"})
         return {name: value for name, value in asdict(self).items() if name not in absent}
 
 

@@ -84,7 +84,7 @@ class OpenTokenizer:
         for i, row in enumerate(rows):
             codes, tokens = tuple(ids.codes[row].tolist()), tuple(ids.tokens[row].tolist())
             sure = None if confidence_RL is None else tuple(_plain(confidence_RL[i, : len(codes)]))
-            out.append(IdLine(ids.items[row], codes, tokens, sure, _second(ids, row)))
+            out.append(IdLine(ids.items[row], codes, tokens, sure, _others(ids, row)))
         return out
 
     def inspect(self, item: str) -> ItemInspection:
@@ -195,11 +195,11 @@ class OpenTokenizer:
         return tuple(Titled(self.items[n], self.title(n)) for n in numbers)
 
 
-def _second(ids: SemanticIds, row: int) -> dict[str, tuple[int, ...]] | None:
-    """Codes and tokens of an item's second id, if it has one."""
-    if ids.second is None:
-        return None
-    return {"codes": tuple(ids.second.codes[row].tolist()), "tokens": tuple(ids.second.tokens[row].tolist())}
+def _others(ids: SemanticIds, row: int) -> tuple[dict[str, tuple[int, ...]], ...]:
+    """Codes and tokens of an item's other ids."""
+    return tuple(
+        {"codes": tuple(own.codes[row].tolist()), "tokens": tuple(own.tokens[row].tolist())} for own in ids.others
+    )
 
 
 def _why(tokenizer: Routing, seen: Trace) -> Stopped:

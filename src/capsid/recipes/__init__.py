@@ -27,6 +27,7 @@ from capsid.recipes.item_knn import ITEM_KNN
 from capsid.recipes.kmeans_flat import KMEANS_FLAT
 from capsid.recipes.lc_rec import LC_REC
 from capsid.recipes.letter import LETTER
+from capsid.recipes.memory import MEMORY
 from capsid.recipes.popularity import POPULARITY
 from capsid.recipes.resid import RESID
 from capsid.recipes.rpg import RPG
@@ -44,6 +45,7 @@ RECIPES: dict[str, Recipe] = {
     r.name: r
     for r in (
         POPULARITY,
+        MEMORY,
         ITEM_KNN,
         EASE,
         TEXT_KNN,

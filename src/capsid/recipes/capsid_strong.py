@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from capsid.generate.generator import TimelineGenerator
+from capsid.memory.memory import Memory
 from capsid.recipe import Phase
 from capsid.recipes.capsid_bpe import CAPSID_BPE
 from capsid.recipes.long_training import LONG_TRAINING
@@ -17,8 +18,7 @@ CAPSID_STRONG = dataclasses.replace(
         *CAPSID_BPE.deviations,
         "every merged token has a vector of its own only, and scores are inner products",
         "tokens compete with their siblings in the trie alone (over=children)",
-        "followers and neighbours of the last items get bonuses, fitted after training (off: generator.memory=0 and"
-        " generator.neighbours=0)",
+        "followers and neighbours of the last items get bonuses, fitted after training (off: memory=null)",
     ),
     over="children",
     generator=TimelineGenerator(
@@ -30,9 +30,7 @@ CAPSID_STRONG = dataclasses.replace(
         compose=False,
         cosine_temperature=0.0,
         input_scale=8.0,
-        memory=3,
-        memory_after=True,
-        neighbours=100,
     ),
+    memory=Memory(),
     schedule=(Phase(training=dataclasses.replace(LONG_TRAINING, steps=5_280, equal_targets=True)),),
 )

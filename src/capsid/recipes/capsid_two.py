@@ -6,13 +6,13 @@ import dataclasses
 
 from capsid.decode.mixed import Mixed
 from capsid.recipes.capsid_strong import CAPSID_STRONG
-from capsid.tokenize.second_id import SecondId
+from capsid.tokenize.id_system import IdSystem
 
 CAPSID_TWO = dataclasses.replace(
     CAPSID_STRONG,
     name="capsid-two",
     about="Like capsid-strong, with flat k-means ids as second ids: both are read and predicted, probabilities mixed",
-    deviations=(*CAPSID_STRONG.deviations, "every item has a second id (second=null, decoder=beam: off)"),
-    second=SecondId(),
+    deviations=(*CAPSID_STRONG.deviations, "every item has a second id (other_ids=, decoder=beam: off)"),
+    other_ids=(IdSystem(),),
     decoder=Mixed(),
 )

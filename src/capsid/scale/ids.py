@@ -23,6 +23,7 @@ from capsid.artifacts import file_hash, new_folder, read_json, write_bytes
 from capsid.config import fingerprint, from_dict
 from capsid.encode.base import fresh
 from capsid.errors import ArtifactError, ConfigError
+from capsid.fit.tokenizers import open_parts
 from capsid.ids.collisions import CollisionPolicy
 from capsid.ids.layout import TokenLayout
 from capsid.ids.merges import MergeTable
@@ -31,7 +32,6 @@ from capsid.ids.semantic_ids import prefix_free
 from capsid.ids.trie import Trie
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.runs.tokenizers import open_parts
 from capsid.scale.codes import CodeShards
 from capsid.scale.shards import Shards, shard_file, shard_lock
 from capsid.shard_files import SUMMARY, read_about

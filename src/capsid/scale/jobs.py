@@ -53,7 +53,7 @@ class EncodeJob:
     def prepare(cls, tokenizer: Path, vectors: Path, out: Path, rows_per_shard: int, progress: Progress) -> EncodeJob:
         """Check the files once, and rewrite vectors that cannot be mapped."""
         from capsid.encode.mapped_files import open_vectors
-        from capsid.runs.tokenizers import open_network
+        from capsid.fit.tokenizers import open_network
         from capsid.tokenize.base import tokenizer_key
 
         key = tokenizer_key(open_network(tokenizer))
@@ -70,7 +70,7 @@ class EncodeJob:
     def open(self) -> CodeShards:
         """Load the network, map the vectors."""
         from capsid.encode.mapped_files import MappedVectors
-        from capsid.runs.tokenizers import open_network
+        from capsid.fit.tokenizers import open_network
         from capsid.scale.codes import CodeShards
 
         source = MappedVectors.at(Path(self.vectors), Path(self.ids))

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 from capsid.arrays import map_arrays
 from capsid.artifacts import MANIFEST, file_hash, open_folder, read_json
-from capsid.decode.reader import Reader
 from capsid.decode.retrieve import Retriever
 from capsid.encode.base import fresh
 from capsid.errors import ArtifactError
@@ -23,7 +22,8 @@ from capsid.ids.mapped_ids import MappedIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
-from capsid.stored import KIND, load_dense, load_users
+from capsid.stored import KIND, load_dense, load_memory, load_users, searchable, trie_folder
+from capsid.tokenize.item_tokenizer import ids_folder
 from capsid.vocabulary import Vocabulary
 
 
@@ -48,17 +48,19 @@ class MappedRun:
         """Map a run that was checked when it had this manifest."""
         folder = checked_folder(path, manifest)
         recipe = Recipe.from_dict(read_json(folder / "recipe.json"), {})
-        trie, second = Trie.map(folder / "trie"), None
-        ids = MappedIds.open(folder / "tokenizer", trie)
-        if recipe.second is not None:
-            second = Trie.map(folder / "trie-second")
-            ids = ids.with_second(MappedIds.open(folder / "tokenizer" / "second", second))
-        generator = fresh(recipe.generator).load_state(ids, load_file(folder / "generator.safetensors"))
-        dense = load_dense(folder, recipe, generator, len(trie), checked=True)
-        reader = Reader(generator, ids, trie, generator.history, recipe.over, dense, second)
+        tries = tuple(Trie.map(trie_folder(folder, number)) for number in range(1 + len(recipe.other_ids)))
+        tokenizer = folder / "tokenizer"
+        ids = MappedIds.open(tokenizer, tries[0])
+        for number, trie in enumerate(tries[1:], start=1):
+            ids = ids.with_other(MappedIds.open(tokenizer / ids_folder(tokenizer, number), trie))
+        state = load_file(folder / "generator.safetensors")
+        memory = load_memory(folder, recipe, state, len(tries[0]), checked=True)
+        generator = fresh(recipe.generator).load_state(ids, state)
+        dense = load_dense(folder, recipe, generator, len(tries[0]), checked=True)
+        model = searchable(generator, ids, tries, recipe.over, dense, memory)
         cases = map_arrays(folder / "split.npz", lambda name: name.startswith(f"{split}_"))
         histories = Ragged(cases[f"{split}_values"], cases[f"{split}_offsets"])
-        return cls(Retriever(reader, recipe.decoder), cases[f"{split}_users"], histories)
+        return cls(Retriever(model, recipe.decoder), cases[f"{split}_users"], histories)
 
 
 @dataclass(frozen=True, eq=False)

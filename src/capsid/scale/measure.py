@@ -19,11 +19,11 @@ from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_codes
 from capsid.data.streaming import import_tables
 from capsid.decode.beam import BeamSearch
-from capsid.decode.reader import Reader
+from capsid.decode.model import FittedModel
 from capsid.encode.text import MINILM, load_model
 from capsid.errors import ConfigError
 from capsid.generate.encoder_decoder import EncoderDecoderGenerator
-from capsid.generate.generator import TimelineGenerator, TransformerGenerator
+from capsid.generate.generator import NetworkGenerator, TimelineGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, TermContext
 from capsid.ids.collisions import Bucket
@@ -135,7 +135,7 @@ def _made_ids(items: int, codes: int) -> SemanticIds:
 class _Model:
     """A generator at default sizes over made ids, and histories of 20 items."""
 
-    def __init__(self, generator: TransformerGenerator, codes: int, items: int, users: int) -> None:
+    def __init__(self, generator: NetworkGenerator, codes: int, items: int, users: int) -> None:
         self.ids = _made_ids(min(items, codes**2), codes)
         self.generator = generator.build(self.ids, np.ones(len(self.ids)), seed=0)
         self.trie = Trie.build(self.ids.prefix_free)
@@ -145,7 +145,7 @@ class _Model:
     def train(self) -> float:
         """Seconds per interaction: forward, backward and an optimiser step."""
         network = self.generator.network.train()
-        objective = Objective((NextToken(),), TermContext(self.ids, self.trie))
+        objective = Objective((NextToken(),), TermContext(self.ids, (self.trie,)))
         optimiser = torch.optim.AdamW(network.parameters(), lr=1e-4)
 
         def step() -> None:
@@ -160,5 +160,5 @@ class _Model:
 
     def rank(self) -> float:
         """Seconds per user."""
-        reader = Reader(self.generator, self.ids, self.trie, HISTORY)
-        return _seconds(lambda: BeamSearch(width=50).rank(reader, self.histories, 10)) / len(self.histories)
+        model = FittedModel(self.generator, self.ids, (self.trie,), HISTORY)
+        return _seconds(lambda: BeamSearch(width=50).rank(model, self.histories, 10)) / len(self.histories)

@@ -111,7 +111,7 @@ def example_history(snapshot: Snapshot, number: int) -> dict[str, Any]:
 def explained(snapshot: Snapshot, query: Query, prefix: list[int], influence: bool, shown: int) -> dict[str, Any]:
     """An answer and the search behind it."""
     answerer = snapshot.answerer
-    node_at(answerer.retriever.reader.trie, prefix)
+    node_at(answerer.retriever.model.trie, prefix)
     told = explain(answerer, query, prefix=prefix, influence=influence, shown=shown)
     found = told.recommendation
     paths = told.paths or ((),) * len(found)

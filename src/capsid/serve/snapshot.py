@@ -131,7 +131,7 @@ class Snapshot:
     @cached_property
     def prefixes(self) -> Prefixes:
         """Describes prefixes of the ids that the search walks."""
-        return self._prefixes(self.recommender.fitted.trie)
+        return self._prefixes(self.recommender.fitted.model.trie)
 
     @cached_property
     def unmerged_prefixes(self) -> Prefixes:

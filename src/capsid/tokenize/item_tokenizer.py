@@ -35,9 +35,9 @@ from capsid.ids.mixtures import Mixtures
 from capsid.ids.reading import Reading
 from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.ids.transitions import Transitions
 from capsid.progress import Progress, automatic
 from capsid.ragged import Ragged
+from capsid.release_0_1 import parts_today
 from capsid.running import CheckpointFile
 from capsid.settings import check_together
 from capsid.tokenize.base import (
@@ -51,17 +51,15 @@ from capsid.tokenize.base import (
     Tokenizer,
     Weighing,
 )
+from capsid.tokenize.id_system import IdSystem
 from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
-from capsid.tokenize.nearest import grown_neighbours
-from capsid.tokenize.second_id import SecondId
-from capsid.tokenize.token_vectors import token_vectors, with_second
+from capsid.tokenize.token_vectors import joined_vectors, token_vectors
 from capsid.vocabulary import Vocabulary
 
 KIND = "tokenizer"
 # What `load_network` reads.
 NETWORK_FILES = ("tokenizer.json", "tokenizer.npz")
-_PARTS = ("encoder", "tokenizer", "collisions", "merges", "second")
-_SECOND = "second"
+_PARTS = ("encoder", "tokenizer", "collisions", "merges")
 KINDS: Kinds = {**ENCODERS, **TOKENIZERS, **TOKENIZER_PARTS, **COLLISIONS, **MERGES}
 
 
@@ -69,8 +67,8 @@ KINDS: Kinds = {**ENCODERS, **TOKENIZERS, **TOKENIZER_PARTS, **COLLISIONS, **MER
 class ItemTokenizer:
     """The parts of a recipe; `encoder` is None if the tokenizer needs no vectors, `merges` is None without merges.
 
-    With `second` every item has two ids. The second ones are made by `second_`, an item tokenizer without vectors of
-    its own, and `ids` holds both.
+    With `other_ids` every item has several ids. The others are made by `others_`, item tokenizers without vectors of
+    their own, and `ids` holds all.
     Item vectors have one owner. During the fit it is the item table (its block "item", and one for every other view
     of the encoder); afterwards it is `blocks_` of this class, which serves the vectors of known items.
     """
@@ -79,7 +77,7 @@ class ItemTokenizer:
     encoder: ItemEncoder | None = None
     collisions: CollisionPolicy = dataclasses.field(default_factory=Bucket)
     merges: Merges | None = None
-    second: SecondId | None = None
+    other_ids: tuple[IdSystem, ...] = ()
 
     @property
     def ids(self) -> SemanticIds:
@@ -109,9 +107,7 @@ class ItemTokenizer:
         """Learn from a dataset's training part (leave-one-out), or from an item table made of any other split.
 
         A dataset may also be given by its name, its folder or a frame of interactions. Progress is shown on a terminal
-        and in notebooks unless one is given.
-
-        With a checkpoint file, interrupted training resumes from it.
+        and in notebooks unless one is given. With a checkpoint file, interrupted training resumes from it.
         """
         progress = automatic() if progress is None else progress
         self._check_parts()
@@ -126,16 +122,16 @@ class ItemTokenizer:
             self.encoder_, views = encode_blocks(self.encoder, table, seed=seed, progress=progress)
             table = table.with_blocks(views)
         self.blocks_ = dict(table.blocks)
-        self.second_: ItemTokenizer | None = None
+        self.others_: tuple[ItemTokenizer, ...] = ()
         self.tokenizer_ = fresh(self.tokenizer)
-        given: dict[str, Any] = {"seed": seed, "progress": progress, "checkpoint": checkpoint}
+        given: dict[str, Any] = {"seed": seed, "progress": progress}
         # What the tokenizer's `encode` gives for the fitted items, if the fit knows it: codes and confidences.
         self.encoded_: tuple[Ragged, Ragged | None] | None = None
         if isinstance(self.tokenizer_, FitEncodes):
-            self.encoded_ = self.tokenizer_.fit_encode(table, **given)
+            self.encoded_ = self.tokenizer_.fit_encode(table, **given, checkpoint=checkpoint)
             codes = self.encoded_[0]
         else:
-            codes = self._catalogue_codes(self.tokenizer_.fit(table, **given), table)
+            codes = self._catalogue_codes(self.tokenizer_.fit(table, **given, checkpoint=checkpoint), table)
         self.ids_: SemanticIds = self._settled(table, codes)
         self.merges_: Any | None = None
         if self.merges is not None:
@@ -143,18 +139,16 @@ class ItemTokenizer:
                 self.ids_,
                 table,
                 centres_VD=self.token_vectors(),
-                seed=seed,
-                progress=progress,
-                checkpoint=None if checkpoint is None else checkpoint.beside("merges"),
+                **given,
+                checkpoint=checkpoint and checkpoint.beside("merges"),
             )
             self.ids_ = self.ids_.with_merges(self.merges_.table_)
-        if self.second is not None:
-            if checkpoint is not None:
-                given["checkpoint"] = checkpoint.beside("second")
-            made = ItemTokenizer(tokenizer=self.second.tokenizer, collisions=self.second.collisions).fit(table, **given)
-            made.ids_ = made.ids_.numbered_from(self.ids_.layout.end)
-            self.second_ = made.without_vectors()
-            self.ids_ = self.ids_.with_second(made.ids_)
+        for number, system in enumerate(self.other_ids, start=1):
+            parts = ItemTokenizer(tokenizer=system.tokenizer, collisions=system.collisions)
+            made = parts.fit(table, **given, checkpoint=checkpoint and checkpoint.beside(f"ids-{number}"))
+            made.ids_ = made.ids_.numbered_from(self.ids_.layout.vocabulary)
+            self.others_ = (*self.others_, made.without_vectors())
+            self.ids_ = self.ids_.with_other(made.ids_)
         return self
 
     def revise(self, table: ItemTable, learnt_ND: np.ndarray) -> ItemTokenizer:
@@ -164,21 +158,28 @@ class ItemTokenizer:
                 f"the tokenizer {self.tokenizer_.kind!r} cannot re-tokenise", hint="drop retokenize from the schedule"
             )
         table = self._with_vectors(table).with_block("learnt", learnt_ND)
-        self.tokenizer_.revise(table)
-        return self._assign_again(table, self.ids.layout)
+        new = self._copied()
+        new.tokenizer_.revise(table)
+        return new._assign_again(table, self.ids.layout)
 
     def adapt(self, table: ItemTable, *, most: float, gate_bias: float) -> ItemTokenizer:
         """New ids for at most a share `most` of the items, from the trained routing adapters (stage 2)."""
         if not isinstance(self.tokenizer_, Adapting):
             raise ConfigError(f"the tokenizer {self.tokenizer_.kind!r} has no routing to adapt")
-        table = self._with_vectors(table)
+        table, new = self._with_vectors(table), self._copied()
         # Changes by the collision policy are not churn: compare the tokenizer with its own codes.
-        self.tokenizer_.end_adapting(table, self.ids.encoded, most)
+        new.tokenizer_.end_adapting(table, self.ids.encoded, most)
         layout = self.ids.layout
-        if self.merges_ is not None and gate_bias:
-            self.merges_ = self.merges_.shifted(gate_bias)
-            layout = dataclasses.replace(layout, merges=self.merges_.table_)
-        return self._assign_again(table, layout)
+        if new.merges_ is not None and gate_bias:
+            new.merges_ = new.merges_.shifted(gate_bias)
+            layout = dataclasses.replace(layout, merges=new.merges_.table_)
+        return new._assign_again(table, layout)
+
+    def _copied(self) -> Any:
+        """A copy with a fitted tokenizer of its own, which may learn on."""
+        new = copy.copy(self)
+        new.tokenizer_ = copy.deepcopy(self.tokenizer_)
+        return new
 
     def with_tokenizer(self, table: ItemTable, fitted: Tokenizer) -> ItemTokenizer:
         """A copy with another fitted tokenizer of the same sizes, and the new ids that it gives the same items."""
@@ -191,9 +192,7 @@ class ItemTokenizer:
         if ids.layout.sizes != layout.sizes:
             raise ConfigError("re-tokenising changed the codebook sizes, so the generator's tokens lost their meaning")
         old, kept = self.ids_.mixtures, self.ids_
-        self.ids_ = dataclasses.replace(
-            ids, layout=layout, reading=kept.reading, transitions=kept.transitions, second=kept.second
-        )
+        self.ids_ = dataclasses.replace(ids, layout=layout, reading=kept.reading, others=kept.others)
         if old is not None:
             self.ids_ = self.ids_.with_mixtures(self._mixtures(table, old.strongest, old.sharpness))
         return self
@@ -210,12 +209,6 @@ class ItemTokenizer:
             return self
         new = copy.copy(self)
         new.ids_ = self.ids.with_reading(reading)
-        return new
-
-    def remembering(self, transitions: Transitions | None) -> ItemTokenizer:
-        """A copy that knows which items followed which in training (see `capsid.ids.transitions`; None: nothing)."""
-        new = copy.copy(self)
-        new.ids_ = self.ids.with_transitions(transitions)
         return new
 
     def _mixtures(self, table: ItemTable, strongest: int, sharpness: float) -> Mixtures:
@@ -268,9 +261,7 @@ class ItemTokenizer:
         self, items: pl.DataFrame | Mapping[str, Sequence[Any]], *, vectors: str | Path | None = None
     ) -> ItemTokenizer:
         """A copy that also knows new items. Nothing is retrained; old ids and this tokenizer do not change.
-
-        `vectors` is a file with the vectors of new items, if the tokenizer was fitted on vectors from a file.
-        """
+        `vectors` is a file with the vectors of new items, if the tokenizer was fitted on vectors from a file."""
         grown = copy.copy(self)
         if vectors is not None:
             grown.encoder_ = with_vectors(self.encoder_, vectors)
@@ -278,17 +269,15 @@ class ItemTokenizer:
 
     def _with_table(self, table: ItemTable) -> ItemTokenizer:
         """A copy that also knows the items of a table."""
-        grown, second = copy.copy(self), None
+        grown = copy.copy(self)
         codes = self.tokenizer_.encode(table)
         old = self.ids.mixtures
         soft = None if old is None else self._mixtures(table, old.strongest, old.sharpness)
-        if self.second_ is not None:
-            grown.second_ = self.second_._with_table(table)
-            second = grown.second_.ids
+        grown.others_ = tuple(other._with_table(table) for other in self.others_)
+        others = [other.ids for other in grown.others_]
         grown.blocks_ = {n: np.concatenate([old_ND, table.vectors(n)]) for n, old_ND in self.blocks_.items()}
-        near = None if self.ids.transitions is None else grown_neighbours(self.ids.transitions.near, grown.vectors_)
         costs = self._costs(table, codes)
-        grown.ids_ = self.ids.extend(list(table.items), codes, self.collisions, costs, soft, second, near)
+        grown.ids_ = self.ids.extend(list(table.items), codes, self.collisions, costs, soft, others)
         return grown
 
     def without_vectors(self) -> ItemTokenizer:
@@ -306,13 +295,15 @@ class ItemTokenizer:
         layout, centres = self.ids.layout, self.tokenizer_.centres()
         if centres is None:
             return None
-        first = token_vectors(layout, centres)
-        more = None if self.second_ is None else self.second_.token_vectors()
-        return first if more is None else with_second(first, more, layout.end)
+        own = [(token_vectors(layout, centres), slice(0, layout.end))]
+        for other in self.others_:
+            if (vectors_VD := other.token_vectors()) is not None:
+                own.append((vectors_VD, slice(other.ids.layout.first, other.ids.layout.end)))
+        return joined_vectors(own, layout.vocabulary) if len(own) > 1 else own[0][0]
 
     def save(self, folder: Path) -> None:
         """Write into an open artifact folder."""
-        parts = {name: to_dict(getattr(self, name)) for name in _PARTS}
+        parts = {name: to_dict(getattr(self, name)) for name in (*_PARTS, "other_ids")}
         write_json(folder / "tokenizer.json", {**parts, "text_fields": list(self.text_fields_)})
         save_arrays(folder / "tokenizer.npz", self.tokenizer_.state())
         if self.encoder_ is not None:
@@ -322,19 +313,18 @@ class ItemTokenizer:
         for name, vectors_ND in self.blocks_.items():
             np.save(folder / _vectors_file(name), vectors_ND, allow_pickle=False)
         self.ids.save(folder)
-        if self.second_ is not None:
-            (folder / _SECOND).mkdir()
-            self.second_.save(folder / _SECOND)
+        for number, other in enumerate(self.others_, start=1):
+            (folder / f"ids-{number}").mkdir()
+            other.save(folder / f"ids-{number}")
 
     @classmethod
     def load(cls, folder: Path, kinds: Kinds | None = None) -> ItemTokenizer:
         """Read what `save` wrote; `kinds` adds user-defined parts."""
         known = {**KINDS, **(kinds or {})}
         with untrusted.interpreting(folder, "tokenizer"):
-            about = untrusted.mapping(read_json(folder / "tokenizer.json"), "tokenizer.json")
-            # Folders written before merges or second ids existed do not name them.
+            about = parts_today(untrusted.mapping(read_json(folder / "tokenizer.json"), "tokenizer.json"))
             parts: dict[str, Any] = {n: from_dict(None, about[n], known) if about.get(n) else None for n in _PARTS}
-            self = cls(**parts)
+            self = cls(**parts, other_ids=tuple(from_dict(IdSystem, own, known) for own in about["other_ids"]))
             self.text_fields_ = tuple(untrusted.texts(about["text_fields"], "tokenizer.json: text_fields"))
             self.tokenizer_ = _loaded(self.tokenizer, folder / "tokenizer.npz")
             self.encoder_ = None if self.encoder is None else _loaded(self.encoder, folder / "encoder.npz")
@@ -342,9 +332,10 @@ class ItemTokenizer:
             self.ids_ = SemanticIds.load(folder, kinds)
             if tuple(self.tokenizer_.sizes) != self.ids_.layout.sizes:
                 raise untrusted.refuse("the tokenizer's codebooks and the ids' codebooks have different sizes")
-            self.second_ = None if self.second is None else cls.load(folder / _SECOND, kinds)
-            if self.second_ is not None:
-                self.ids_ = self.ids_.with_second(self.second_.ids)
+            numbers = range(1, 1 + len(self.other_ids))
+            self.others_ = tuple(cls.load(folder / ids_folder(folder, number), kinds) for number in numbers)
+            for other in self.others_:
+                self.ids_ = self.ids_.with_other(other.ids)
             # Mapped, not read: only diagnostics look at the vectors.
             views = self.encoder.parts if isinstance(self.encoder, Views) else (MAIN, self.block)
             files = {name: folder / _vectors_file(name) for name in views}
@@ -388,6 +379,11 @@ def load_network(folder: Path, kinds: Kinds | None = None) -> Tokenizer:
         part = from_dict(None, about["tokenizer"], {**KINDS, **(kinds or {})})
         fitted: Tokenizer = _loaded(part, folder / "tokenizer.npz")
         return fitted
+
+
+def ids_folder(folder: Path, number: int) -> str:
+    """The name of the folder of other ids in a tokenizer's folder; release 0.1 had one."""
+    return "second" if number == 1 and (folder / "second").exists() else f"ids-{number}"
 
 
 def _vectors_file(block: str) -> str:

@@ -9,6 +9,7 @@ from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.chained import Chained
 from capsid.tokenize.frequency import Frequency
 from capsid.tokenize.given import GivenCodes
+from capsid.tokenize.id_system import IdSystem
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.mixture.tokenizer import Mixture
 from capsid.tokenize.pieces.merges import Pieces
@@ -17,7 +18,6 @@ from capsid.tokenize.residual_kmeans import ResidualKMeans
 from capsid.tokenize.rqvae.assign import Sinkhorn
 from capsid.tokenize.rqvae.terms import CodeDiversity, CollaborativeMatch
 from capsid.tokenize.rqvae.tokenizer import RQVAE
-from capsid.tokenize.second_id import SecondId
 
 TOKENIZERS: dict[str, type] = {
     t.kind: t
@@ -35,6 +35,6 @@ TOKENIZERS: dict[str, type] = {
     )
 }
 TOKENIZER_PARTS: dict[str, type] = {
-    part.kind: part for part in (Sinkhorn, CollaborativeMatch, CodeDiversity, Field, SecondId)
+    part.kind: part for part in (Sinkhorn, CollaborativeMatch, CodeDiversity, Field, IdSystem)
 }
 MERGES: dict[str, type] = {m.kind: m for m in (SemanticBPE, Pieces)}

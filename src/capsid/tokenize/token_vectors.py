@@ -27,14 +27,16 @@ def token_vectors(layout: TokenLayout, centres: Sequence[np.ndarray]) -> np.ndar
     return out
 
 
-def with_second(first_VD: np.ndarray, second_VD: np.ndarray, end: int) -> np.ndarray:
-    """Vectors of first ids up to token `end`, and those of second ids from there on.
+def joined_vectors(systems: Sequence[tuple[np.ndarray, slice]], vocabulary: int) -> np.ndarray:
+    """Vectors of the tokens of several id systems, each with the range of its tokens.
 
-    The two may have different widths and units: narrower ones are padded with 0, and both are scaled to the same mean
+    They may have different widths and units: narrower ones are padded with 0, and all are scaled to the same mean
     square length.
     """
-    out = np.full((len(second_VD), max(first_VD.shape[1], second_VD.shape[1])), np.nan, dtype=np.float32)
-    for given_VD, own in ((first_VD[:end], slice(0, end)), (second_VD[end:], slice(end, None))):
+    widest = max(vectors_VD.shape[1] for vectors_VD, _ in systems)
+    out = np.full((vocabulary, widest), np.nan, dtype=np.float32)
+    for vectors_VD, own in systems:
+        given_VD = vectors_VD[own]
         width, there = given_VD.shape[1], np.isfinite(given_VD).all(axis=1)
         length = np.sqrt(np.mean(given_VD[there].astype(np.float64) ** 2) * width) if there.any() else 1.0
         out[own][there] = 0.0

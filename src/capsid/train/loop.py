@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from capsid.errors import CapsidError, ConfigError
-from capsid.memory import keep_freed_memory
+from capsid.freed_memory import keep_freed_memory
 from capsid.progress import Progress, duration, silent
 from capsid.rng import child_seed
 from capsid.running import ALONE, CheckpointFile, Team

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from capsid.errors import ArtifactError
+from capsid.freed_memory import keep_freed_memory
 from capsid.ids.prefixes import SharedPrefixes, longer_keys, no_keys
-from capsid.memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules.algorithm import Step, algorithm_one, ends, one_depth
 from capsid.tokenize.capsules.capsules import CapsuleNetwork, Capsules

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from capsid.data.item_table import ItemTable
+from capsid.freed_memory import keep_freed_memory
 from capsid.ids.prefixes import SharedPrefixes
-from capsid.memory import keep_freed_memory
 from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.running import CheckpointFile

@@ -1,1 +1,0 @@
-"""Fits recipes: ids first, then the phases of the schedule, stage by stage and resumable."""
