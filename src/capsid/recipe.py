@@ -85,6 +85,10 @@ class Phase:
                 hint="fit this recipe with one process, or drop adapt from the phase",
             )
 
+    def in_steps(self, rows: int) -> Phase:
+        """The same with its training in optimiser steps, for this many training sequences."""
+        return self if self.training.unit == "steps" else replace(self, training=self.training.in_steps(rows))
+
     def stretches(self) -> tuple[Stretch, ...]:
         """The whole phase; with `adapt`, its parts, then the rest."""
         steps = self.training.steps

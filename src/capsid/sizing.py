@@ -140,6 +140,8 @@ def _training(
     change = list(_change(f"{path}.batch_size", training.batch_size, batch, reason, named))
     batch = batch if change else training.batch_size
     yield from change
+    if training.unit == "epochs":
+        return
     # At most as many epochs as `enough` rows would get.
     steps = min(training.steps, _rounded(training.steps * training.batch_size * rows / (enough * batch)))
     change = list(_change(f"{path}.steps", training.steps, steps, reason, named))

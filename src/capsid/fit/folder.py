@@ -170,7 +170,7 @@ def steps_until_best(run: str | Path) -> tuple[str, ...]:
         merged = "parts" in log[-1]
         own = [next(entries) for _ in (dict.fromkeys(s.name for s in stretches) if merged else stretches)]
         steps = max(1, own[-1]["best_step"]) + (0 if merged else sum(entry["steps"] for entry in own[:-1]))
-        settings += [f"schedule.{number}.training.steps={steps}"]
+        settings += [f"schedule.{number}.training.unit=steps", f"schedule.{number}.training.steps={steps}"]
         settings += [f"schedule.{number}.training.batch_size={phase.training.batch_size}"]
     return tuple(settings)
 
@@ -184,7 +184,9 @@ def outlook(recipe: Recipe, dataset: Dataset, split: Split) -> str:
     text = f"{recipe.name} on {dataset.name}: {users:,} users, {len(dataset.items):,} items"
     if not recipe.schedule:
         return f"{text}, {taken:,} training interactions; nothing to train"
-    steps = ", then ".join(f"{p.training.steps:,} steps of {p.training.batch_size} sequences" for p in recipe.schedule)
+    steps = ", then ".join(
+        f"{p.training.steps:,} {p.training.unit} of {p.training.batch_size} sequences" for p in recipe.schedule
+    )
     return f"{text}, about {taken * depths:,} training tokens per epoch; at most {steps}"
 
 

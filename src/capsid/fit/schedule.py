@@ -18,6 +18,7 @@ import torch
 
 from capsid.config import canonical_json, difference, kinds_of
 from capsid.data.item_table import ItemTable
+from capsid.data.pieces import training_pieces
 from capsid.data.split import Split
 from capsid.decode.ranked import validating
 from capsid.decode.retrieve import Retriever
@@ -125,6 +126,7 @@ class Fit:
         if not isinstance(self.generator, Trainable):
             kind = self.generator.kind
             raise ConfigError(f"the generator {kind!r} has nothing to train", hint="leave the schedule empty")
+        phase = phase.in_steps(len(training_pieces(self.table.sequences, self.generator.history)))
         log, first = PhaseLog(), self.number
         # What generator and tokenizer carry on, each from its own stretches.
         carried: dict[bool, Carried] = {False: {}, True: {}}

@@ -16,6 +16,7 @@ from capsid.ids.item_rows import ItemRows
 from capsid.ids.layout import PAD, TokenLayout
 from capsid.ids.mixtures import Corrections
 from capsid.ragged import Ragged
+from capsid.settings import setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,11 +135,16 @@ class Reading(Protocol):
 
 @dataclass(frozen=True)
 class ItemByItem:
-    """Tokens of one item after the other, one position per item; every item but the first is predicted."""
+    """Tokens of one item after the other, one position per item; every item but the first is predicted.
+
+    With `every_end` every id ends with an end token, as in CapsID (appendix A.3); otherwise only an id from which
+    another goes on.
+    """
 
     kind: ClassVar[str] = "item-by-item"
     varies: ClassVar[bool] = False
     one_target: ClassVar[bool] = False
+    every_end: bool = setting(False, "Whether every id ends with an end token, or only where another id goes on.")
 
     def positions_per_item(self, layout: TokenLayout) -> int:
         """One."""

@@ -130,7 +130,12 @@ class SemanticIds:
 
     @cached_property
     def prefix_free(self) -> Ragged:
-        """Tokens, with an end token where the id is a proper prefix of another: no row is a prefix of another."""
+        """Tokens, with an end token where the id is a proper prefix of another: no row is a prefix of another.
+
+        A reading may want an end token on every id.
+        """
+        if isinstance(self.reading, ItemByItem) and self.reading.every_end:
+            return self.tokens.push(END, np.ones(len(self.tokens), dtype=bool))
         return prefix_free(self.tokens)
 
     @property

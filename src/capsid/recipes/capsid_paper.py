@@ -6,6 +6,7 @@ from capsid.encode.defaults import default_encoder
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.next_token import NextToken
 from capsid.ids.collisions import Bucket
+from capsid.ids.reading import ItemByItem
 from capsid.recipe import Phase, Recipe
 from capsid.tokenize.capsules.settings import StageOneTraining
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
@@ -55,6 +56,12 @@ CAPSID_PAPER = Recipe(
         "a learnt matrix maps the 64 numbers of a capsule output to the 128 of a residual, which Eq. 7 leaves open",
         "the spread loss, which the paper does not define, is that of matrix capsules with the winner as the label",
         "a balance loss keeps capsules in use",
+        "weights are selected by the recall of plain counts over the ids, which is taken every 5 epochs of stage 1",
+        "merges are learnt after the capsules, on final ids, not beside them",
+        "a token's meaning is the mean vector of its items: centres are nearly orthogonal (12 of 2,813 pairs on Beauty"
+        " above .55), so their cosine would exclude all pairs alike",
+        "at most 256 merges: without a limit the score, and with it alpha, chooses nothing",
+        "stage 2 is off (schedule.0.adapt=routing-adapters)",
     ),
     encoder=default_encoder(),
     tokenizer=CapsuleTokenizer(
@@ -73,7 +80,8 @@ CAPSID_PAPER = Recipe(
         training=STAGE_ONE,
     ),
     collisions=Bucket(),
-    merges=SemanticBPE(alpha=(0.6, 0.6), size=100_000),
+    reading=ItemByItem(every_end=True),
+    merges=SemanticBPE(alpha=(0.6, 0.6), spare=True),
     generator=TransformerGenerator(dropout=0.1, embedding_dropout=0.1, compose=False),
     objective=(NextToken(),),
     schedule=(Phase(training=STAGE_TWO),),

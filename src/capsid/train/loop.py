@@ -104,6 +104,7 @@ def train(
     dropout go on as if there were no seam; parameters that it does not name start afresh. Without it, all start afresh.
     """
     keep_freed_memory()
+    options = options.in_steps(len(task.plan.lengths))
     gpus = {p.device for p in task.network.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=list(gpus)):
         torch.manual_seed(child_seed(seed, "dropout"))

@@ -56,6 +56,20 @@ def test_variants() -> None:
     assert len(strict.table_) == int((strict.candidates_.cosine > 0.99).sum()) < len(fit().table_)
 
 
+def test_a_spare_merge_is_switched_on_by_a_positive_bias_and_off_again() -> None:
+    """All eligible pairs have a token; the gate says which of them are used, and a bias learnt later changes that."""
+    ids, _ = planted()
+    shy = fit(spare=True, theta=(-1.0, -1.0), size=9, bias=-20.0)
+    assert len(shy.table_) == 9
+    assert ids.with_merges(shy.table_).tokens == ids.tokens, "the gate keeps all pairs apart"
+    bold = shy.shifted(40.0)
+    assert bold.table_.left == shy.table_.left, "tokens keep their numbers"
+    assert len(ids.with_merges(bold.table_).tokens.values) < len(ids.tokens.values)
+    assert ids.with_merges(bold.shifted(-40.0).table_).tokens == ids.tokens
+    without = fit(theta=(-1.0, -1.0), size=9, bias=-20.0)
+    assert len(without.shifted(40.0).table_) == 0, "what is not stored cannot be switched on"
+
+
 def test_the_bias_moves_the_decision() -> None:
     few, usual, many = (len(fit(bias=b, theta=(-1.0, -1.0), size=6).table_) for b in (-20.0, 0.0, 20.0))
     assert (few, many) == (0, 6)

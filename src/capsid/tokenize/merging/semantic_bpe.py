@@ -82,6 +82,11 @@ class SemanticBPE:
     hidden: int = setting(64, "Width of the gate's hidden layer.", least=1)
     gumbel: float = setting(1.0, "Temperature of the gate's Gumbel noise in training.", above=0)
     sparsity: float = setting(0.01, "Weight of the loss on the share of pairs that are merged.", least=0)
+    spare: bool = setting(
+        False,
+        "Whether eligible pairs that the gate keeps apart are stored too, so that a bias learnt in stage 2 can merge "
+        "them.",
+    )
     bias: float = setting(0.0, "Added to the gate's logits when ids are merged; above 0: more merges.")
     training: Training = setting(factory=gate_training, about="How the gate trains.")
 
@@ -112,8 +117,8 @@ class SemanticBPE:
         return out
 
     def shifted(self, bias: float) -> SemanticBPE:
-        """A copy whose gate bias, learnt in stage 2, is larger by `bias`: the weakest merges may become inactive, none
-        are added."""
+        """A copy whose gate bias, learnt in stage 2, is larger by `bias`: the weakest merges may become inactive, and
+        with `spare` others active."""
         out = dataclasses.replace(self).load_state(self.state())
         out.learnt_bias_ = self.learnt_bias_ + bias
         return out
@@ -218,7 +223,7 @@ class _Pass:
         pairs = pairs.decided(logit, self._wanted(pairs, 1.0), self._chosen(pairs, logit, fine))
         self.progress.line(
             f"merges: {len(pairs):,} pairs occur {s.min_count} or more times, {int(fine.sum()):,} are eligible, "
-            f"{int((pairs.merge >= 0).sum()):,} are merged"
+            f"{int(((pairs.merge >= 0) & (s.probability(logit) > LEAST)).sum()):,} are merged"
         )
         return pairs
 
@@ -256,10 +261,10 @@ class _Pass:
         return wanted
 
     def _chosen(self, pairs: Candidates, logit: np.ndarray, fine: np.ndarray) -> np.ndarray:
-        """Index in the table of merges for every merged pair: pi_1 > pi_0, the largest pi_1 first."""
+        """Index in the table of merges for every stored pair, the largest pi_1 first; pi_1 > pi_0 merges."""
         pi = self.settings.probability(logit)
         order = np.lexsort([pairs.right, pairs.left, -pairs.score(self.settings.alpha[1]), -pi])
-        best = order[((pi > LEAST) & fine)[order]][: self.room]
+        best = order[(fine if self.settings.spare else (pi > LEAST) & fine)[order]][: self.room]
         merge = np.full(len(pairs), -1, dtype=np.int64)
         merge[best] = len(self.ids.layout.merges) + np.arange(len(best))
         return merge
