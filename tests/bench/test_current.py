@@ -93,6 +93,9 @@ def test_no_table_mixes_orders(tmp_path: Path) -> None:
     assert (
         "another order of ties or another split: sasrec on amazon-beauty (seed 0)." in OWN_TABLES["main"](own).notes[-1]
     )
+    (row,) = OWN_TABLES["orders"](own).rows
+    assert row.label == "amazon-beauty: tiger"
+    assert [len(e.values) for e in row.entries] == [2, 1, 2, 1], "two seeds under order 0, one under order 1"
     for name, table in TABLES.items():
         shown = table(Source(tmp_path))
         assert not any(row.label == "sasrec" and any(e.values for e in row.entries) for row in shown.rows), name
