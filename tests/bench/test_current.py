@@ -93,6 +93,9 @@ def test_no_table_mixes_orders(tmp_path: Path) -> None:
     assert (
         "another order of ties or another split: sasrec on amazon-beauty (seed 0)." in OWN_TABLES["main"](own).notes[-1]
     )
+    (row,) = OWN_TABLES["orders"](own).rows
+    assert row.label == "amazon-beauty: tiger"
+    assert [len(e.values) for e in row.entries] == [2, 1, 2, 1], "two seeds under order 0, one under order 1"
     for name, table in TABLES.items():
         shown = table(Source(tmp_path))
         assert not any(row.label == "sasrec" and any(e.values for e in row.entries) for row in shown.rows), name
@@ -188,3 +191,19 @@ def test_what_was_not_run_is_named(mixed: Source) -> None:
 def test_impossible_cells_are_found_among_those_left_out_too(mixed: Source) -> None:
     found = next(c for c in run_checks(mixed) if c.of_every_cell)
     assert found.detail.startswith("5 cells")
+
+
+def test_a_row_with_the_settings_of_a_trial_is_of_today(tmp_path: Path) -> None:
+    planned = {c.name: c for c in read_plan("clean").cells}
+    row, trial = planned["ease/amazon-beauty/0"], planned["ease [generator.regularisation=50]/amazon-beauty/0"]
+    chosen = make_job(dataclasses.replace(row, settings=(*row.settings, *trial.trial)), FACTS).recipe.to_dict()
+    line, _ = cell("ease", 0, 0.4, plan="clean")
+    folder = tmp_path / "clean"
+    folder.mkdir()
+    for recipe, old in (
+        (chosen, []),
+        (make_job(row, FACTS).recipe.with_settings(["generator.decay=0.1"]).to_dict(), ["ease"]),
+    ):
+        told = dataclasses.replace(line, plan="clean", recipe=recipe, data=dataclasses.asdict(FACTS))
+        (folder / LINES).write_text(json.dumps(told.to_dict()) + "\n")
+        assert [c.label for c in outdated(load_rows(tmp_path, "clean"))] == old

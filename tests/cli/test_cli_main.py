@@ -19,11 +19,11 @@ from capsid.cli.usage import usage_error
 from capsid.evaluate.metrics import LIST_METRICS, METRICS
 
 GROUPS = {
-    "data": ("list", "describe", "check", "import"),
+    "data": ("list", "describe", "check", "audit", "import"),
     "recipes": ("list", "show", "diff"),
     "vectors": ("fit", "embed", "encode", "ids"),
     "tokenizer": ("fit", "encode", "add", "report", "inspect", "facets", "merges", "export"),
-    "bench": ("run", "status", "table", "figure", "report", "check"),
+    "bench": ("run", "status", "table", "figure", "report", "check", "claims"),
 }
 COMMANDS = [(verb, *sub) for verb in VERBS for sub in ([(s,) for s in GROUPS[verb]] if verb in GROUPS else [()])]
 

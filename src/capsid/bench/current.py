@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from capsid.bench.archive import archive_of
@@ -72,18 +73,21 @@ def outdated(cells: Results) -> list[Result]:
         return [c for c in cells if c.key in archive.outdated]
     if not is_built_in(cells.plan):
         return []
-    planned = {c.name: c for c in read_plan(cells.plan).cells}
+    every = read_plan(cells.plan).cells
+    planned = {c.name: c for c in every}
     old = []
     for cell in cells:
         wanted = planned.get(cell.name)
         if wanted is None or not cell.recipe:
             continue
         facts = DataFacts(source="", **{name: cell.data[name] for name in _FACTS})
+        # A row has the settings of one of its trials.
+        tried = [replace(wanted, settings=(*wanted.settings, *c.trial)) for c in every if c.name in wanted.tried]
         try:
-            now = recipe_key(make_job(wanted, facts).recipe)
+            now = {recipe_key(make_job(one, facts).recipe) for one in tried or [wanted]}
         except CapsidError:
             continue
-        if stored_recipe_key(cell.recipe) != now:
+        if stored_recipe_key(cell.recipe) not in now:
             old.append(cell)
     return old
 

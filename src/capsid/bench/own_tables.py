@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capsid.bench.current import load_rows, remarks
-from capsid.bench.results import Results, plans_in
+from capsid.bench.results import Results, load, plans_in
 from capsid.bench.stored_rows import (
     FEW_SEEDS,
     HOLM,
@@ -28,6 +28,7 @@ from capsid.bench.stored_rows import (
 )
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.bench.trials import trial_of
+from capsid.data.ties import SHUFFLE, order_of
 from capsid.errors import ConfigError, nearest
 from capsid.popularity import TIERS
 
@@ -184,6 +185,24 @@ def trials_table(own: PlanCells) -> Table:
     return Table("trials", _title(own, "Trials and seconds"), columns, tuple(rows), "rows", notes)
 
 
+def orders_table(own: PlanCells) -> Table:
+    """Rows that were repeated under other seeds of the order of ties: do the numbers depend on it?"""
+    every = load(own.cells.folder.parent, own.cells.plan)
+    cells = [c for c in every if c.order.startswith(SHUFFLE) and own.evaluation in c.evaluations]
+    cells = [c for c in cells if c.dataset in own.datasets]
+    repeated = dict.fromkeys((c.dataset, c.label) for c in cells if order_of(c.order)[1])
+    seeds, metrics = sorted({order_of(c.order)[1] for c in cells}), own.metrics[:2]
+
+    def entry(dataset: str, label: str, metric: str, seed: int) -> Entry:
+        found = [c for c in cells if (c.dataset, c.label, order_of(c.order)[1]) == (dataset, label, seed)]
+        return Entry(tuple(c.metric(metric, own.evaluation) for c in found if c.has(metric, own.evaluation)))
+
+    rows = [Row(f"{d}: {row}", tuple(entry(d, row, m, s) for m in metrics for s in seeds)) for d, row in repeated]
+    columns = tuple(Column(f"{short_name(m)}, order {s}", None) for m in metrics for s in seeds)
+    notes = ("Every order has targets of its own, so its numbers are in no table with those of another.",)
+    return Table("orders", _title(own, "Under several orders of ties"), columns, tuple(rows), "rows", notes)
+
+
 def quality_table(own: PlanCells) -> Table:
     """Ids: collisions, use of codes, length."""
     names = ("collision_rate", "utilization", "gini", "mean_length", "mean_tokens")
@@ -234,6 +253,7 @@ OWN_TABLES: dict[str, Callable[[PlanCells], Table]] = {
     "intervals": intervals_table,
     "significance": significance_table,
     "trials": trials_table,
+    "orders": orders_table,
     "tokenizer-quality": quality_table,
     "tiers": tiers_table,
     "datasets": datasets_table,

@@ -17,7 +17,7 @@ from capsid.ragged import Ragged
 
 # The inverse of this many items takes 1.6 GB and about a minute of processor time.
 EXACT_UP_TO = 20_000
-CANDIDATES = 200
+CANDIDATES = 100
 
 
 def co_taken(sequences: Ragged, items: int, *, neighbours: int, shrink: float) -> tuple[Ragged, np.ndarray]:
@@ -38,8 +38,12 @@ def ease_weights(
     """For every item of a history the items that it speaks for or against most, and the weights."""
     counts_NN = _together(sequences, items)
     if items <= exact_up_to:
-        return _exact(counts_NN.toarray().astype(np.float32), regularisation, neighbours)
-    parts = [_regressed(counts_NN, item, regularisation) for item in range(items)]
+        # Columns first, as LAPACK reads it: it is inverted in place, and no second copy is made.
+        return _exact(counts_NN.astype(np.float32).toarray(order="F"), regularisation, neighbours)
+    offsets, place_N = counts_NN.indptr.astype(np.int64), np.full(items, -1)
+    others = Ragged(counts_NN.indices.astype(np.int64), offsets)
+    entries = Ragged(np.arange(counts_NN.nnz), offsets)
+    parts = [_regressed(others, entries, counts_NN.data, item, regularisation, place_N) for item in range(items)]
     row = np.concatenate([source for source, _ in parts])
     column = np.repeat(np.arange(items), [len(source) for source, _ in parts])
     return _strongest(row, column, np.concatenate([weights for _, weights in parts]), items, neighbours)
@@ -62,7 +66,7 @@ def _exact(gram_NN: np.ndarray, regularisation: float, neighbours: int) -> tuple
     items = len(gram_NN)
     gram_NN[np.diag_indices(items)] += regularisation
     # In place, and one triangle: half of the work and of the memory of a general inverse.
-    factor_NN, failed = spotrf(np.asfortranarray(gram_NN), lower=1, clean=0, overwrite_a=1)
+    factor_NN, failed = spotrf(gram_NN, lower=1, clean=0, overwrite_a=1)
     inverse_NN, broken = spotri(factor_NN, lower=1, overwrite_c=1) if not failed else (factor_NN, failed)
     if failed or broken:
         raise ConfigError("the items cannot be regressed on each other", hint="set a larger generator.regularisation")
@@ -80,17 +84,23 @@ def _exact(gram_NN: np.ndarray, regularisation: float, neighbours: int) -> tuple
     return _strongest(np.concatenate(row), np.concatenate(column), np.concatenate(weights), items, neighbours)
 
 
-def _regressed(counts_NN: Any, item: int, regularisation: float) -> tuple[np.ndarray, np.ndarray]:
-    """The items that one item is regressed on, and their weights."""
-    begin, end = counts_NN.indptr[item : item + 2]
-    others, counts = counts_NN.indices[begin:end], counts_NN.data[begin:end]
-    others, counts = others[others != item], counts[others != item]
-    chosen = others[np.sort(np.argsort(-counts, kind="stable")[:CANDIDATES])]
-    if not len(chosen):
-        return chosen, np.zeros(0)
-    gram_CC = counts_NN[chosen][:, chosen].toarray()
-    gram_CC[np.diag_indices(len(chosen))] += regularisation
-    wanted_C = counts_NN[chosen][:, [item]].toarray()[:, 0]
+def _regressed(
+    others: Ragged, entries: Ragged, counts: np.ndarray, item: int, regularisation: float, place_N: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The items that one item is regressed on, and their weights. `place_N` is all -1, and is left so."""
+    own, taken = others[item], counts[entries[item]]
+    own, taken = own[own != item], taken[own != item]
+    chosen = own[np.sort(np.argsort(-taken, kind="stable")[:CANDIDATES])]
+    rows, entry = others.take(chosen), entries.take(chosen).values
+    place_N[chosen] = np.arange(len(chosen))
+    column = place_N[rows.values]
+    gram_CC = np.diag(np.full(len(chosen), float(regularisation)))
+    inside = column >= 0
+    row, here = rows.row_numbers, rows.values == item
+    gram_CC[row[inside], column[inside]] += counts[entry[inside]]
+    wanted_C = np.zeros(len(chosen))
+    wanted_C[row[here]] = counts[entry[here]]
+    place_N[chosen] = -1
     return chosen, np.linalg.solve(gram_CC, wanted_C)
 
 
