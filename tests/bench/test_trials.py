@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bench_world import TINY, plan_of, run, stored
 
-from capsid.bench.own_tables import OWN_TABLES, PlanCells
+from capsid.bench.plan_tables import OWN_TABLES, PlanCells
 from capsid.bench.plans import Plan
 from capsid.bench.prepare import WAITING, look
 from capsid.bench.store import Place

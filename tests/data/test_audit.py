@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.cli.main import run
 from capsid.data.audit import audit, id_ranks, order_facts
 from capsid.data.check import check_path
@@ -21,9 +22,8 @@ from capsid.data.sources import load_dataset
 from capsid.data.split import Cases, leave_one_out
 from capsid.data.ties import with_order
 from capsid.errors import DataError
-from capsid.explaining.audit_page import render
+from capsid.explain.audit_page import render
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 USERS, ITEMS, LENGTH = 1500, 800, 8
 

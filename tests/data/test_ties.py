@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset
 from capsid.data.importing import import_dataset
 from capsid.data.kcore import k_core
@@ -19,7 +20,6 @@ from capsid.data.split import temporal_split
 from capsid.data.ties import tied, with_order
 from capsid.errors import ConfigError, DataError
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 ITEMS = "abcdefgh"
 

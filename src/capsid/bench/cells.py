@@ -16,16 +16,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from capsid.base.config import fingerprint
 from capsid.bench.plans import Cell
 from capsid.bench.results import LEAVE_ONE_OUT, data_key
-from capsid.config import fingerprint
 from capsid.data.dataset import FILE_ORDER, Dataset
 from capsid.data.split import Holdout
 from capsid.decode.ranked import validating
 from capsid.errors import ArtifactError, CapsidError
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
-from capsid.sizing import DataSize, named_in, sized
+from capsid.recipes.sizing import DataSize, named_in, sized
 
 TEXTS = ("name", "about", "paper", "deviations")
 PACKAGE = Path(__file__).parents[1]

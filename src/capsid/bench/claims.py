@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from capsid.bench.results import Results
-from capsid.bench.stored_rows import metric_values
+from capsid.bench.row_values import metric_values
 from capsid.bench.table import Entry
 from capsid.errors import ConfigError, DataError, nearest
 

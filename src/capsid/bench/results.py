@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from capsid.arrays import load_arrays
+from capsid.base.storage.arrays import load_arrays
 from capsid.data.dataset import FILE_ORDER
 from capsid.data.split import Holdout
 from capsid.data.ties import order_of

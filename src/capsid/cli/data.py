@@ -108,11 +108,11 @@ def audit(
 
       capsid data audit amazon-beauty --json
     """
-    from capsid.artifacts import write_bytes
+    from capsid.base.storage.artifacts import write_bytes
     from capsid.data.audit import audit as audited
     from capsid.data.dataset import FILE_ORDER
     from capsid.data.sources import load_dataset
-    from capsid.explaining.audit_page import render
+    from capsid.explain.audit_page import render
     from capsid.progress import Console
 
     found = audited(load_dataset(where, ties=FILE_ORDER, progress=Console()))
@@ -157,7 +157,7 @@ def import_data(
 
       capsid data import ./large --out ./mapped --k-core 5 --mapped
     """
-    from capsid.artifacts import reserved
+    from capsid.base.storage.artifacts import reserved
     from capsid.data.importing import import_dataset
     from capsid.data.prepared import KIND
     from capsid.progress import Console

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from capsid.base.randomness import numpy_rng
+from capsid.base.storage.mapped_arrays import counted
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset
 from capsid.data.followers import FollowerScores, probe_weight
 from capsid.data.split import Cases, leave_one_out
 from capsid.data.ties import tied, with_order
 from capsid.errors import DataError
-from capsid.mapped_arrays import counted
-from capsid.rng import numpy_rng
-from capsid.vocabulary import Vocabulary
 
 # More cases than this are sampled.
 CASES = 20_000

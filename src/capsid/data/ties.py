@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from capsid.base.randomness import child_seed
+from capsid.base.splitmix import mixed
+from capsid.base.storage.mapped_arrays import in_file, mapped_scratch
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import FILE_ORDER, Dataset
 from capsid.errors import ConfigError, DataError, nearest
-from capsid.mapped_arrays import in_file, mapped_scratch
 from capsid.ragged import Ragged
-from capsid.rng import child_seed
-from capsid.splitmix import mixed
-from capsid.vocabulary import Vocabulary
 
 SHUFFLE = "shuffle"
 TIES = (SHUFFLE, FILE_ORDER)

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from capsid.base.run_options import CheckpointFile
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.findings import Findings
 from capsid.data.item_table import ItemTable
 from capsid.data.lines import numbered_lines
@@ -21,9 +23,7 @@ from capsid.encode.base import require_items
 from capsid.errors import ConfigError, DataError, NotFittedError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
-from capsid.vocabulary import Vocabulary
 
 
 @dataclass(kw_only=True)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from capsid.blocks.weights import load_weights
+from capsid.base.blocks.weights import load_weights
 from capsid.tokenize.capsules.full_votes import FullPoses
 from capsid.tokenize.capsules.low_rank import LowRank
 from capsid.tokenize.capsules.settings import CapsuleSettings

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capsid.base.freed_memory import keep_freed_memory
 from capsid.errors import ArtifactError
-from capsid.freed_memory import keep_freed_memory
 from capsid.ids.prefixes import SharedPrefixes, longer_keys, no_keys
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules.algorithm import Step, algorithm_one, ends, one_depth

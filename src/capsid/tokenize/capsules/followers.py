@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from capsid.base.randomness import numpy_rng
 from capsid.ids.prefixes import prefix_keys
 from capsid.ragged import Ragged
-from capsid.rng import numpy_rng
 
 USERS, BLOCK, TOP = 2_000, 250, 10
 

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capsid.base.freed_memory import keep_freed_memory
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
-from capsid.freed_memory import keep_freed_memory
 from capsid.ids.prefixes import SharedPrefixes
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.tokenize.capsules.capsules import CapsuleNetwork
 from capsid.tokenize.capsules.catalogue import encode_catalogue, trace
 from capsid.tokenize.capsules.centres import fit_centres

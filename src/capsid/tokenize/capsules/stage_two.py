@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from capsid.base.randomness import child_seed
 from capsid.errors import ConfigError
 from capsid.ids.prefixes import SharedPrefixes
 from capsid.ragged import Ragged
-from capsid.rng import child_seed
 from capsid.tokenize.capsules.capsules import CapsuleNetwork
 from capsid.tokenize.capsules.catalogue import encode_catalogue
 from capsid.tokenize.capsules.low_rank import LowRank

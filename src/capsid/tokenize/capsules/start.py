@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from capsid.rng import child_seed
+from capsid.base.randomness import child_seed
 from capsid.tokenize.capsules.algorithm import Step, agree, algorithm_one, squash_scale
 from capsid.tokenize.capsules.capsules import CapsuleNetwork, Capsules
 from capsid.tokenize.capsules.settings import CapsuleSettings
