@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,6 +45,8 @@ TokenizerFolder = Annotated[
         "--tokenizer", metavar="TOK", help="Use the ids of `capsid tokenizer fit` with the same recipe, data and seed."
     ),
 ]
+
+ALL_STEPS = "nothing is held out, so all steps of the recipe are trained; --steps-from RUN sets their number"
 
 
 @app.command()
@@ -108,13 +110,10 @@ def fit(
             *(() if steps_from is None else steps_until_best(steps_from)),
             *all_settings(config, settings),
         )
-        recommender = Recommender.from_recipe(
-            recipe, seed=seed, settings=given, vectors=vectors, sizes="exact" if exact else "auto"
-        )
+        parts: dict[str, Any] = {"vectors": vectors, "sizes": "exact" if exact else "auto"}
+        recommender = Recommender.from_recipe(recipe, seed=seed, settings=given, **parts)
         if holdout == "none" and steps_from is None:
-            progress.line(
-                "nothing is held out, so all steps of the recipe are trained; --steps-from RUN sets their number"
-            )
+            progress.line(ALL_STEPS)
         summary = _fit(recommender, data, out, held, tokenizer, force, progress, run)
     if summary is not None and summary.reused:
         progress.line(f"{out} is already finished with the same recipe, seed and data; --force refits it")
