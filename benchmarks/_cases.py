@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from fuzz_artifacts import make_runs
 
+from capsid.base.printable import printable
 from capsid.cli.main import run
 from capsid.data.planted import planted_dataset
 from capsid.data.prepared import write_prepared
 from capsid.errors import CapsidError
-from capsid.printable import printable
 from capsid.recommender import Recommender
 
 Expected = Literal["error", "success", "either"]

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from capsid.rng import numpy_rng
+from capsid.base.randomness import numpy_rng
 
 BRANCHING = (48, 24, 12)
 SHARD = 65_536

@@ -79,7 +79,7 @@ _NURSERY = f"""
 import json, os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import _forked
-import capsid.cli.serve, capsid.serve.app, capsid.serve.run
+import capsid.cli.serve, capsid.serve.app, capsid.serve.start
 from capsid.cli.main import run
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 os.environ["OMP_NUM_THREADS"] = "1"

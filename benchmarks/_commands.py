@@ -18,7 +18,7 @@ from typing import Any
 
 from common import gigabytes
 
-from capsid.artifacts import write_json
+from capsid.base.storage.artifacts import write_json
 
 SECONDS_BETWEEN_LOOKS = 1.0
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.planted import planted_codes
 from capsid.errors import ConfigError
 from capsid.generate.generator import TransformerGenerator
@@ -20,7 +21,6 @@ from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 BEAUTY_ITEMS = 12_101
 

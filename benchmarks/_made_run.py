@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split
 from capsid.encode.base import fresh
@@ -19,7 +20,6 @@ from capsid.ragged import Ragged
 from capsid.recipes import RECIPES
 from capsid.stored import Catalogue, Fitted, Stored, save_run
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.vocabulary import Vocabulary
 
 SETTINGS = (
     "encoder=hashing",

@@ -19,7 +19,7 @@ MISTAKES: Mistakes = {
             "recommender/test_answering.py",
         ),
     ),
-    "config.py": (
+    "base/config.py": (
         (
             "a setting changes the next element",
             "(*part[:i], new, *part[i + 1 :])",
@@ -108,7 +108,7 @@ MISTAKES: Mistakes = {
             "data/test_data_prepared.py data/test_data_forms.py data/test_data_check.py",
         ),
     ),
-    "data/pieces.py": (
+    "data/windows.py": (
         (
             "pieces overlap by two",
             "np.maximum(stop - history - 1, 0)",
@@ -185,7 +185,7 @@ MISTAKES: Mistakes = {
             "decode/test_retrieve.py recommender/test_answering.py",
         ),
     ),
-    "decode/trace.py": (
+    "decode/recorder.py": (
         (
             "depths shifted",
             "levels[depth + 1].node if depth + 1 < len(levels)",
@@ -277,10 +277,10 @@ MISTAKES: Mistakes = {
     "ids/sinkhorn.py": (
         ("epsilon multiplies", "_scaled(costs_NK) / epsilon", "_scaled(costs_NK) * epsilon", "ids/test_sinkhorn.py"),
     ),
-    "installed.py": (
+    "base/installed.py": (
         ("another kind under the name", "if own != kind:", "if False:", "recommender/test_outside_parts.py"),
     ),
-    "popularity.py": (
+    "base/popularity.py": (
         (
             "the head misses its last item",
             "order[: int(reached.argmax()) + 1]",
@@ -320,7 +320,7 @@ MISTAKES: Mistakes = {
             "recommender/test_new_items.py recommender/test_recommender_contract.py",
         ),
     ),
-    "rng.py": (
+    "base/randomness.py": (
         (
             "children of a seed are alike",
             "[str(seed), *map(str, purpose)]",
@@ -340,7 +340,7 @@ MISTAKES: Mistakes = {
             "recommender/test_recommender_contract.py recommender/test_answering.py recommender/test_new_items.py",
         ),
     ),
-    "untrusted.py": (
+    "base/storage/untrusted.py": (
         (
             "numbers beyond the table",
             "<= int(array.max()) < below:",
@@ -348,7 +348,7 @@ MISTAKES: Mistakes = {
             "ids/test_stored_trie.py",
         ),
     ),
-    "vocabulary.py": (
+    "base/vocabulary.py": (
         (
             "an id twice",
             "for row in self.repeats()[:1]:",
@@ -399,7 +399,7 @@ MISTAKES: Mistakes = {
             "data/test_data_prepared.py data/test_agreement.py",
         ),
     ),
-    "artifacts.py": (
+    "base/storage/artifacts.py": (
         (
             "a pipe is read as a manifest",
             "if not (path / MANIFEST).is_file():",

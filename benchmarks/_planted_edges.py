@@ -21,7 +21,7 @@ MISTAKES: Mistakes = {
             "bench/test_bench_runner.py bench/test_bench_show.py",
         ),
     ),
-    "bench/journal.py": (
+    "bench/cell_journal.py": (
         (
             "memory of the last attempt only",
             'max(self.kept["peak_memory_mb"], peak_memory_mb())',
@@ -54,7 +54,7 @@ MISTAKES: Mistakes = {
         ),
     ),
     "bench/table.py": (("ranks from 0", "order.index(mean) + 1 for", "order.index(mean) for", "bench/test_table.py"),),
-    "bench/tables.py": (
+    "bench/paper_tables.py": (
         ("drops with the wrong sign", "own.mean / full - 1,", "1 - own.mean / full,", "bench/test_tables.py"),
     ),
     "cli/compare.py": (
@@ -110,7 +110,7 @@ MISTAKES: Mistakes = {
             "cli/test_cli_tokenizer.py",
         ),
     ),
-    "explaining/search.py": (
+    "explain/search.py": (
         (
             "influence of the neighbour",
             "steps_URD[0] - steps_URD[place + 1]",
@@ -118,7 +118,7 @@ MISTAKES: Mistakes = {
             "recommender/test_explain.py",
         ),
     ),
-    "inspection/merges.py": (
+    "explain/merged_tokens.py": (
         (
             "rarest merges first",
             "key=lambda use: (-use.taken,",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from _mutant import Mistakes
 
 MISTAKES: Mistakes = {
-    "blocks/attention.py": (
+    "base/blocks/attention.py": (
         (
             "empty positions count as one",
             "[:, None, None, None].to(k.dtype).log()",
@@ -13,7 +13,7 @@ MISTAKES: Mistakes = {
             "blocks/test_packed.py",
         ),
     ),
-    "blocks/children_cross_entropy.py": (
+    "base/blocks/children_cross_entropy.py": (
         (
             "smoothing not shared among children",
             "(smoothing / torch.bincount(row_E, minlength=count))[row_E]",
@@ -21,7 +21,7 @@ MISTAKES: Mistakes = {
             "generate/test_children_loss.py",
         ),
     ),
-    "blocks/cross_entropy.py": (
+    "base/blocks/cross_entropy.py": (
         (
             "gradient of the target without smoothing",
             "alpha=smoothing - 1)",
@@ -29,10 +29,10 @@ MISTAKES: Mistakes = {
             "blocks/test_cross_entropy.py",
         ),
     ),
-    "blocks/dropout.py": (
+    "base/blocks/dropout.py": (
         ("kept values are not scaled up", "keep.mul_(256 / (256 - threshold))", "keep", "blocks/test_dropout.py"),
     ),
-    "blocks/group_cross_entropy.py": (
+    "base/blocks/group_cross_entropy.py": (
         (
             "shares of the target not divided by their group",
             "= shares_E / sums_CG[pairs]",
@@ -40,7 +40,7 @@ MISTAKES: Mistakes = {
             "generate/test_soft_target.py",
         ),
     ),
-    "blocks/layers.py": (
+    "base/blocks/layers.py": (
         (
             "attention over own keys left out",
             ".softmax(-1)\n",
@@ -48,7 +48,7 @@ MISTAKES: Mistakes = {
             "blocks/test_layers.py generate/test_network.py",
         ),
     ),
-    "blocks/packed.py": (
+    "base/blocks/packed.py": (
         (
             "rows placed as if the sequences were in order",
             "slots_R = order_B[rows.row_numbers] * width + rows.values",
@@ -56,7 +56,7 @@ MISTAKES: Mistakes = {
             "blocks/test_packed.py",
         ),
     ),
-    "blocks/pairs.py": (
+    "base/blocks/pairs.py": (
         (
             "places of used columns from 1",
             "used_V.cumsum(0) - 1",
@@ -64,7 +64,7 @@ MISTAKES: Mistakes = {
             "decode/test_likelihood.py",
         ),
     ),
-    "encode/attributes.py": (
+    "encode/attribute_encoder.py": (
         (
             "values that all items have",
             "self.min_items <= n < len(table)",
@@ -112,7 +112,7 @@ MISTAKES: Mistakes = {
             "encode/test_linalg.py",
         ),
     ),
-    "encode/mapped_files.py": (
+    "encode/large_vectors.py": (
         (
             "rows of another part",
             "self.vectors_ND[start:stop])",
@@ -120,7 +120,7 @@ MISTAKES: Mistakes = {
             "cli/test_cli_vectors.py",
         ),
     ),
-    "encode/matrix_files.py": (
+    "encode/matrix_formats.py": (
         ("vectors of other widths", "np.flatnonzero(lengths != width)", "lengths[:0]", "encode/test_precomputed.py"),
     ),
     "encode/precomputed.py": (
@@ -204,7 +204,7 @@ MISTAKES: Mistakes = {
             "generate/test_repeats.py",
         ),
     ),
-    "generate/item_rows.py": (
+    "generate/depth_rows.py": (
         ("closing rows for all", "if not self.closing:", "if self.closing:", "generate/test_dense_match.py"),
     ),
     "generate/token_table.py": (
@@ -340,7 +340,7 @@ MISTAKES: Mistakes = {
             "train/test_snapshots.py",
         ),
     ),
-    "blocks/weights.py": (
+    "base/blocks/weights.py": (
         (
             "torch's compiler is loaded",
             'with torch.device("meta"), _NoValues():',

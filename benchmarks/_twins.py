@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsid.blocks.layers import Block
+from capsid.base.blocks.layers import Block
 from capsid.errors import ConfigError
 from capsid.generate.network import CausalTransformer
 from capsid.ids.reading import TokenBatch

@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from capsid.artifacts import write_json
+from capsid.base.storage.artifacts import write_json
 
 RESULTS = Path(__file__).resolve().parent / "results"
 _QUICK = 10.0

@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from capsid.base.config import fingerprint
 from capsid.bench.cells import slug
 from capsid.bench.plans import Cell, read_plan
 from capsid.bench.rows import BASELINE
-from capsid.config import fingerprint
 from capsid.data.dataset import Dataset
 from capsid.data.planted import planted_dataset
 from capsid.data.sources import load_dataset

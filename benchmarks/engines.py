@@ -34,7 +34,7 @@ from industrial import write_vectors
 from capsid.progress import silent
 from capsid.scale.engine import Engine, Here, Processes, Ray
 from capsid.scale.jobs import EncodeJob, WaitJob, job_text
-from capsid.scale.run import run_job
+from capsid.scale.submit import run_job
 
 SLEEPERS = 16
 # A worker or a command is killed when this many shards are there.

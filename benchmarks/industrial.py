@@ -21,7 +21,7 @@ import torch
 from _catalogue import SHARD, Catalogue
 from common import gigabytes, machine, memory_peak, write_result
 
-from capsid.encode.mapped_files import MappedVectors, open_vectors
+from capsid.encode.large_vectors import MappedVectors, open_vectors
 from capsid.ids.collisions import Bucket
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie

@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 from common import gigabytes, machine, write_result
 
-from capsid.mapped_arrays import array_blocks
+from capsid.base.storage.mapped_arrays import array_blocks
 
 PART = 1_000_000
 PER_USER, PER_ITEM = 38.5, 9.25

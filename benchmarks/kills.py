@@ -31,7 +31,7 @@ import torch
 from common import machine, write_result
 from fuzz_artifacts import GENERATOR, RECIPES
 
-from capsid.artifacts import MANIFEST, open_folder
+from capsid.base.storage.artifacts import MANIFEST, open_folder
 from capsid.cli.main import run
 from capsid.errors import ArtifactError
 

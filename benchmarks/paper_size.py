@@ -32,6 +32,7 @@ from end_to_end import size_of
 from industrial import write_vectors
 from scale import SHARDS, in_process
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.decode.beam import BeamSearch
 from capsid.decode.model import FittedModel
 from capsid.generate.generator import TimelineGenerator
@@ -45,7 +46,6 @@ from capsid.ragged import Ragged
 from capsid.scale.jobs import EncodeJob, job_text
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.stopping import SharedPrefixes
-from capsid.vocabulary import Vocabulary
 
 ROWS_PER_SHARD = 65_536
 HISTORY, LISTED = 20, 10

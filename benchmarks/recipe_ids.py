@@ -23,14 +23,14 @@ from typing import Any
 
 from common import machine
 
-from capsid.artifacts import read_json, write_json
-from capsid.config import to_dict
+from capsid.base.config import to_dict
+from capsid.base.popularity import TIERS, popularity_tiers
+from capsid.base.storage.artifacts import read_json, write_json
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
 from capsid.data.split import leave_one_out
 from capsid.encode.cache import encode_blocks
 from capsid.evaluate.tokenizer_quality import quality_of
-from capsid.popularity import TIERS, popularity_tiers
 from capsid.progress import Console, Progress
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES, get_recipe

@@ -22,7 +22,7 @@ import numpy as np
 from _made_run import make_run
 from common import gigabytes, machine, write_result
 
-from capsid.encode.mapped_files import open_vectors
+from capsid.encode.large_vectors import open_vectors
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import silent
 from capsid.ragged import Ragged

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from capsid.data.item_table import ItemTable
-from capsid.encode.mapped_files import open_vectors
+from capsid.encode.large_vectors import open_vectors
 from capsid.scale.codes import encode_shards
 from capsid.tokenize.capsules.settings import stage_one_training
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from common import machine
 
-from capsid.artifacts import read_json, write_json
-from capsid.config import override, to_dict
+from capsid.base.config import override, to_dict
+from capsid.base.storage.artifacts import read_json, write_json
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
 from capsid.data.split import leave_one_out

@@ -22,8 +22,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from capsid.base.freed_memory import keep_freed_memory
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.planted import planted_codes
-from capsid.freed_memory import keep_freed_memory
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, TermContext
@@ -34,7 +35,6 @@ from capsid.ids.trie import Over, Trie
 from capsid.ragged import Ragged
 from capsid.train.batches import BatchPlan
 from capsid.train.options import Training
-from capsid.vocabulary import Vocabulary
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import machine, write_result

@@ -23,8 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsid.blocks import cross_entropy
-from capsid.freed_memory import keep_freed_memory
+from capsid.base.blocks import cross_entropy
+from capsid.base.freed_memory import keep_freed_memory
+from capsid.base.vocabulary import Vocabulary
 from capsid.generate.backbone import Backbone, Predictions
 from capsid.generate.generator import TimelineGenerator
 from capsid.generate.network import CausalTransformer
@@ -36,7 +37,6 @@ from capsid.ids.trie import Over, Trie
 from capsid.ragged import Ragged
 from capsid.recipes import get_recipe
 from capsid.train.batches import BatchPlan
-from capsid.vocabulary import Vocabulary
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import machine, side_by_side, write_result

@@ -107,5 +107,5 @@ def _there(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _line() -> str:
     """The innermost line of the library that led here."""
-    frames = [f for f in traceback.extract_stack() if "/capsid/" in f.filename and "devices.py" not in f.filename]
+    frames = [f for f in traceback.extract_stack() if "/capsid/" in f.filename and "base/devices.py" not in f.filename]
     return f"{frames[-1].filename.partition('/capsid/')[2]}:{frames[-1].lineno}" if frames else "outside"

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from capsid.base.run_options import Team
 from capsid.errors import CapsidError
-from capsid.running import Team
 from capsid.train.team import Processes
 
 Work = Callable[[Team, Path], object]

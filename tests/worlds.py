@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsid.base.run_options import CheckpointFile, RunOptions
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.decode.beam import BeamSearch
 from capsid.decode.model import FittedModel
@@ -29,14 +31,12 @@ from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, Term, TermContext
 from capsid.ids.collisions import CollisionPolicy, Hashed, Suffix
 from capsid.ids.merges import MergeTable
-from capsid.ids.pieces import PieceTable
+from capsid.ids.piece_table import PieceTable
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Over, Trie
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile, RunOptions
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.vocabulary import Vocabulary
 
 
 def make_ids(

@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from capsid.base.popularity import popularity_order
 from capsid.decode.filters import Filter, slots_of
 from capsid.decode.ranked import RankedItems
 from capsid.decode.retrieve import Retriever
 from capsid.errors import DataError
 from capsid.evaluate.metrics import check_k
-from capsid.popularity import popularity_order
 from capsid.ragged import Ragged
 from capsid.stored import Catalogue
 

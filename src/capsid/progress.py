@@ -10,7 +10,7 @@ import sys
 import time
 from typing import ClassVar, Protocol
 
-from capsid.printable import one_line, printable
+from capsid.base.printable import one_line, printable
 
 # Characters that a notebook erases before the next text.
 WIDTH = 100

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capsid.mapped_arrays import BLOCK, in_file, mapped_scratch
+from capsid.base.storage.mapped_arrays import BLOCK, in_file, mapped_scratch
 
 
 def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from capsid.config import Kinds, from_dict, override, to_dict
+from capsid.base.config import Kinds, from_dict, override, to_dict
+from capsid.base.release_0_1 import recipe_today
 from capsid.data.augment import Augment
 from capsid.decode.beam import BeamSearch
 from capsid.decode.fusion import BeamFusion
@@ -41,7 +42,6 @@ from capsid.ids.kinds import READINGS
 from capsid.ids.reading import ItemByItem, Reading
 from capsid.ids.trie import Over
 from capsid.memory.memory import Memory
-from capsid.release_0_1 import recipe_today
 from capsid.settings import check_settings, check_together, setting
 from capsid.tokenize.base import Merges, Tokenizer
 from capsid.tokenize.id_system import IdSystem

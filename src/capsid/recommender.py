@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from capsid.answering import BATCH, Answerer, Query, Recommendation
-from capsid.config import Kinds, fingerprint
+from capsid.base.config import Kinds, fingerprint
+from capsid.base.devices import on_device
+from capsid.base.run_options import RunOptions
 from capsid.data.columns import to_polars
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import as_dataset
 from capsid.data.split import Cases, Split, leave_one_out
 from capsid.decode.retrieve import Retriever
-from capsid.devices import on_device
 from capsid.errors import ConfigError, DataError, NotFittedError
 from capsid.evaluate.evaluator import Evaluation, evaluate
 from capsid.evaluate.metrics import check_k
 from capsid.progress import Progress, automatic, silent
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
-from capsid.running import RunOptions
-from capsid.sizing import DataSize, Sizing, named_in, sized
+from capsid.recipes.sizing import DataSize, Sizing, named_in, sized
 from capsid.stored import Catalogue, Fitted, Stored, load_run, save_run
 
 if TYPE_CHECKING:
-    from capsid.explaining.search import Explanation
+    from capsid.explain.search import Explanation
     from capsid.fit.schedule import TokenizerFrom
 
 
@@ -41,7 +41,7 @@ Sizes = Literal["auto", "exact"]
 class Recommender:
     """A recipe and, after `fit`, everything it learnt.
 
-    With `sizes="exact"` the recipe is used as it is. With "auto" its sizes are fitted to the dataset (`capsid.sizing`),
+    With `sizes="exact"` the recipe is used as it is. With "auto" its sizes are fitted to the dataset (`recipes.sizing`),
     because recipes are written for large data, and `recipe` then has the values that were used.
     """
 
@@ -212,7 +212,7 @@ class Recommender:
 
         Ids must begin with the tokens of `prefix`. `influence` measures the effect of leaving out each history item.
         """
-        from capsid.explaining.search import explain
+        from capsid.explain.search import explain
 
         names = _item_ids(history, "a history")
         allowed = None if allow is None else _item_ids(allow, "allow")
@@ -308,7 +308,7 @@ class Recommender:
 
         The card has the metrics that `evaluate` of this object has measured.
         """
-        from capsid.explaining.model_card import NAME, model_card
+        from capsid.explain.model_card import NAME, model_card
 
         stored = Stored(self.recipe, self.seed, self.fitted, self.catalogue_)
         with on_device(self.device):

@@ -23,10 +23,12 @@ from safetensors.torch import save as tensor_bytes
 from torch import Tensor
 
 import capsid
-from capsid import untrusted
-from capsid.arrays import load_arrays, save_arrays
-from capsid.artifacts import new_folder, open_folder, read_json, write_json
-from capsid.config import Kinds
+from capsid.base.config import Kinds
+from capsid.base.storage import untrusted
+from capsid.base.storage.arrays import load_arrays, save_arrays
+from capsid.base.storage.artifacts import new_folder, open_folder, read_json, write_json
+from capsid.base.storage.parquet_rows import read_rows, write_rows
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import item_titles
 from capsid.data.split import Cases, Split
 from capsid.decode.model import FittedModel
@@ -37,11 +39,9 @@ from capsid.ids.histories import ReadableIds
 from capsid.ids.trie import Over, Trie
 from capsid.memory.memory import REACH, FittedMemory
 from capsid.memory.search import Remembering
-from capsid.parquet_rows import read_rows, write_rows
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.vocabulary import Vocabulary
 
 KIND = "run"
 

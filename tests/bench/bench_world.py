@@ -11,7 +11,8 @@ from typing import Any
 
 from worlds import Watcher
 
-from capsid.artifacts import write_json
+from capsid.base.run_options import RunOptions
+from capsid.base.storage.artifacts import write_json
 from capsid.bench.cells import Job, make_job
 from capsid.bench.plans import Plan, make_plan
 from capsid.bench.prepare import Prospect, data_facts
@@ -20,7 +21,6 @@ from capsid.bench.results import Results, load
 from capsid.bench.runner import Options, Summary, run_plan
 from capsid.bench.store import Place
 from capsid.bench.worker import Told, work
-from capsid.running import RunOptions
 
 TINY = (
     "encoder=hashing",

@@ -11,7 +11,8 @@ import pytest
 from bench_world import Watch, fakes, jobs_of, plan_of, run, stored
 
 import capsid.bench.runner as runner
-from capsid.artifacts import read_json, write_json
+from capsid.base.storage.artifacts import read_json, write_json
+from capsid.base.storage.locks import held
 from capsid.bench.cells import code_fingerprint
 from capsid.bench.estimate import fitting, time_left
 from capsid.bench.plans import Plan
@@ -19,7 +20,6 @@ from capsid.bench.process import DONE, FAILED, INTERRUPTED, KILLED
 from capsid.bench.runner import NO_TIME, TAKEN
 from capsid.bench.store import Place
 from capsid.errors import ArtifactError
-from capsid.locks import held
 
 
 def started(place: Place) -> list[str]:

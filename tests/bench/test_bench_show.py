@@ -10,10 +10,10 @@ from test_check import store, with_metrics
 from test_tables import cell
 from typer.testing import CliRunner, Result
 
-from capsid.arrays import save_arrays
+from capsid.base.storage.arrays import save_arrays
 from capsid.bench.figures import FIGURES
+from capsid.bench.paper_tables import TABLES
 from capsid.bench.results import VALUES
-from capsid.bench.tables import TABLES
 from capsid.cli.bench import app
 from capsid.errors import ConfigError
 

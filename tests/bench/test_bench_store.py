@@ -11,7 +11,7 @@ from bench_world import fakes, run, stored
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsid.artifacts import read_json
+from capsid.base.storage.artifacts import read_json
 from capsid.bench.cells import recipe_key, stored_recipe_key
 from capsid.bench.results import Result, load, plans_in, read_lines
 from capsid.bench.store import Finished, Place, append, repair

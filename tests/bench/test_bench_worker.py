@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from bench_world import TINY, Killed, Messages, jobs_of, plan_of, run, stored, without_times, work_here
 
-from capsid.artifacts import read_json
+from capsid.base.run_options import RunOptions
+from capsid.base.storage.artifacts import read_json
+from capsid.base.storage.locks import held
 from capsid.bench import worker
+from capsid.bench.cell_journal import Journal, read_journal
 from capsid.bench.cells import Job, cell_fingerprint, code_fingerprint, make_job, tokenizer_fingerprint
 from capsid.bench.estimate import estimate, rough_seconds
-from capsid.bench.journal import Journal, read_journal
 from capsid.bench.plans import read_plan
 from capsid.bench.prepare import data_facts
 from capsid.bench.results import Result
@@ -25,9 +27,7 @@ from capsid.data.sources import load_dataset
 from capsid.data.split import leave_one_out
 from capsid.encode.cache import cached_parts
 from capsid.errors import ArtifactError, ConfigError
-from capsid.locks import held
 from capsid.recommender import Recommender
-from capsid.running import RunOptions
 
 BOTH = ["test", "test-filtered"]
 

@@ -11,13 +11,13 @@ import pytest
 from bench_world import TINY, Watch, plan_of
 from test_tables import cell
 
-from capsid.arrays import save_arrays
+from capsid.base.storage.arrays import save_arrays
 from capsid.bench.figures import FIGURES, draw
+from capsid.bench.paper_tables import TABLES
 from capsid.bench.results import LINES, VALUES, arrays_hash
+from capsid.bench.row_values import Source
 from capsid.bench.runner import Options, run_plan
 from capsid.bench.store import Place
-from capsid.bench.stored_rows import Source
-from capsid.bench.tables import TABLES
 from capsid.errors import ConfigError
 
 pytest.importorskip("matplotlib")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bench_world import TINY, Killed, Messages, jobs_of, plan_of, run, stored, without_times, work_here
 
-from capsid.artifacts import read_json, write_json
+from capsid.base.storage.artifacts import read_json, write_json
 from capsid.bench.cells import Job, code_fingerprint, training_fingerprint
 from capsid.bench.process import DONE, RESULT
 from capsid.bench.shared_runs import SharedRun, forget_other_code

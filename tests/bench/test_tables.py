@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from capsid.arrays import save_arrays
-from capsid.bench.own_tables import OWN_TABLES, PlanCells
+from capsid.base.storage.arrays import save_arrays
 from capsid.bench.paper import main_value, paper
+from capsid.bench.paper_tables import TABLES
+from capsid.bench.plan_tables import OWN_TABLES, PlanCells
 from capsid.bench.results import LINES, VALUES, Result, arrays_hash
-from capsid.bench.stored_rows import Source, by_seed
+from capsid.bench.row_values import Source, by_seed
 from capsid.bench.table import Table, markdown
-from capsid.bench.tables import TABLES
 from capsid.recipes import RECIPES
 
 USERS = 400

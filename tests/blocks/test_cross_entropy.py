@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from capsid.blocks import cross_entropy
-from capsid.blocks.cross_entropy import Added, linear_cross_entropy
+from capsid.base.blocks import cross_entropy
+from capsid.base.blocks.cross_entropy import Added, linear_cross_entropy
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

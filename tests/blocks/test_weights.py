@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from capsid.blocks.weights import load_weights
+from capsid.base.blocks.weights import load_weights
 from capsid.errors import ArtifactError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli_world import Answer, capsid, contents, settings
 
-from capsid.artifacts import new_folder
+from capsid.base.storage.artifacts import new_folder
 
 
 def refused(answer: Answer, code: int, *texts: str) -> None:

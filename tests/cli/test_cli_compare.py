@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from cli_world import capsid
 
-from capsid.arrays import load_arrays, save_arrays
-from capsid.artifacts import new_folder
+from capsid.base.storage.arrays import load_arrays, save_arrays
+from capsid.base.storage.artifacts import new_folder
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import pytest
 from cli_world import Answer, capsid, contents, lines, settings
 from safetensors.torch import load_file
 
-from capsid.arrays import load_arrays
-from capsid.artifacts import reserved
+from capsid.base.storage.arrays import load_arrays
+from capsid.base.storage.artifacts import reserved
 
 
 def refused(answer: Answer, *texts: str) -> None:
@@ -128,7 +128,7 @@ def test_a_damaged_run_is_replaced_only_with_force(run: Path, shop: Path) -> Non
 def test_two_processes_do_not_write_to_one_place(fitted: Path, shop: Path, items: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     program = (
-        "import sys, time; from pathlib import Path; from capsid.artifacts import reserved\n"
+        "import sys, time; from pathlib import Path; from capsid.base.storage.artifacts import reserved\n"
         "with reserved(Path(sys.argv[1]), kind='run'): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", program, out], stdout=subprocess.PIPE, text=True)

@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset, choose_text_fields, coverage
 from capsid.errors import DataError
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 
 def make() -> Dataset:

@@ -11,12 +11,12 @@ from data_files import ITEMS, SEQUENCES, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset
 from capsid.data.prepared import write_prepared
 from capsid.data.sources import load_dataset
 from capsid.errors import ArtifactError, CapsidError, DataError
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 
 def test_reads_users_items_and_types(shop: Path) -> None:

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset
 from capsid.data.kcore import k_core
 from capsid.data.planted import planted_dataset
 from capsid.data.split import cold_item_split, leave_one_out, temporal_split
 from capsid.errors import ConfigError, DataError
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 
 def make(rows: list[list[int]], times: list[int] | None = None, items: int | None = None) -> Dataset:

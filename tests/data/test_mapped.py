@@ -14,20 +14,21 @@ import pytest
 from data_files import write
 from typer.testing import CliRunner
 
-from capsid import mapped_arrays, ragged
-from capsid.artifacts import MANIFEST, seal_folder
+from capsid import ragged
+from capsid.base.storage import mapped_arrays
+from capsid.base.storage.artifacts import MANIFEST, seal_folder
+from capsid.base.storage.locks import held
+from capsid.base.storage.mapped_arrays import ArrayWriter, in_file
 from capsid.cli.data import app
 from capsid.data.check import check_path
 from capsid.data.importing import import_dataset
 from capsid.data.mapped import KIND, write_mapped
-from capsid.data.pieces import training_pieces
 from capsid.data.planted import planted_dataset
 from capsid.data.sources import load_dataset
 from capsid.data.split import HOLDOUTS
 from capsid.data.streaming import import_tables
+from capsid.data.windows import training_pieces
 from capsid.errors import ArtifactError, DataError
-from capsid.locks import held
-from capsid.mapped_arrays import ArrayWriter, in_file
 
 runner = CliRunner()
 

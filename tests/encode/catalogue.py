@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 GROUPS = (
     ("nail polish lacquer red", "Opi", ["Beauty", "Nails"]),

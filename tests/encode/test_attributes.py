@@ -4,10 +4,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
-from capsid.encode.attributes import AttributeEncoder
+from capsid.encode.attribute_encoder import AttributeEncoder
 from capsid.errors import ConfigError, DataError
-from capsid.vocabulary import Vocabulary
 from encode.catalogue import make_table
 
 

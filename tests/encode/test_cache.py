@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from worlds import Watcher
 
-from capsid.artifacts import MANIFEST
+from capsid.base.storage.artifacts import MANIFEST
 from capsid.data.item_table import ItemTable
 from capsid.encode.cache import cached_parts, encode_items
 from capsid.encode.collaborative import CollaborativeEncoder

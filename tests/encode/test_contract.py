@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capsid.arrays import load_arrays, save_arrays
-from capsid.config import from_dict, to_dict
+from capsid.base.config import from_dict, to_dict
+from capsid.base.storage.arrays import load_arrays, save_arrays
 from capsid.data.fields import Field
 from capsid.data.item_table import ItemTable
-from capsid.encode.attributes import AttributeEncoder
+from capsid.encode.attribute_encoder import AttributeEncoder
 from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.fields import FieldEncoder
+from capsid.encode.field_encoder import FieldEncoder
 from capsid.encode.hashing import HashingEncoder
 from capsid.encode.joined import JoinedEncoder
 from capsid.encode.kinds import ENCODERS

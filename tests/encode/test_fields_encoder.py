@@ -12,17 +12,17 @@ import torch
 from torch.nn import functional as F
 from worlds import Killed, Killer, Watcher
 
-from capsid.blocks.layers import BlockShape, reset
+from capsid.base.blocks.layers import BlockShape, reset
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.fields import Field
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import l2_normalise
 from capsid.encode.cache import encode_items
+from capsid.encode.field_encoder import FieldEncoder
 from capsid.encode.field_network import FieldNetwork, draw_ends, draw_masks
-from capsid.encode.fields import FieldEncoder
 from capsid.errors import ConfigError, DataError
 from capsid.ragged import Ragged
 from capsid.train.options import Training
-from capsid.vocabulary import Vocabulary
 from encode.catalogue import table_of
 
 KINDS, EACH = 4, 6

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from capsid.config import from_dict, override, to_dict
+from capsid.base.config import from_dict, override, to_dict
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.encode.collaborative import CollaborativeEncoder
 from capsid.encode.defaults import default_encoder
@@ -15,7 +16,6 @@ from capsid.encode.joined import JoinedEncoder
 from capsid.encode.kinds import ENCODERS
 from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent
-from capsid.running import CheckpointFile
 from encode.catalogue import COLD, make_table, new_items
 
 

@@ -12,7 +12,8 @@ import torch
 from torch.nn import functional as F
 from worlds import Killed, Killer, Watcher
 
-from capsid.blocks.layers import BlockShape, reset
+from capsid.base.blocks.layers import BlockShape, reset
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import l2_normalise
 from capsid.encode.cache import encode_items
@@ -22,7 +23,6 @@ from capsid.encode.sequence_network import SequenceNetwork
 from capsid.errors import DataError
 from capsid.ragged import Ragged
 from capsid.train.options import Training
-from capsid.vocabulary import Vocabulary
 from encode.catalogue import table_of
 
 BRANCHES, EACH = 4, 6

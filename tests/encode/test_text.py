@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 from worlds import Watcher
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.encode import text as text_module
 from capsid.encode.hashing import HashingEncoder
 from capsid.encode.text import TextEncoder, item_texts
 from capsid.errors import ConfigError, DataError
-from capsid.vocabulary import Vocabulary
 from encode.catalogue import make_table, some
 
 

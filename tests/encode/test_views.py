@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from worlds import Watcher
 
-from capsid.arrays import load_arrays, save_arrays
-from capsid.config import from_dict, override, to_dict
+from capsid.base.config import from_dict, override, to_dict
+from capsid.base.storage.arrays import load_arrays, save_arrays
 from capsid.data.item_table import ItemTable
-from capsid.encode.attributes import AttributeEncoder
+from capsid.encode.attribute_encoder import AttributeEncoder
 from capsid.encode.cache import encode_blocks, encode_items
 from capsid.encode.collaborative import CollaborativeEncoder
 from capsid.encode.hashing import HashingEncoder

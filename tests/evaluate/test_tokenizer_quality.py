@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.planted import planted_paths, planted_vectors
 from capsid.evaluate.tokenizer_quality import (
     intra_code_similarity,
@@ -18,7 +19,6 @@ from capsid.evaluate.tokenizer_quality import (
 from capsid.ids.collisions import Suffix
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 
 def by_pairs(vectors: np.ndarray, codes: np.ndarray) -> float | None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_vectors
 from capsid.errors import ArtifactError, ConfigError
@@ -21,7 +22,6 @@ from capsid.evaluate.tokenizer_quality import tokenizer_quality
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.train.options import Training
-from capsid.vocabulary import Vocabulary
 
 # Not of norm 1: capsules work on directions, and so must the numbers.
 VECTORS = 3 * planted_vectors(noise=1.0)

@@ -9,12 +9,12 @@ import pytest
 from small_recipes import small, tiny_world
 from teams import hash_of, together
 
-from capsid.artifacts import read_json
+from capsid.base.run_options import RunOptions, Team
+from capsid.base.storage.artifacts import read_json
 from capsid.errors import ConfigError
 from capsid.fit.folder import assist_fit, fit_or_reuse
 from capsid.recipe import Recipe
 from capsid.recommender import Recommender
-from capsid.running import RunOptions, Team
 from capsid.stored import load_run
 
 # Merges; masked items; dense vectors beside ids of an RQ-VAE; nothing to train.

@@ -11,6 +11,7 @@ import pytest
 import torch
 from small_recipes import small, tiny_world
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset
 from capsid.data.split import Holdout
 from capsid.errors import ConfigError, DataError
@@ -20,7 +21,6 @@ from capsid.generate.dense_items import DenseItems
 from capsid.ragged import Ragged
 from capsid.recipes import RECIPES
 from capsid.recommender import Recommender
-from capsid.vocabulary import Vocabulary
 
 NEW = ("i3", "i9")
 # A step that moves nothing, so that the weights are those that training started from.

@@ -21,15 +21,15 @@ from worlds import (
     random_histories,
 )
 
-from capsid.blocks.t5 import bucket_of
-from capsid.data.pieces import random_ends
+from capsid.base.blocks.t5 import bucket_of
+from capsid.base.run_options import CheckpointFile
+from capsid.data.windows import random_ends
 from capsid.errors import ArtifactError, ConfigError
 from capsid.generate.encoder_decoder import EncoderDecoderGenerator
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TransformerGenerator
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.train.options import Training
 
 IDS = make_ids(random_codes(3, items=15, sizes=(4, 3, 3), variable=True), (4, 3, 3))

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from worlds import loss_of, make_ids, objective_of, random_codes, random_generator, whole_rows
 
+from capsid.base.run_options import CheckpointFile
 from capsid.errors import ConfigError, DataError
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.train.options import Training
 
 IDS = make_ids(random_codes(3, items=12, sizes=(4, 3, 3), variable=True), (4, 3, 3))

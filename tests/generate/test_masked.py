@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from worlds import first_scores, make_ids, objective_of, random_generator, random_histories, retriever_of
 
-from capsid.blocks.layers import Block, BlockShape
+from capsid.base.blocks.layers import Block, BlockShape
+from capsid.base.run_options import CheckpointFile
 from capsid.errors import ArtifactError, ConfigError
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import MaskedGenerator, TransformerGenerator
 from capsid.generate.masked import MaskedTransformer
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.train.options import Training
 
 ITEMS = 15

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import ids_of_form, loss_of, random_generator, reader_of
 
-from capsid.blocks import group_cross_entropy as module
-from capsid.blocks.cross_entropy import Added
-from capsid.blocks.group_cross_entropy import GroupTargets, group_cross_entropy
+from capsid.base.blocks import group_cross_entropy as module
+from capsid.base.blocks.cross_entropy import Added
+from capsid.base.blocks.group_cross_entropy import GroupTargets, group_cross_entropy
 from capsid.decode.exact import exact_scores
 from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from worlds import first_scores, make_ids, next_scores, random_codes, random_generator, random_histories, reader_of
 
-from capsid.blocks.layers import Block, Layer, SasRecBlock
+from capsid.base.blocks.layers import Block, Layer, SasRecBlock
 from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import exact_scores
 from capsid.errors import ArtifactError, ConfigError

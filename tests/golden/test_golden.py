@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from small_recipes import small, world
 
+from capsid.base.run_options import RunOptions
 from capsid.memory.memory import REACH
 from capsid.progress import Progress, Silent, silent
 from capsid.recommender import Recommender
-from capsid.running import RunOptions
 
 RECORDED = Path(__file__).with_name("golden.json")
 # Name of an entry -> recipe and settings beyond those of `small`.

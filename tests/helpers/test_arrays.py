@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capsid.arrays import load_array, load_arrays, map_arrays, save_arrays
+from capsid.base.storage.arrays import load_array, load_arrays, map_arrays, save_arrays
 from capsid.errors import ArtifactError
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from worlds import small_disk
 
-from capsid import artifacts
-from capsid.arrays import save_arrays
-from capsid.artifacts import (
+from capsid.base.storage import artifacts
+from capsid.base.storage.arrays import save_arrays
+from capsid.base.storage.artifacts import (
     cache_home,
     folder_kind,
     new_folder,
@@ -304,7 +304,7 @@ def test_a_dotted_path_is_the_same_place(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from capsid import artifacts
+from capsid.base.storage import artifacts
 real, calls, stop = os.replace, [], int(sys.argv[2])
 def replace(a, b):
     calls.append(a)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsid.config import canonical_json, difference, fingerprint, flatten, from_dict, override, to_dict
+from capsid.base.config import canonical_json, difference, fingerprint, flatten, from_dict, override, to_dict
 from capsid.errors import ConfigError
 
 

@@ -9,12 +9,12 @@ import threading
 import time
 from pathlib import Path
 
-from capsid.locks import held, holder
+from capsid.base.storage.locks import held, holder
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from capsid.locks import held
+from capsid.base.storage.locks import held
 with held(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

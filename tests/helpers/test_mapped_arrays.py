@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capsid import mapped_arrays, ragged
-from capsid.arrays import load_array
+from capsid import ragged
+from capsid.base.storage import mapped_arrays
+from capsid.base.storage.arrays import load_array
+from capsid.base.storage.mapped_arrays import ArrayWriter, array_blocks, counted, in_file, int64_blocks, mapped_scratch
 from capsid.errors import ArtifactError
-from capsid.mapped_arrays import ArrayWriter, array_blocks, counted, in_file, int64_blocks, mapped_scratch
 from capsid.ragged import Ragged
 
 NUMBERS = st.lists(st.integers(0, 5), max_size=30).map(lambda n: np.array(n, dtype=np.int32))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsid.popularity import TIERS, most_popular, popularity_order, popularity_ranks, popularity_tiers
+from capsid.base.popularity import TIERS, most_popular, popularity_order, popularity_ranks, popularity_tiers
 
 COUNTED = st.dictionaries(st.text("ab9", max_size=3), st.integers(0, 5), max_size=20)
 

@@ -8,7 +8,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsid.printable import json_text, one_line, printable
+from capsid.base.printable import json_text, one_line, printable
 
 
 def is_safe(text: str, allowed: str = "") -> bool:

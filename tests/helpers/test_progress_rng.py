@@ -7,9 +7,9 @@ import types
 import numpy as np
 import pytest
 
+from capsid.base.randomness import child_seed, numpy_rng
 from capsid.errors import ConfigError, nearest
 from capsid.progress import Console, automatic, duration, silent
-from capsid.rng import child_seed, numpy_rng
 
 
 def test_children_of_a_seed_differ_and_repeat() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsid.config import from_dict, override
+from capsid.base.config import from_dict, override
 from capsid.errors import ConfigError
 from capsid.settings import Bounds, SettingError, check_settings, rules_of, setting
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capsid import untrusted
+from capsid.base.storage import untrusted
 from capsid.errors import ArtifactError
 
 

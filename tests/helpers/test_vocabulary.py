@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capsid.base.storage.mapped_texts import TextsWriter, map_texts
+from capsid.base.vocabulary import Vocabulary, text_hash, text_hashes
 from capsid.errors import DataError
-from capsid.mapped_texts import TextsWriter, map_texts
-from capsid.vocabulary import Vocabulary, text_hash, text_hashes
 
 IDS = st.lists(st.text(max_size=4), unique=True, max_size=20)
 

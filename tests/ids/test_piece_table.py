@@ -15,7 +15,7 @@ from capsid.errors import ArtifactError, ConfigError, DataError
 from capsid.ids.collisions import Hashed
 from capsid.ids.in_context import InContext
 from capsid.ids.merges import MergeTable
-from capsid.ids.pieces import PieceTable
+from capsid.ids.piece_table import PieceTable
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import ragged_codes
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.errors import ConfigError, DataError
 from capsid.ids import reassign
 from capsid.ids.collisions import Reassign, Settled
@@ -19,7 +20,6 @@ from capsid.ids.reassign import balanced_last_codes, cheapest_last_codes
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 SIZE = 3
 SIZES = (SIZE,) * 3

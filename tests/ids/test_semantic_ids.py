@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import make_ids, ragged_codes
 
-from capsid.arrays import save_arrays
-from capsid.artifacts import read_json, write_json
+from capsid.base.storage.arrays import save_arrays
+from capsid.base.storage.artifacts import read_json, write_json
+from capsid.base.vocabulary import Vocabulary
 from capsid.errors import ArtifactError, DataError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Suffix
 from capsid.ids.layout import END
 from capsid.ids.semantic_ids import SemanticIds, gini
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 SIZES = (4, 4, 4, 4)
 POLICIES = st.sampled_from([Suffix(), Bucket()])

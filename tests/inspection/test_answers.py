@@ -13,8 +13,8 @@ from capsid.errors import ConfigError
 from capsid.evaluate import capsule_meaning
 from capsid.evaluate.capsule_report import spread
 from capsid.evaluate.merge_report import token_carriers
-from capsid.inspection.answers import Titled
-from capsid.inspection.items import OpenTokenizer
+from capsid.explain.answers import Titled
+from capsid.explain.items import OpenTokenizer
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import ragged_codes
 
-from capsid.inspection.items import sharing
+from capsid.explain.items import sharing
 from capsid.ragged import Ragged
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from worlds import make_ids
 
 import capsid.memory.followers as module
-from capsid.arrays import load_arrays, save_arrays
+from capsid.base.storage.arrays import load_arrays, save_arrays
+from capsid.base.storage.untrusted import interpreting
 from capsid.errors import ArtifactError
 from capsid.memory.followers import Transitions
 from capsid.memory.memory import FILE, FittedMemory
 from capsid.ragged import Ragged
-from capsid.untrusted import interpreting
 
 ITEMS = 6
 IDS = make_ids([[n] for n in range(ITEMS)], (ITEMS,))

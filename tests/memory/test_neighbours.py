@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import make_ids
 
+from capsid.base.storage.untrusted import interpreting
 from capsid.errors import ArtifactError
 from capsid.memory.followers import Transitions
 from capsid.memory.memory import FittedMemory
 from capsid.memory.nearest import nearest_items
 from capsid.memory.neighbours import SHARPNESS, Neighbours
 from capsid.ragged import Ragged
-from capsid.untrusted import interpreting
 
 ITEMS = 6
 IDS = make_ids([[n] for n in range(ITEMS)], (ITEMS,))

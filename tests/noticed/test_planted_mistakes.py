@@ -25,7 +25,7 @@ from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_dataset
 from capsid.data.prepared import write_prepared
 from capsid.data.split import Cases, leave_one_out
-from capsid.encode.attributes import AttributeEncoder
+from capsid.encode.attribute_encoder import AttributeEncoder
 from capsid.encode.collaborative import CollaborativeEncoder
 from capsid.encode.hashing import HashingEncoder
 from capsid.encode.joined import JoinedEncoder

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import typer
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.cli.main import app
 from capsid.data.planted import planted_dataset
 from capsid.data.prepared import write_prepared
 from capsid.recipes import RECIPES
-from capsid.vocabulary import Vocabulary
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

@@ -12,7 +12,7 @@ import pytest
 from small_recipes import small, world
 
 from capsid.data.item_table import ItemTable
-from capsid.inspection.items import OpenTokenizer
+from capsid.explain.items import OpenTokenizer
 from capsid.ragged import Ragged
 from capsid.recommender import Recommender
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE

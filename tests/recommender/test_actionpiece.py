@@ -17,13 +17,13 @@ from capsid.fit.export import export_onnx
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator
 from capsid.ids.in_context import InContext
-from capsid.ids.pieces import PieceTable
+from capsid.ids.piece_table import PieceTable
 from capsid.ids.reading import ItemByItem
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.recommender import Recommender
-from capsid.tokenize.pieces.chains import Chains
-from capsid.tokenize.pieces.counting import Counts
+from capsid.tokenize.actionpiece.chains import Chains
+from capsid.tokenize.actionpiece.counting import Counts
 from capsid.train.options import Training
 
 # Items 0 and 1 are answers; 2 to 7 come in pairs. What follows depends on both of a pair, not on either alone.

@@ -15,10 +15,10 @@ import torch
 from elsewhere import DEVICE, Elsewhere, There
 from small_recipes import small, tiny_world
 
-from capsid.devices import choose, on_device
+from capsid.base.devices import choose, on_device
+from capsid.base.run_options import RunOptions
 from capsid.errors import ConfigError
 from capsid.recommender import Recommender
-from capsid.running import RunOptions
 
 FAR = str(DEVICE)
 

@@ -16,9 +16,9 @@ from small_recipes import small, world
 
 from capsid.answering import Query
 from capsid.decode.exact import ExactScoring
-from capsid.decode.trace import FATES
+from capsid.decode.recorder import FATES
 from capsid.errors import ConfigError, DataError
-from capsid.explaining.search import Explanation, explain
+from capsid.explain.search import Explanation, explain
 from capsid.recommender import Recommender
 
 ITEMS = list(world().items)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from small_recipes import small, world
 
 from capsid.decode.beam import BeamSearch
-from capsid.explaining.search import Explanation
+from capsid.explain.search import Explanation
 from capsid.ragged import Ragged
 from capsid.recommender import Recommender
 

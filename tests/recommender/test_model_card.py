@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from small_recipes import small, world
 
 from capsid.errors import ArtifactError
-from capsid.explaining.model_card import escaped, model_card
+from capsid.explain.model_card import escaped, model_card
 from capsid.ids.layout import TokenLayout
 from capsid.recommender import Recommender
 from capsid.stored import Stored

@@ -24,6 +24,7 @@ import torch
 from worlds import loss_of, make_ids, make_table, random_codes, random_generator, random_histories, reader_of
 
 from capsid import ItemTokenizer, Recommender
+from capsid.base.vocabulary import Vocabulary
 from capsid.cli.main import run as command
 from capsid.data.planted import planted_dataset
 from capsid.data.prepared import write_prepared
@@ -36,7 +37,6 @@ from capsid.generate.next_token import NextToken
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
 from capsid.recipes import all_recipes, get_recipe
-from capsid.vocabulary import Vocabulary
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding-a-method.md").read_text(encoding="utf-8")

@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 import capsid
-from capsid.config import difference, fingerprint
+from capsid.base.config import difference, fingerprint
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.fit.schedule import bucket_priority
@@ -19,7 +20,6 @@ from capsid.ragged import Ragged
 from capsid.recipe import KINDS, Recipe
 from capsid.recipes import RECIPES, get_recipe
 from capsid.recipes.guide import GROUPS, GUIDE, advice_on
-from capsid.vocabulary import Vocabulary
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -11,7 +11,7 @@ import torch
 from small_recipes import VARIANTS, small, tiny_world, world
 from worlds import small_disk
 
-from capsid.artifacts import folder_kind
+from capsid.base.storage.artifacts import folder_kind
 from capsid.data.split import cold_item_split, temporal_split
 from capsid.errors import ArtifactError, ConfigError, DataError, NotFittedError
 from capsid.recipes import RECIPES

@@ -21,7 +21,8 @@ from small_recipes import tiny_world, world
 from torch import Tensor
 from worlds import EVERY_STEP, Killed, Killer
 
-from capsid.artifacts import open_folder
+from capsid.base.run_options import CheckpointFile
+from capsid.base.storage.artifacts import open_folder
 from capsid.data.item_table import ItemTable
 from capsid.encode.hashing import HashingEncoder
 from capsid.errors import ConfigError, DataError
@@ -33,7 +34,6 @@ from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.recipe import KINDS, Phase, Recipe
 from capsid.recommender import Recommender
-from capsid.running import CheckpointFile
 from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans

@@ -11,7 +11,7 @@ import torch
 from small_recipes import small, world
 from test_retokenise import same
 
-from capsid.config import difference
+from capsid.base.config import difference
 from capsid.data.split import cold_item_split
 from capsid.errors import ConfigError, DataError
 from capsid.ids.reading import ItemByItem

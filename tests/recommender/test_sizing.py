@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_recipes import tiny_world, world
 
-from capsid.config import difference, flatten
+from capsid.base.config import difference, flatten
 from capsid.errors import ConfigError
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES, get_recipe
+from capsid.recipes.sizing import DataSize, named_in, sized
 from capsid.recommender import Recommender
-from capsid.sizing import DataSize, named_in, sized
 
 BEAUTY = DataSize(22_363, 12_101, 198_502)
 SHOP = DataSize(298, 180, 2_116)

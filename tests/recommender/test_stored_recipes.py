@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from capsid.config import flatten
+from capsid.base.config import flatten
+from capsid.base.run_options import RunOptions
 from capsid.errors import ConfigError
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
-from capsid.running import RunOptions
 
 RESULTS = Path(__file__).parents[2] / "results"
 # How a phase's training was written when run options were still part of it.
@@ -38,7 +38,7 @@ def test_kept_recipes_load() -> None:
         assert same == recipe, name
         old, new = flatten(data), flatten(recipe)
         gone = {p.rpartition(".")[2] for p in old if p not in new}
-        # `crowd` is read as `max_sharing`, and `capsid.release_0_1` has the others.
+        # `crowd` is read as `max_sharing`, and `capsid.base.release_0_1` has the others.
         moved = {"memory", "memory_after", "neighbours", "second"}
         assert gone <= {"checkpoint_seconds", "begun", "whole", "crowd", *moved}, f"{name} lost {gone}"
         assert all(new[p] == value for p, value in old.items() if p in new), name

@@ -14,8 +14,8 @@ from capsid.decode.mixed import Mixed
 from capsid.decode.model import FittedModel
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import first_code_ranks
+from capsid.explain.items import OpenTokenizer
 from capsid.fit.export import export_onnx
-from capsid.inspection.items import OpenTokenizer
 from capsid.recipe import Recipe
 from capsid.recommender import Recommender
 

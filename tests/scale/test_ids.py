@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from capsid.encode.mapped_files import open_vectors
+from capsid.encode.large_vectors import open_vectors
 from capsid.errors import ArtifactError, CapsidError, ConfigError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Reassign, Suffix
 from capsid.ids.trie import Trie
@@ -17,8 +17,8 @@ from capsid.progress import silent
 from capsid.scale.engine import Engine, Here, Processes
 from capsid.scale.ids import build_trie
 from capsid.scale.jobs import EncodeJob, IdsJob
-from capsid.scale.run import run_job
 from capsid.scale.shards import shard_lock
+from capsid.scale.submit import run_job
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from capsid.serve import run
+from capsid.serve import start as run
 from capsid.serve.closing import PatientServer
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"

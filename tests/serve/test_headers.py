@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from served import Served
 
-from capsid.serve import run as command
+from capsid.serve import start as command
 from capsid.serve.headers import HEADER_BYTES, HeaderLimit
 
 LIMIT = 0.3

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import Watcher
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
 from capsid.tokenize.frequency import Frequency
-from capsid.vocabulary import Vocabulary
 
 
 def table(counts: list[int], names: list[str] | None = None) -> ItemTable:

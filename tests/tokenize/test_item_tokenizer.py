@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from capsid.artifacts import folder_kind
+from capsid.base.storage.artifacts import folder_kind
+from capsid.base.storage.mapped_arrays import in_file
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_dataset
@@ -18,7 +19,6 @@ from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.errors import ArtifactError, ConfigError, DataError, NotFittedError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Reassign, Suffix
 from capsid.ids.trie import Trie
-from capsid.mapped_arrays import in_file
 from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans

@@ -13,8 +13,9 @@ import pytest
 import torch
 from worlds import make_table
 
-from capsid.arrays import load_arrays, map_arrays, save_arrays
-from capsid.config import from_dict, to_dict
+from capsid.base.config import from_dict, to_dict
+from capsid.base.storage.arrays import load_arrays, map_arrays, save_arrays
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.fields import Field
 from capsid.data.item_table import ItemTable
 from capsid.errors import DataError, NotFittedError
@@ -30,7 +31,6 @@ from capsid.tokenize.residual_kmeans import ResidualKMeans
 from capsid.tokenize.rqvae.assign import Sinkhorn
 from capsid.tokenize.rqvae.tokenizer import RQVAE
 from capsid.train.options import Training
-from capsid.vocabulary import Vocabulary
 
 # Small settings of every kind, and of variants of a kind; a new kind without an entry is tried with its defaults.
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from worlds import Watcher
 
+from capsid.base.run_options import CheckpointFile
 from capsid.progress import Progress
-from capsid.running import CheckpointFile
 from capsid.tokenize.training import VectorTraining, draw_sample, share_done, unused_codes, worst_first
 from capsid.train.options import Training
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from train_world import OPTIONS, ROWS, STEPS, Network, X, Y, make_network, weights
 from worlds import Watcher
 
+from capsid.base.run_options import CheckpointFile
 from capsid.errors import ArtifactError, CapsidError
-from capsid.running import CheckpointFile
 from capsid.train.batches import BatchPlan
 from capsid.train.lanes import Loss
 from capsid.train.loop import Carried, Task, TrainingResult, train
@@ -169,7 +169,7 @@ def test_seeds_and_the_callers_random_state() -> None:
 
 def slow_training(options: Training, seed: int) -> tuple[dict[str, Tensor], list[float]]:
     """AdamW by its equations (Loshchilov and Hutter 2019, algorithm 2), clipping and averages, a tensor at a time."""
-    from capsid.rng import child_seed
+    from capsid.base.randomness import child_seed
 
     network = make_network().train()
     plan = task(network).plan

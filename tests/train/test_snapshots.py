@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from capsid.running import CheckpointFile
+from capsid.base.run_options import CheckpointFile
 from capsid.train.batches import BatchPlan
 from capsid.train.lanes import Loss
 from capsid.train.loop import Task, train

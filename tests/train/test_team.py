@@ -15,8 +15,8 @@ from teams import hash_of, together
 from torch import Tensor, nn
 from train_world import OPTIONS, ROWS, X, Y, make_network, weights
 
+from capsid.base.run_options import ALONE, Alone, CheckpointFile, Team
 from capsid.errors import CapsidError, ConfigError
-from capsid.running import ALONE, Alone, CheckpointFile, Team
 from capsid.train.batches import BatchPlan
 from capsid.train.lanes import LaneLoss, Lanes, Loss, TreeSum, check_lanes, lanes_for
 from capsid.train.loop import Task, train

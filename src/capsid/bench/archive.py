@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsid import untrusted
-from capsid.artifacts import read_json
+from capsid.base.storage import untrusted
+from capsid.base.storage.artifacts import read_json
 
 FILE = "archive.json"
 

@@ -16,19 +16,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from capsid.base.config import fingerprint
 from capsid.bench.plans import Cell
-from capsid.config import fingerprint
 from capsid.data.dataset import Dataset
 from capsid.decode.ranked import validating
 from capsid.errors import ArtifactError, CapsidError
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
-from capsid.sizing import DataSize, named_in, sized
+from capsid.recipes.sizing import DataSize, named_in, sized
 
 TEXTS = ("name", "about", "paper", "deviations")
 PACKAGE = Path(__file__).parents[1]
 # Modules that change no number: output, this package, and recipes, whose values are in the fingerprint already.
-NO_MATTER = ("cli", "bench", "recipes", "serve", "report.py", "__main__.py", "progress.py", "errors.py")
+NO_MATTER = ("cli", "bench", "recipes", "serve", "explain", "__main__.py", "progress.py", "errors.py")
 
 
 @dataclass(frozen=True)

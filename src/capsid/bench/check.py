@@ -10,7 +10,7 @@ from typing import Any
 
 from capsid.bench.paper import DATASETS, METRICS, paper
 from capsid.bench.results import Result, Results, plans_in
-from capsid.bench.stored_rows import Source
+from capsid.bench.row_values import Source
 from capsid.evaluate.metrics import ndcg_recall_slope
 
 # One target per user: a hit at rank 6 to 10 adds 1 / log2(rank + 1) to NDCG and 1 to recall.

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from capsid.base.popularity import TIERS
 from capsid.bench.paper import DATASETS, number
 from capsid.bench.results import Result, Results
+from capsid.bench.row_values import Source
 from capsid.bench.rows import BASELINE, FULL, has_ids, in_order
-from capsid.bench.stored_rows import Source
 from capsid.errors import ConfigError
-from capsid.popularity import TIERS
 from capsid.ragged import Ragged
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#8a8a8a", "#56b4e9", "#d55e00", "#000000")

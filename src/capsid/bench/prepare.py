@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsid.artifacts import cache_home, folder_kind
+from capsid.base.storage.artifacts import cache_home, folder_kind
+from capsid.bench.cell_journal import read_journal
 from capsid.bench.cells import DataFacts, Job, code_fingerprint, make_job
 from capsid.bench.estimate import Estimate, estimate
-from capsid.bench.journal import read_journal
 from capsid.bench.plans import Cell, Plan
 from capsid.bench.results import Result
 from capsid.bench.store import Finished, Place

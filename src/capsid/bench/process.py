@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capsid.artifacts import read_json, write_json
+from capsid.base.config import to_dict
+from capsid.base.run_options import ONE_THREAD, RunOptions
+from capsid.base.storage.artifacts import read_json, write_json
 from capsid.bench.cells import Job
 from capsid.bench.results import Result
-from capsid.config import to_dict
 from capsid.errors import ArtifactError
-from capsid.running import ONE_THREAD, RunOptions
 
 JOB, RESULT, ERROR, LOG = "job.json", "result.json", "error.json", "log.txt"
 COMMAND = (sys.executable, "-m", "capsid.bench.worker")

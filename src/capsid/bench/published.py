@@ -13,8 +13,8 @@ from typing import Any
 
 from capsid.bench.current import remarks
 from capsid.bench.results import Results
+from capsid.bench.row_values import Source, by_seed
 from capsid.bench.rows import BASELINE
-from capsid.bench.stored_rows import Source, by_seed
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.evaluate.significance import Comparison, paired_bootstrap
 

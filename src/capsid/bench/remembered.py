@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from capsid.artifacts import read_json, write_bytes, write_json
+from capsid.base.storage.artifacts import read_json, write_bytes, write_json
 from capsid.bench.plans import Plan, is_built_in, plan_names, read_plan
 from capsid.bench.results import plans_in
 from capsid.bench.store import Place

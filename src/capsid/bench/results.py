@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from capsid.arrays import load_arrays
+from capsid.base.storage.arrays import load_arrays
 from capsid.errors import ArtifactError, ConfigError, nearest
 
 LINES = "cells.jsonl"

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
+from capsid.base.config import fingerprint
 from capsid.bench.paper import paper
 from capsid.bench.plans import read_plan
-from capsid.config import fingerprint
 from capsid.decode.ensemble import Ensemble
 from capsid.encode.defaults import default_encoder
 from capsid.encode.views import Views
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 from capsid.recipes.capsid_bpe import CAPSID_BPE
+from capsid.tokenize.actionpiece.merges import Pieces
 from capsid.tokenize.atomic import Atomic
-from capsid.tokenize.pieces.merges import Pieces
 
 # The full system, which the tables compare with everything else; and the method that costs are relative to.
 FULL = CAPSID_BPE.name

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from capsid.base.run_options import RunOptions
+from capsid.bench.cell_journal import read_journal
 from capsid.bench.cells import Job, code_fingerprint
 from capsid.bench.estimate import LEAST_LEFT, Estimate, estimate, fitting, time_left
-from capsid.bench.journal import read_journal
 from capsid.bench.plans import Plan
 from capsid.bench.prepare import FINISHED, TWIN, UNAVAILABLE, Prospect, look
 from capsid.bench.process import COMMAND, DONE, FAILED, KILLED, CellProcess, left_result
@@ -28,7 +29,6 @@ from capsid.bench.shared_runs import SharedRun, forget_other_code
 from capsid.bench.store import Finished, Place, adopt, append, forget_work, opened
 from capsid.errors import ArtifactError
 from capsid.progress import duration
-from capsid.running import RunOptions
 
 TAKEN, NO_TIME = "taken over", "not started"
 BAD = (FAILED, KILLED)

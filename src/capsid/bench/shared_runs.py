@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capsid.artifacts import read_json, write_json
+from capsid.base.storage.artifacts import read_json, write_json
+from capsid.bench.cell_journal import Journal
 from capsid.bench.cells import Job
-from capsid.bench.journal import Journal
 from capsid.bench.store import Place
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from capsid.base.printable import printable
 from capsid.cli import bench_show
 from capsid.cli.options import BENCH_STORE, CHECKPOINT_EVERY, BenchStore, CheckpointEvery, run_options, verb_group
 from capsid.cli.output import print_json, print_table, say
 from capsid.errors import ConfigError
-from capsid.printable import printable
 from capsid.progress import Console, duration
 
 if TYPE_CHECKING:

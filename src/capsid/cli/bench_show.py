@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsid.artifacts import write_bytes
+from capsid.base.storage.artifacts import write_bytes
 from capsid.cli.options import BENCH_STORE, BenchStore
 from capsid.cli.output import print_json, print_table, say
 from capsid.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from capsid.bench.stored_rows import Source
+    from capsid.bench.row_values import Source
     from capsid.bench.table import Table
 
 Filtered = Annotated[bool, typer.Option("--filter-history", help="Use the results that exclude each user's history.")]
@@ -116,8 +116,8 @@ def report_command(
         _report_of_plan(out, store, filtered, plan, dataset)
         return
     from capsid.bench.figures import FIGURES, draw
+    from capsid.bench.paper_tables import TABLES
     from capsid.bench.table import latex, markdown
-    from capsid.bench.tables import TABLES
 
     source, missing, pages = _source(store, filtered), [], []
     for name, make in TABLES.items():
@@ -171,9 +171,9 @@ VERBS: dict[str, Callable[..., None]] = {
 
 
 def _table(name: str, store: Path, filtered: bool, plan: str | None, dataset: str | None, against: str | None) -> Table:
-    from capsid.bench.own_tables import OWN_TABLES, PlanCells
+    from capsid.bench.paper_tables import TABLES
+    from capsid.bench.plan_tables import OWN_TABLES, PlanCells
     from capsid.bench.results import plans_in
-    from capsid.bench.tables import TABLES
 
     if against is not None and name != "significance":
         raise ConfigError(f"--against needs the table significance, got {name!r}", hint="leave --against out")
@@ -193,7 +193,7 @@ def _table(name: str, store: Path, filtered: bool, plan: str | None, dataset: st
 
 
 def _report_of_plan(out: Path, store: Path, filtered: bool, plan: str | None, dataset: str | None) -> None:
-    from capsid.bench.own_tables import OWN_TABLES, PlanCells
+    from capsid.bench.plan_tables import OWN_TABLES, PlanCells
     from capsid.bench.table import latex, markdown
 
     cells = PlanCells.read(store, plan or "main", dataset=dataset, evaluation=_evaluation(filtered))
@@ -209,7 +209,7 @@ def _evaluation(filtered: bool) -> str:
 
 
 def _source(store: Path, filtered: bool) -> Source:
-    from capsid.bench.stored_rows import Source
+    from capsid.bench.row_values import Source
 
     return Source(store, _evaluation(filtered))
 

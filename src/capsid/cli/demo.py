@@ -21,8 +21,8 @@ from capsid.progress import Console, Progress, duration
 
 if TYPE_CHECKING:
     from capsid.data.dataset import Dataset
+    from capsid.explain.report import Difference, MethodResult, Person
     from capsid.recommender import Recommender
-    from capsid.report import Difference, MethodResult, Person
 
 app = single_verb()
 
@@ -124,7 +124,7 @@ def demo(
 def tell_demo(data: str, out: Path, settings: dict[str, tuple[str, ...]], *, force: bool, progress: Progress) -> None:
     """Run the demo on any dataset."""
     from capsid.data.sources import load_dataset
-    from capsid.report import differences
+    from capsid.explain.report import differences
 
     began = time.monotonic()
     dataset = load_dataset(data, progress=progress)
@@ -171,7 +171,7 @@ def _fit(
 
 def _evaluate(name: str, recommender: Recommender, run: Path, progress: Progress) -> MethodResult:
     from capsid.evaluate.kept import keep_evaluation
-    from capsid.report import MethodResult
+    from capsid.explain.report import MethodResult
 
     plain, filtered = (recommender.evaluate("test", filter_history=f, progress=progress) for f in (False, True))
     for result in (plain, filtered):
@@ -180,8 +180,8 @@ def _evaluate(name: str, recommender: Recommender, run: Path, progress: Progress
 
 
 def _people(recommender: Recommender) -> tuple[Person, ...]:
-    from capsid.report import Person
-    from capsid.rng import numpy_rng
+    from capsid.base.randomness import numpy_rng
+    from capsid.explain.report import Person
 
     catalogue, cases = recommender.catalogue_, recommender.catalogue_.split.test
     rows = sorted(numpy_rng(0, "demo people").permutation(len(cases))[:PEOPLE].tolist())
@@ -211,7 +211,7 @@ def _tell_data(dataset: Dataset) -> None:
 
 def _tell_ids(recommender: Recommender, dataset: Dataset) -> None:
     """Show statistics of the ids, and items that share the first code of the most popular item."""
-    from capsid.popularity import popularity_order
+    from capsid.base.popularity import popularity_order
 
     ids, counts = recommender.fitted.tokenizer.ids, recommender.catalogue_.counts
     about = ids.statistics()
@@ -234,7 +234,7 @@ def _tell_ids(recommender: Recommender, dataset: Dataset) -> None:
 
 
 def _tell_results(results: tuple[MethodResult, ...]) -> None:
-    from capsid.report import standard_error
+    from capsid.explain.report import standard_error
 
     rows = []
     for r in results:
@@ -276,10 +276,10 @@ def _write(
 ) -> None:
     import numpy as np
 
-    from capsid.artifacts import write_bytes, write_json
+    from capsid.base.storage.artifacts import write_bytes, write_json
     from capsid.evaluate.tokenizer_quality import quality_of
+    from capsid.explain.report import Report, overview_png, write_report
     from capsid.ids.order import group_numbers
-    from capsid.report import Report, overview_png, write_report
 
     tokenizer = recommender.fitted.tokenizer
     sizes = np.bincount(group_numbers(tokenizer.ids.codes))

@@ -40,7 +40,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     import torch
 
     import capsid
-    from capsid.artifacts import cache_home
+    from capsid.base.storage.artifacts import cache_home
 
     home = cache_home()
     facts: dict[str, Any] = {

@@ -52,7 +52,7 @@ def evaluate(
       capsid evaluate runs/films --split valid
     """
     ks = parse_ks(k)
-    from capsid.devices import choose
+    from capsid.base.devices import choose
     from capsid.evaluate.kept import keep_evaluation
     from capsid.recommender import Recommender
 

@@ -31,7 +31,7 @@ def export(
     """
     if format_ != "onnx":
         raise ConfigError(f"--format must be onnx, got {format_!r}", hint="--format onnx")
-    from capsid.artifacts import reserved
+    from capsid.base.storage.artifacts import reserved
     from capsid.fit.export import KIND, export_onnx
     from capsid.recommender import Recommender
 

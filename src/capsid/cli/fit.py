@@ -29,10 +29,10 @@ from capsid.cli.output import print_json, say
 from capsid.progress import Console, Progress, duration, silent
 
 if TYPE_CHECKING:
+    from capsid.base.run_options import RunOptions
     from capsid.data.split import Holdout
     from capsid.fit.folder import RunSummary
     from capsid.recommender import Recommender
-    from capsid.running import RunOptions
 
 app = single_verb()
 StepsFrom = Annotated[
@@ -93,8 +93,8 @@ def fit(
 
       torchrun --nproc-per-node 2 -m capsid fit capsid --data ./my-shop --out runs/shop --tokenizer ids
     """
+    from capsid.base.devices import choose
     from capsid.data.split import Holdout
-    from capsid.devices import choose
     from capsid.fit.folder import lanes_of_team, steps_until_best
     from capsid.recommender import Recommender
     from capsid.train.team import joined, launched
@@ -132,7 +132,7 @@ def _fit(
     run: RunOptions,
 ) -> RunSummary | None:
     """Fit and write the run. Process 0 of a team does this; the others help it, write nothing and have no summary."""
-    from capsid.artifacts import reserved
+    from capsid.base.storage.artifacts import reserved
     from capsid.data.sources import load_dataset
     from capsid.fit.folder import assist_fit, fit_or_reuse
     from capsid.fit.tokenizers import tokenizer_source

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.errors import DataError, UnknownIdError
 from capsid.progress import Progress
-from capsid.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from capsid.data.dataset import Dataset

@@ -10,7 +10,7 @@ from capsid.progress import Progress
 
 def text_items(data: str | None, items: Path | None, fields: str, progress: Progress) -> tuple[Path, tuple[str, ...]]:
     """The file or folder of items and the columns of their text; other forms are rewritten as Parquet once."""
-    from capsid.artifacts import file_hash
+    from capsid.base.storage.artifacts import file_hash
     from capsid.cli.items_file import read_items_file
     from capsid.data.dataset import choose_text_fields
     from capsid.data.sources import as_dataset

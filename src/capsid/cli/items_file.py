@@ -6,12 +6,12 @@ from pathlib import Path
 
 import polars as pl
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.findings import Findings
 from capsid.data.frames import read_catalogue
 from capsid.data.prepared import read_items
 from capsid.data.table_files import read_table
 from capsid.errors import DataError
-from capsid.vocabulary import Vocabulary
 
 FORMS = (".jsonl", ".jsonl.gz", ".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
 

@@ -18,11 +18,11 @@ from typing import Annotated, Any
 import typer
 
 from capsid import __version__
+from capsid.base.printable import printable
 from capsid.cli.interrupts import Interrupts
 from capsid.cli.streams import OutputError, safe_streams, silence_output
 from capsid.cli.usage import Commands, is_usage_error, usage_error
 from capsid.errors import CapsidError
-from capsid.printable import printable
 from capsid.progress import Console
 
 # verb -> module with its `app`, and one line of help

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from capsid.base.run_options import ALONE, RunOptions, Team
 from capsid.cli.usage import Commands
 from capsid.errors import ConfigError
-from capsid.running import ALONE, RunOptions, Team
 from capsid.settings import SettingError, short
 
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from capsid.base.printable import json_text, one_line, printable
 from capsid.errors import ConfigError, DataError
-from capsid.printable import json_text, one_line, printable
 
 LIMIT = 20_000
 

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsid.artifacts import enclosing_artifact, write_bytes
+from capsid.base.storage.artifacts import enclosing_artifact, write_bytes
 from capsid.errors import ArtifactError
 
 STANDARD_OUTPUT = ("-", "/dev/stdout")

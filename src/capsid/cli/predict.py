@@ -56,7 +56,7 @@ def predict(
     from capsid.scale.engine import engine_named
     from capsid.scale.jobs import RankJob
     from capsid.scale.ranked import read_lists
-    from capsid.scale.run import run_job
+    from capsid.scale.submit import run_job
 
     progress, chosen = Console(), engine_named(engine, workers=workers, address=address)
     with work_folder(target.file) as folder:

@@ -74,7 +74,7 @@ def show(name: Name, data: DataSized = None, settings: Settings = None, as_json:
     recipe = get_recipe(name).with_settings(settings or ())
     if data is not None:
         from capsid.data.sources import load_dataset
-        from capsid.sizing import DataSize, named_in, sized
+        from capsid.recipes.sizing import DataSize, named_in, sized
 
         sizing = sized(recipe, DataSize.of(load_dataset(data, progress=Console())), named_in(settings or ()))
         Console().line(str(sizing) or f"the sizes of {name} suit {sizing.size}: nothing is changed")
@@ -104,7 +104,7 @@ def diff(first: Name, second: Name, as_json: AsJson = False) -> None:
 
       capsid recipes diff sasrec popularity --json
     """
-    from capsid.config import difference
+    from capsid.base.config import difference
     from capsid.recipes import get_recipe
 
     found = difference(get_recipe(first), get_recipe(second))

@@ -69,7 +69,7 @@ def recommend(
     parse_k(k)
     _check_source(history, user, histories, all_users, data)
     target = None if out is None else RankedFile.check(out, force=force)
-    from capsid.devices import choose
+    from capsid.base.devices import choose
     from capsid.recommender import Recommender
 
     progress = Console()

@@ -55,7 +55,7 @@ def refit(
 
       capsid refit runs/live --data ./my-shop-june --out runs/live-june --holdout none
     """
-    from capsid.artifacts import reserved
+    from capsid.base.storage.artifacts import reserved
     from capsid.data.sources import load_dataset
     from capsid.data.split import Holdout
     from capsid.fit.refit import refit as refit_run

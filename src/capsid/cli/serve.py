@@ -80,13 +80,13 @@ def serve(
 
 def serve_folder(run: Path, *, show: bool = False, **options: Any) -> None:
     """Serve a run; with `show`, open its page in a browser when it is ready."""
-    from capsid.artifacts import folder_kind
+    from capsid.base.storage.artifacts import folder_kind
 
     if folder_kind(run) != "run":
         raise ArtifactError(f"{run} is not a run", hint="give a folder that `capsid fit` wrote")
     try:
         from capsid.serve.options import ServeOptions
-        from capsid.serve.run import serve as serve_run
+        from capsid.serve.start import serve as serve_run
     except ImportError as error:
         raise ConfigError(f"serving needs the extra `serve`: {error}", hint="pip install 'capsid-rec[serve]'") from None
     try:

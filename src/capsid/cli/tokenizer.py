@@ -67,9 +67,9 @@ def fit(
 
       capsid tokenizer fit capsid-bpe --data ./mapped --vectors items.npy --out runs/ids --codes runs/codes
     """
-    from capsid.artifacts import reserved
+    from capsid.base.devices import choose
+    from capsid.base.storage.artifacts import reserved
     from capsid.data.sources import load_dataset
-    from capsid.devices import choose
     from capsid.fit.tokenizers import fit_tokenizer
     from capsid.recommender import Recommender
     from capsid.scale.codes import encode_fitted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capsid.inspection.answers import ItemInspection, Merges, ShownMerge, Subword
+from capsid.explain.answers import ItemInspection, Merges, ShownMerge, Subword
 
 
 def merges_text(found: Merges) -> str:

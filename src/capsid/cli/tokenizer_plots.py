@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from capsid.artifacts import write_bytes
+from capsid.base.storage.artifacts import write_bytes
 from capsid.errors import ArtifactError, ConfigError
 from capsid.evaluate.tokenizer_quality import TokenizerQuality
 

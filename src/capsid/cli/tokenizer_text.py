@@ -7,7 +7,7 @@ from typing import Any
 
 from capsid.cli.tokenizer_merges import subword_lines
 from capsid.evaluate.capsule_report import Drift
-from capsid.inspection.answers import Facets, ItemInspection, ShownCapsule
+from capsid.explain.answers import Facets, ItemInspection, ShownCapsule
 
 
 def report_rows(quality: dict[str, Any]) -> list[list[str]]:

@@ -138,7 +138,7 @@ def embed(
     from capsid.cli.item_texts import text_items
     from capsid.scale.engine import engine_named
     from capsid.scale.jobs import EmbedJob
-    from capsid.scale.run import run_job
+    from capsid.scale.submit import run_job
     from capsid.scale.texts import rows_written
 
     chosen, which = engine_named(engine, workers=workers, address=address), parse_part(part)
@@ -194,7 +194,7 @@ def encode(
 
     from capsid.scale.engine import engine_named
     from capsid.scale.jobs import EncodeJob
-    from capsid.scale.run import run_job
+    from capsid.scale.submit import run_job
 
     chosen, which = engine_named(engine, workers=workers, address=address), parse_part(part)
     progress, start = Console(), time.monotonic()
@@ -233,7 +233,7 @@ def ids(
     from capsid.scale.engine import engine_named
     from capsid.scale.ids import build_trie
     from capsid.scale.jobs import IdsJob
-    from capsid.scale.run import run_job
+    from capsid.scale.submit import run_job
 
     chosen = engine_named(engine, workers=workers, address=address)
     progress, start = Console(), time.monotonic()

@@ -17,7 +17,8 @@ from typing import Any
 
 import polars as pl
 
-from capsid.artifacts import cache_home, folder_kind
+from capsid.base.storage.artifacts import cache_home, folder_kind
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.attributes import attribute_frame
 from capsid.data.dataset import Dataset
 from capsid.data.download import fetch
@@ -27,7 +28,6 @@ from capsid.data.lines import numbered_lines
 from capsid.data.prepared import KIND, read_prepared, write_prepared
 from capsid.errors import DataError, nearest
 from capsid.progress import Progress, silent
-from capsid.vocabulary import Vocabulary
 
 BASE_URL = "http://snap.stanford.edu/data/amazon/productGraph/categoryFiles/"
 CATEGORIES: Mapping[str, str] = {

@@ -10,11 +10,11 @@ from typing import Any
 
 import polars as pl
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.attributes import FIXED, price_number
 from capsid.data.block import Block
 from capsid.data.findings import Findings
 from capsid.errors import DataError
-from capsid.vocabulary import Vocabulary
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "user": ("user", "user_id", "userid", "uid", "customer_id", "customer", "reviewerid", "session_id", "session"),

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from capsid.base.storage.mapped_arrays import BLOCK, blocks_of, counted, int64_blocks
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.block import Block
 from capsid.data.columns import to_polars
 from capsid.data.findings import Findings
 from capsid.data.frames import Histories, join_tables
 from capsid.errors import DataError
-from capsid.mapped_arrays import BLOCK, blocks_of, counted, int64_blocks
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 # Titles are used as text only if nearly all items have one: otherwise having a title would leak popularity
 # (Amazon Sports: 53 % have one). Keywords replace them.

@@ -15,9 +15,9 @@ import zlib
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
-from capsid.artifacts import file_hash, write_bytes
+from capsid.base.storage.artifacts import file_hash, write_bytes
+from capsid.base.storage.locks import held
 from capsid.errors import DataError
-from capsid.locks import held
 from capsid.progress import Progress, silent
 
 ATTEMPTS = 4

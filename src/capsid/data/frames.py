@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.block import Block
 from capsid.data.columns import as_text_ids, find_column, item_attributes
 from capsid.data.events import check_any, look, read_events
 from capsid.data.findings import Findings
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, eq=False)

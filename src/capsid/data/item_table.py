@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 
+from capsid.base.storage.mapped_arrays import counted
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset
 from capsid.errors import DataError, nearest
-from capsid.mapped_arrays import counted
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset
 from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 # The users and the items of some interactions.
 Pairs = tuple[np.ndarray, np.ndarray]

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from capsid import untrusted
-from capsid.arrays import load_array
-from capsid.artifacts import new_folder, open_folder, read_json, write_json
+from capsid.base.storage import untrusted
+from capsid.base.storage.arrays import load_array
+from capsid.base.storage.artifacts import new_folder, open_folder, read_json, write_json
+from capsid.base.storage.mapped_arrays import ArrayWriter, blocks_of
+from capsid.base.storage.mapped_texts import TextsWriter, map_texts
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset
-from capsid.mapped_arrays import ArrayWriter, blocks_of
-from capsid.mapped_texts import TextsWriter, map_texts
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 KIND = "dataset"
 SEQUENCES, OFFSETS, TIMES = "sequences.npy", "offsets.npy", "times.npy"

@@ -12,7 +12,7 @@ from typing import Self
 
 import numpy as np
 
-from capsid.mapped_arrays import BLOCK, ArrayWriter, array_blocks
+from capsid.base.storage.mapped_arrays import BLOCK, ArrayWriter, array_blocks
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import polars as pl
 
-from capsid.arrow_lists import numbers as arrow_numbers
+from capsid.base.storage.arrow_lists import numbers as arrow_numbers
+from capsid.base.storage.mapped_texts import TextsWriter, map_texts
 from capsid.errors import DataError
-from capsid.mapped_texts import TextsWriter, map_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa

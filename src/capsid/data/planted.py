@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from capsid.base.randomness import numpy_rng
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
-from capsid.rng import numpy_rng
-from capsid.vocabulary import Vocabulary
 
 BRANCHING = (8, 4, 4)
 ITEMS_PER_LEAF = 4

@@ -14,7 +14,8 @@ from typing import Any
 
 import polars as pl
 
-from capsid.artifacts import MANIFEST, new_folder, open_folder
+from capsid.base.storage.artifacts import MANIFEST, new_folder, open_folder
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.attributes import attribute_frame
 from capsid.data.columns import can_be_id
 from capsid.data.dataset import Dataset
@@ -23,7 +24,6 @@ from capsid.data.lines import find_file, not_utf8, numbered_lines
 from capsid.data.sequences import read_sequences, read_times
 from capsid.errors import ArtifactError, DataError, nearest
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 KIND = "dataset"
 SEQUENCES = ("sequences.txt.gz", "sequences.txt")

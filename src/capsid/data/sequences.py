@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.findings import Findings
 from capsid.data.lines import not_utf8, numbered_lines
 from capsid.ragged import Ragged
-from capsid.vocabulary import Vocabulary
 
 
 def read_sequences(

@@ -12,11 +12,11 @@ from functools import cached_property
 
 import numpy as np
 
+from capsid.base.randomness import numpy_rng
+from capsid.base.storage.mapped_arrays import int64_blocks
 from capsid.data.dataset import Dataset
 from capsid.errors import ConfigError, DataError, nearest
-from capsid.mapped_arrays import int64_blocks
 from capsid.ragged import Ragged
-from capsid.rng import numpy_rng
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from capsid.artifacts import new_folder
+from capsid.base.storage.artifacts import new_folder
+from capsid.base.storage.mapped_texts import map_texts
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.block import Block
 from capsid.data.dataset import choose_text_fields
 from capsid.data.events import check_any, read_events
@@ -30,10 +32,8 @@ from capsid.data.numbered_rows import NumberedRows, Partitions
 from capsid.data.numbering import Numbering
 from capsid.data.table_files import BlockSize
 from capsid.data.tables import TableFiles, provenance
-from capsid.mapped_texts import map_texts
 from capsid.progress import Progress, silent
 from capsid.ragged import offsets_of
-from capsid.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capsid.base.freed_memory import keep_freed_memory
 from capsid.decode.filters import Filter
 from capsid.decode.likelihood import edge_log_probabilities
 from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedItems, RankedLeaves, expand
 from capsid.decode.watch import Edges, FirstEdges, Watch
 from capsid.errors import ConfigError
-from capsid.freed_memory import keep_freed_memory
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting

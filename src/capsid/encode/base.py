@@ -14,13 +14,13 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 
+from capsid.base.run_options import CheckpointFile
+from capsid.base.storage.mapped_arrays import int64_blocks
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.errors import ArtifactError, ConfigError, DataError, NotFittedError
-from capsid.mapped_arrays import int64_blocks
 from capsid.progress import Progress, silent
-from capsid.running import CheckpointFile
 from capsid.settings import check_settings
-from capsid.vocabulary import Vocabulary
 
 T = TypeVar("T")
 

@@ -15,17 +15,17 @@ from typing import Literal, TypeVar, cast
 
 import numpy as np
 
-from capsid.arrays import load_arrays, save_arrays
-from capsid.artifacts import cache_home, new_folder, open_folder, write_json
-from capsid.config import to_dict
+from capsid.base.config import to_dict
+from capsid.base.run_options import CheckpointFile, RunOptions
+from capsid.base.storage.arrays import load_arrays, save_arrays
+from capsid.base.storage.artifacts import cache_home, new_folder, open_folder, write_json
+from capsid.base.storage.locks import held
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import ItemEncoder, check_vectors, first_ids, fresh, has_evidence
 from capsid.encode.joined import JoinedEncoder
 from capsid.encode.views import MAIN, Views
 from capsid.errors import ArtifactError, DataError
-from capsid.locks import held
 from capsid.progress import Progress, duration, silent
-from capsid.running import CheckpointFile, RunOptions
 
 KIND = "vectors"
 E = TypeVar("E", bound=ItemEncoder)

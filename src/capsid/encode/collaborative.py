@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 
-from capsid.config import fingerprint
+from capsid.base.config import fingerprint
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import RemembersVectors, histories_hash, require_items
 from capsid.encode.linalg import truncated_svd
 from capsid.errors import DataError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.settings import setting
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from capsid.config import fingerprint
+from capsid.base.config import fingerprint
+from capsid.base.randomness import numpy_rng
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import content_hash, fitted, l2_normalise, pack_strings, require_items, take, unpack_strings
 from capsid.encode.text import item_texts, refuse_blank_catalogue, resolve_fields
 from capsid.errors import ConfigError
 from capsid.progress import Progress, silent
-from capsid.rng import numpy_rng
-from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 
 if TYPE_CHECKING:

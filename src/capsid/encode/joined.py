@@ -11,7 +11,8 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from capsid.config import fingerprint
+from capsid.base.config import fingerprint
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import (
     ItemEncoder,
@@ -26,7 +27,6 @@ from capsid.encode.base import (
 from capsid.encode.linalg import principal_axes
 from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent
-from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from capsid.encode.attributes import AttributeEncoder
+from capsid.encode.attribute_encoder import AttributeEncoder
 from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.fields import FieldEncoder
+from capsid.encode.field_encoder import FieldEncoder
 from capsid.encode.hashing import HashingEncoder
 from capsid.encode.joined import JoinedEncoder
 from capsid.encode.precomputed import PrecomputedEncoder

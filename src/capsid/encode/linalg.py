@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capsid.rng import numpy_rng
+from capsid.base.randomness import numpy_rng
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

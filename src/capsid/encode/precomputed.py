@@ -13,8 +13,10 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from capsid.artifacts import file_hash
-from capsid.config import fingerprint
+from capsid.base.config import fingerprint
+from capsid.base.run_options import CheckpointFile
+from capsid.base.storage.artifacts import file_hash
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import (
     RemembersVectors,
@@ -25,12 +27,10 @@ from capsid.encode.base import (
     has_evidence,
     require_items,
 )
-from capsid.encode.matrix_files import ENDINGS, ids_file, read_matrix
+from capsid.encode.matrix_formats import ENDINGS, ids_file, read_matrix
 from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent
-from capsid.running import CheckpointFile
 from capsid.settings import setting
-from capsid.vocabulary import Vocabulary
 
 
 @dataclass(kw_only=True)

@@ -12,12 +12,12 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from capsid.config import fingerprint
+from capsid.base.config import fingerprint
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import RemembersVectors, fitted, has_evidence, histories_hash, require_items
-from capsid.encode.histories import numbered_histories
+from capsid.encode.training_histories import numbered_histories
 from capsid.progress import Progress, silent
-from capsid.running import CheckpointFile
 from capsid.settings import setting
 from capsid.train.options import Training
 

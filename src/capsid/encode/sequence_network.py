@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from capsid.blocks.cross_entropy import linear_cross_entropy
-from capsid.blocks.dropout import dropout
-from capsid.blocks.layers import Block, BlockShape, reset
+from capsid.base.blocks.cross_entropy import linear_cross_entropy
+from capsid.base.blocks.dropout import dropout
+from capsid.base.blocks.layers import Block, BlockShape, reset
+from capsid.base.randomness import child_seed
+from capsid.base.run_options import CheckpointFile
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.rng import child_seed
-from capsid.running import CheckpointFile
 from capsid.train.batches import BatchPlan
 from capsid.train.lanes import Loss
 from capsid.train.loop import Task, train

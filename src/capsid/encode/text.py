@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from capsid.config import fingerprint
+from capsid.base.config import fingerprint
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import (
     content_hash,
@@ -31,7 +32,6 @@ from capsid.encode.base import (
 )
 from capsid.errors import ConfigError, DataError, nearest
 from capsid.progress import Progress, duration, silent
-from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 
 MINILM = "minilm"

@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from capsid.config import fingerprint
+from capsid.base.config import fingerprint
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import ItemEncoder, below, fitted, fresh, require_items, with_vectors
 from capsid.errors import ConfigError
 from capsid.progress import Progress, silent
-from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 
 MAIN = "item"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from capsid.base.popularity import TIERS, popularity_tiers
 from capsid.data.split import Cases
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
@@ -21,7 +22,6 @@ from capsid.errors import DataError
 from capsid.evaluate.metrics import TargetRanks, check_ks, gains, of_lists, per_user
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import ROOT, Trie
-from capsid.popularity import TIERS, popularity_tiers
 from capsid.progress import Progress, duration, silent
 from capsid.ragged import Ragged
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from capsid.arrays import load_arrays, save_arrays
-from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, seal_folder, write_json
+from capsid.base.storage.arrays import load_arrays, save_arrays
+from capsid.base.storage.artifacts import MANIFEST, new_folder, open_folder, read_json, seal_folder, write_json
 from capsid.data.split import Cases
 from capsid.errors import ArtifactError, ConfigError, DataError, nearest
 from capsid.evaluate.evaluator import Evaluation

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from capsid.base.popularity import TIERS, popularity_tiers
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.popularity import TIERS, popularity_tiers
 from capsid.ragged import Ragged
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from capsid.base.popularity import TIERS, popularity_tiers
 from capsid.errors import ConfigError
-from capsid.popularity import TIERS, popularity_tiers
 from capsid.settings import short
 
 # A longer list is surely a mistake, and would take memory for every user.

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from capsid.base.randomness import numpy_rng
 from capsid.errors import DataError
-from capsid.rng import numpy_rng
 
 # Draws made at once: bounds the memory at users x this.
 CHUNK = 100

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from capsid.artifacts import new_folder, write_json
+from capsid.base.storage.artifacts import new_folder, write_json
 from capsid.errors import ConfigError
 from capsid.generate.network_parts import Start, Step, parts
 from capsid.ids.reading import ItemByItem

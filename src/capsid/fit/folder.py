@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capsid.artifacts import MANIFEST, open_folder, read_json, reserved
-from capsid.config import canonical_json, kinds_of
+from capsid.base.config import canonical_json, kinds_of
+from capsid.base.run_options import RunOptions, Team
+from capsid.base.storage.artifacts import MANIFEST, open_folder, read_json, reserved
 from capsid.data.dataset import Dataset
 from capsid.data.split import Holdout, Split
 from capsid.errors import ArtifactError, ConfigError
@@ -19,7 +20,6 @@ from capsid.progress import Progress, silent
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
 from capsid.recommender import Recommender
-from capsid.running import RunOptions, Team
 from capsid.stored import KIND, generator_entries
 
 if TYPE_CHECKING:

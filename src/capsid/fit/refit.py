@@ -20,7 +20,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from capsid.artifacts import MANIFEST, reserved
+from capsid.base.randomness import numpy_rng
+from capsid.base.run_options import RunOptions
+from capsid.base.storage.artifacts import MANIFEST, reserved
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset
 from capsid.data.split import Holdout
 from capsid.errors import ConfigError, DataError
@@ -29,12 +32,9 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
+from capsid.recipes.sizing import named_in
 from capsid.recommender import Recommender
-from capsid.rng import numpy_rng
-from capsid.running import RunOptions
-from capsid.sizing import named_in
 from capsid.stored import KIND, Catalogue
-from capsid.vocabulary import Vocabulary
 
 # Training continues from good weights, so it takes a part of the steps, and at the full rate it would first leave them:
 # lists would change more than the data did.

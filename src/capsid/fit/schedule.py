@@ -16,7 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from capsid.config import canonical_json, difference, kinds_of
+from capsid.base.config import canonical_json, difference, kinds_of
+from capsid.base.popularity import popularity_ranks
+from capsid.base.randomness import numpy_rng
+from capsid.base.run_options import CheckpointFile, RunOptions
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Split
 from capsid.decode.ranked import validating
@@ -34,11 +37,8 @@ from capsid.generate.terms import BoundTerm, Objective, TermContext
 from capsid.ids.layout import FIRST
 from capsid.ids.semantic_ids import SemanticIds, changed_codes, churn
 from capsid.ids.trie import Trie
-from capsid.popularity import popularity_ranks
 from capsid.progress import Progress, duration
 from capsid.recipe import Phase, Recipe, Stretch
-from capsid.rng import numpy_rng
-from capsid.running import CheckpointFile, RunOptions
 from capsid.settings import check_together
 from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer

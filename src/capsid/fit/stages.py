@@ -15,12 +15,12 @@ from typing import Any
 from safetensors.torch import load_file
 from safetensors.torch import save as tensor_bytes
 
-from capsid.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
-from capsid.config import Kinds
+from capsid.base.config import Kinds
+from capsid.base.run_options import CheckpointFile, RunOptions
+from capsid.base.storage.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
 from capsid.generate.generator import Trainable
 from capsid.generate.terms import Objective
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.running import CheckpointFile, RunOptions
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.train.loop import Carried
 

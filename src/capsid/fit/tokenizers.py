@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from capsid import __version__
-from capsid.artifacts import folder_kind, new_folder, open_folder, read_json, reserved, write_json
-from capsid.config import Kinds, fingerprint
+from capsid.base.config import Kinds, fingerprint
+from capsid.base.devices import on_device
+from capsid.base.run_options import CheckpointFile, RunOptions
+from capsid.base.storage.artifacts import folder_kind, new_folder, open_folder, read_json, reserved, write_json
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset, item_titles
-from capsid.devices import on_device
-from capsid.encode.mapped_files import MappedVectors, open_vectors, vector_files
+from capsid.encode.large_vectors import MappedVectors, open_vectors, vector_files
 from capsid.errors import ConfigError
-from capsid.inspection.items import OpenTokenizer
+from capsid.explain.items import OpenTokenizer
 from capsid.progress import Progress, silent
-from capsid.running import CheckpointFile, RunOptions
 from capsid.tokenize.base import Tokenizer, tokenizer_key
 from capsid.tokenize.item_tokenizer import KIND, NETWORK_FILES, ItemTokenizer, load_network
-from capsid.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from capsid.data.split import Holdout

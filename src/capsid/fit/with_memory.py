@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from capsid.base.randomness import numpy_rng
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split
 from capsid.decode.ranked import validating
@@ -15,7 +16,6 @@ from capsid.generate.terms import TermContext
 from capsid.memory.fit import CASES, MemoryFit, fit_weights
 from capsid.progress import Progress
 from capsid.recipe import Recipe
-from capsid.rng import numpy_rng
 from capsid.stored import Fitted
 
 

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsid.base.randomness import child_seed
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.generate.terms import BoundTerm, Part, Prepared, Step, TermContext
 from capsid.ids.semantic_ids import churn, code_use
 from capsid.progress import Progress
-from capsid.rng import child_seed
 from capsid.settings import check_settings, setting
 from capsid.tokenize.base import JointNetwork, LearnsWhole
 from capsid.tokenize.item_tokenizer import ItemTokenizer

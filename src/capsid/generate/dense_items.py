@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid import untrusted
-from capsid.blocks.weights import load_weights
+from capsid.base.blocks.weights import load_weights
+from capsid.base.storage import untrusted
 from capsid.errors import ConfigError
 from capsid.ids.reading import TokenBatch
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsid.base.randomness import child_seed
 from capsid.errors import ConfigError, nearest
 from capsid.generate.backbone import Backbone
 from capsid.generate.dense_items import DenseItems, DenseNetwork
 from capsid.generate.terms import NOTHING, BoundTerm, Prepared, Step, TermContext
 from capsid.ids.reading import Lesson
-from capsid.rng import child_seed
 from capsid.settings import check_settings, setting
 
 

@@ -1,6 +1,6 @@
 """T5's network over items: an encoder reads the history's tokens, a decoder predicts the next item's tokens.
 
-The layers are those of `capsid.blocks.t5`, with embeddings tied to the scores, which are multiplied by width^-0.5 as in
+The layers are those of `base.blocks.t5`, with embeddings tied to the scores, which are multiplied by width^-0.5 as in
 T5 (Raffel et al. 2020, arXiv 1910.10683; TIGER, arXiv 2305.05065, trains one over semantic ids). The decoder begins
 with the padding token. Knows tokens only. Shapes: B encoded sequences, L their length, Q queries of an encoded
 sequence, M items, R rows, U users, W beams, T tokens of an item.
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.blocks.dropout import dropout
-from capsid.blocks.layers import Cache, reset
-from capsid.blocks.packed import Spread
-from capsid.blocks.t5 import EPS, DecoderBlock, EncoderBlock, RelativePositions, reset_t5
+from capsid.base.blocks.dropout import dropout
+from capsid.base.blocks.layers import Cache, reset
+from capsid.base.blocks.packed import Spread
+from capsid.base.blocks.t5 import EPS, DecoderBlock, EncoderBlock, RelativePositions, reset_t5
 from capsid.generate.backbone import Predictions
-from capsid.generate.item_rows import ItemRows
+from capsid.generate.depth_rows import ItemRows
 from capsid.generate.network import State, TiedBackbone, padded
 from capsid.generate.repeats import Repeats
 from capsid.generate.shape import TokenSpace

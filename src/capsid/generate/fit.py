@@ -17,8 +17,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from capsid.base.randomness import numpy_rng
+from capsid.base.run_options import ALONE, CheckpointFile, Team
 from capsid.data.augment import Augment
-from capsid.data.pieces import random_ends, training_pieces
+from capsid.data.windows import random_ends, training_pieces
 from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import ChoosesTargets, Trainable
 from capsid.generate.terms import Objective
@@ -26,8 +28,6 @@ from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.rng import numpy_rng
-from capsid.running import ALONE, CheckpointFile, Team
 from capsid.train.batches import BatchPlan
 from capsid.train.lanes import LaneLoss, Loss
 from capsid.train.loop import Carried, Task, TrainingResult, train

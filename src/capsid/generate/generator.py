@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from capsid.blocks.weights import load_weights
+from capsid.base.blocks.weights import load_weights
+from capsid.base.randomness import child_seed
 from capsid.errors import ConfigError, NotFittedError
 from capsid.generate.backbone import Backbone, Predictions
 from capsid.generate.masked import MaskedTransformer
@@ -22,7 +23,6 @@ from capsid.generate.timeline import READINGS, TimelineTransformer
 from capsid.ids.histories import ReadableIds
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.rng import child_seed
 from capsid.settings import check_settings, check_together, setting
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsid.base.randomness import child_seed
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.generate.backbone import Backbone, Predictions
@@ -27,7 +28,6 @@ from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import churn, code_use
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.rng import child_seed
 from capsid.settings import check_settings, setting
 from capsid.tokenize.base import LearnsBooks
 from capsid.tokenize.item_tokenizer import ItemTokenizer

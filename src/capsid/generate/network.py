@@ -9,7 +9,7 @@ Its design choices (CapsID, arXiv 2605.05096, appendix A.3, where nothing else i
   composed of their members';
 - padding is packed away in training, and dead beams are left out of linear layers in a search.
 
-Knows tokens only: no items, no trie, no optimiser. Shapes as in `capsid.blocks.layers`; V tokens of the vocabulary.
+Knows tokens only: no items, no trie, no optimiser. Shapes as in `capsid.base.blocks.layers`; V tokens.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.blocks.dropout import dropout
-from capsid.blocks.layers import Block, Cache, Layer, SasRecBlock, after_empty, reset
-from capsid.blocks.packed import Packed, Spread
-from capsid.blocks.relative import MixingBlock
+from capsid.base.blocks.dropout import dropout
+from capsid.base.blocks.layers import Block, Cache, Layer, SasRecBlock, after_empty, reset
+from capsid.base.blocks.packed import Packed, Spread
+from capsid.base.blocks.relative import MixingBlock
 from capsid.generate.backbone import Backbone, Predictions, refuse_closing
 from capsid.generate.open_items import OpenItems
 from capsid.generate.repeats import Repeats, completions, history_items

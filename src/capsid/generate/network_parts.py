@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.blocks.layers import Block, Cache
+from capsid.base.blocks.layers import Block, Cache
 from capsid.errors import ConfigError
 from capsid.generate.generator import Trainable
 from capsid.generate.timeline import TimelineTransformer

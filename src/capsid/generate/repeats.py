@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from capsid.blocks.cross_entropy import Added
+from capsid.base.blocks.cross_entropy import Added
 from capsid.generate.open_items import OpenItems, padded_items
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from capsid.blocks.layers import BlockShape
+from capsid.base.blocks.layers import BlockShape
 from capsid.errors import ConfigError
 from capsid.ids.histories import ReadableIds
 from capsid.ids.merges import MergeTable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from capsid.blocks.t5 import T5Shape
+from capsid.base.blocks.t5 import T5Shape
 from capsid.errors import ConfigError
 from capsid.settings import setting
 

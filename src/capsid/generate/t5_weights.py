@@ -16,9 +16,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from capsid.base.storage.untrusted import interpreting
 from capsid.errors import ArtifactError, ConfigError
 from capsid.generate.encoder_decoder_network import EncoderDecoder
-from capsid.untrusted import interpreting
 
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 # These differ in their data and tokens, not in their layers.

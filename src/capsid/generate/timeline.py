@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.blocks.dropout import dropout
-from capsid.blocks.layers import Block, Layer, SasRecBlock
-from capsid.blocks.packed import Packed
-from capsid.blocks.relative import Distances, MixingBlock, NearBlock
+from capsid.base.blocks.dropout import dropout
+from capsid.base.blocks.layers import Block, Layer, SasRecBlock
+from capsid.base.blocks.packed import Packed
+from capsid.base.blocks.relative import Distances, MixingBlock, NearBlock
 from capsid.generate.backbone import Predictions
-from capsid.generate.item_rows import ItemRows
+from capsid.generate.depth_rows import ItemRows
 from capsid.generate.network import State, TokenNetwork, counted
 from capsid.generate.shape import TokenSpace, TransformerShape
 from capsid.generate.token_table import TokenVectors, corrections

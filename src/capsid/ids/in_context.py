@@ -12,14 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from capsid.base.splitmix import STEP, mixed
 from capsid.errors import ConfigError
-from capsid.ids.item_rows import ItemRows
+from capsid.ids.item_tokens import ItemRows
 from capsid.ids.layout import PAD, TokenLayout
-from capsid.ids.pieces import PieceTable
+from capsid.ids.piece_table import PieceTable
 from capsid.ids.reading import ItemTokens, Lesson, TokenBatch
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
-from capsid.splitmix import STEP, mixed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from capsid import untrusted
-from capsid.arrays import map_arrays
-from capsid.artifacts import read_json
-from capsid.config import Kinds
+from capsid.base.config import Kinds
+from capsid.base.storage import untrusted
+from capsid.base.storage.arrays import map_arrays
+from capsid.base.storage.artifacts import read_json
 from capsid.ids.histories import read_histories
-from capsid.ids.item_rows import Beside, ItemRows, TrieRows, Unmerged
+from capsid.ids.id_rows import ARRAYS
+from capsid.ids.item_tokens import Beside, ItemRows, TrieRows, Unmerged
 from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.reading import Reading, TokenBatch
 from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of
-from capsid.ids.stored_rows import ARRAYS
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 

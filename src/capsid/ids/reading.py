@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from capsid.ids.item_rows import ItemRows
+from capsid.ids.item_tokens import ItemRows
 from capsid.ids.layout import PAD, TokenLayout
 from capsid.ids.mixtures import Corrections
 from capsid.ragged import Ragged

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from capsid import untrusted
-from capsid.config import Kinds, from_dict
+from capsid.base.config import Kinds, from_dict
+from capsid.base.storage import untrusted
 from capsid.ids.kinds import READINGS
 from capsid.ids.layout import FIRST, TokenLayout
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Mixtures
-from capsid.ids.pieces import PieceTable
+from capsid.ids.piece_table import PieceTable
 from capsid.ids.reading import ItemByItem, Reading
 
 MERGE_TABLES: dict[str, type[MergeTable]] = {t.form: t for t in (MergeTable, PieceTable)}

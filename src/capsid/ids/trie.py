@@ -16,8 +16,8 @@ from typing import Literal
 
 import numpy as np
 
-from capsid import untrusted
-from capsid.arrays import load_array
+from capsid.base.storage import untrusted
+from capsid.base.storage.arrays import load_array
 from capsid.errors import DataError
 from capsid.ids.layout import ABSENT, END
 from capsid.ids.order import Columns, lexicographic_order

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from capsid.blocks.cross_entropy import Added
+from capsid.base.blocks.cross_entropy import Added
+from capsid.base.randomness import numpy_rng
 from capsid.data.split import Cases
 from capsid.generate.backbone import Predictions
 from capsid.generate.dense_items import DenseItems
@@ -30,7 +31,6 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.memory.followers import Followers, Transitions
 from capsid.memory.memory import REACH, FittedMemory
 from capsid.ragged import Ragged
-from capsid.rng import numpy_rng
 
 # A few numbers need no more cases than this.
 CASES = 8_192

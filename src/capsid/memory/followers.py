@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from capsid.ids.item_rows import ItemRows
+from capsid.ids.item_tokens import ItemRows
 from capsid.ids.reading import Lesson
 from capsid.memory.neighbours import Neighbours
 from capsid.ragged import Ragged

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsid import untrusted
-from capsid.arrays import load_arrays, map_arrays, save_arrays
+from capsid.base.storage import untrusted
+from capsid.base.storage.arrays import load_arrays, map_arrays, save_arrays
 from capsid.memory.followers import Transitions
 from capsid.memory.nearest import grown_neighbours, neighbours_of
 from capsid.memory.neighbours import Neighbours

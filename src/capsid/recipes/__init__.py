@@ -5,9 +5,9 @@ Lists and tables use this order: methods without ids, simple ids, published meth
 
 from __future__ import annotations
 
+from capsid.base.installed import RECIPES as GROUP
+from capsid.base.installed import installed_names, installed_recipe
 from capsid.errors import ConfigError, nearest
-from capsid.installed import RECIPES as GROUP
-from capsid.installed import installed_names, installed_recipe
 from capsid.recipe import Recipe
 from capsid.recipes.actionpiece import ACTIONPIECE
 from capsid.recipes.ada_sid import ADA_SID

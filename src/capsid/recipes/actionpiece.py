@@ -10,7 +10,7 @@ from capsid.ids.collisions import Hashed
 from capsid.ids.in_context import InContext
 from capsid.recipe import Phase
 from capsid.recipes.tiger import TIGER
-from capsid.tokenize.pieces.merges import Pieces
+from capsid.tokenize.actionpiece.merges import Pieces
 from capsid.tokenize.product import ProductQuantizer
 from capsid.train.options import Training
 

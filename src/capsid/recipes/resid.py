@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from capsid.encode.fields import FieldEncoder
+from capsid.encode.field_encoder import FieldEncoder
 from capsid.ids.collisions import Bucket
 from capsid.recipes.rq_kmeans import RQ_KMEANS
 from capsid.tokenize.aligned_tree import AlignedTree

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from capsid import untrusted
-from capsid.arrays import load_array, load_arrays
-from capsid.arrow_lists import lists, ragged
-from capsid.artifacts import file_hash, new_folder, read_json, write_bytes
-from capsid.config import fingerprint, from_dict
+from capsid.base.config import fingerprint, from_dict
+from capsid.base.storage import untrusted
+from capsid.base.storage.arrays import load_array, load_arrays
+from capsid.base.storage.arrow_lists import lists, ragged
+from capsid.base.storage.artifacts import file_hash, new_folder, read_json, write_bytes
+from capsid.base.storage.shard_files import SUMMARY, read_about
 from capsid.encode.base import fresh
 from capsid.errors import ArtifactError, ConfigError
 from capsid.fit.tokenizers import open_parts
@@ -34,7 +35,6 @@ from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.scale.codes import CodeShards
 from capsid.scale.shards import Shards, shard_file, shard_lock
-from capsid.shard_files import SUMMARY, read_about
 from capsid.tokenize.base import tokenizer_key
 from capsid.tokenize.item_tokenizer import KINDS, load_network
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from capsid import __version__
-from capsid.config import from_dict, to_dict
+from capsid.base.config import from_dict, to_dict
 from capsid.errors import ArtifactError, CapsidError, ConfigError, DataError
 from capsid.progress import Progress
 from capsid.scale.shards import ShardDone, Shards, write_shard
@@ -52,7 +52,7 @@ class EncodeJob:
     @classmethod
     def prepare(cls, tokenizer: Path, vectors: Path, out: Path, rows_per_shard: int, progress: Progress) -> EncodeJob:
         """Check the files once, and rewrite vectors that cannot be mapped."""
-        from capsid.encode.mapped_files import open_vectors
+        from capsid.encode.large_vectors import open_vectors
         from capsid.fit.tokenizers import open_network
         from capsid.tokenize.base import tokenizer_key
 
@@ -69,7 +69,7 @@ class EncodeJob:
 
     def open(self) -> CodeShards:
         """Load the network, map the vectors."""
-        from capsid.encode.mapped_files import MappedVectors
+        from capsid.encode.large_vectors import MappedVectors
         from capsid.fit.tokenizers import open_network
         from capsid.scale.codes import CodeShards
 
@@ -168,7 +168,7 @@ class RankJob:
     @classmethod
     def prepare(cls, run: Path, out: Path, *, split: str, k: int, filter_history: bool) -> RankJob:
         """Check the run once, and count the users."""
-        from capsid.artifacts import MANIFEST, file_hash
+        from capsid.base.storage.artifacts import MANIFEST, file_hash
         from capsid.recommender import Recommender
 
         users = len(Recommender.from_pretrained(run).held_out(split))

@@ -13,8 +13,9 @@ import numpy as np
 import polars as pl
 from safetensors.torch import load_file
 
-from capsid.arrays import map_arrays
-from capsid.artifacts import MANIFEST, file_hash, open_folder, read_json
+from capsid.base.storage.arrays import map_arrays
+from capsid.base.storage.artifacts import MANIFEST, file_hash, open_folder, read_json
+from capsid.base.vocabulary import Vocabulary
 from capsid.decode.retrieve import Retriever
 from capsid.encode.base import fresh
 from capsid.errors import ArtifactError
@@ -24,7 +25,6 @@ from capsid.ragged import Ragged
 from capsid.recipe import Recipe
 from capsid.stored import KIND, load_dense, load_memory, load_users, searchable, trie_folder
 from capsid.tokenize.item_tokenizer import ids_folder
-from capsid.vocabulary import Vocabulary
 
 
 def checked_folder(path: Path, manifest: str) -> Path:

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 import torch
 
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_codes
 from capsid.data.streaming import import_tables
@@ -32,7 +33,6 @@ from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.scale.rates import Growth, Rates
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
-from capsid.vocabulary import Vocabulary
 
 DEPTH, DIM = 4, 128
 SIZES = (64, 256)

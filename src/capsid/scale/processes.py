@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from capsid.running import ONE_THREAD
+from capsid.base.run_options import ONE_THREAD
 
 COMMAND = (sys.executable, "-m", "capsid.scale.worker")
 TRIES = 3

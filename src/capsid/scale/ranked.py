@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from capsid.answering import BATCH
-from capsid.arrow_lists import array, lists, numbers, ragged
+from capsid.base.storage.arrow_lists import array, lists, numbers, ragged
 from capsid.ragged import Ragged
 from capsid.scale.shards import shard_bounds, shard_count, shard_file
 

@@ -13,8 +13,8 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from capsid.base.run_options import ONE_THREAD
 from capsid.errors import CapsidError, ConfigError
-from capsid.running import ONE_THREAD
 from capsid.scale.jobs import run_shard
 
 TRIES = 3

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from capsid.artifacts import write_bytes, write_json
+from capsid.base.storage.artifacts import write_bytes, write_json
+from capsid.base.storage.locks import held, holder
+from capsid.base.storage.shard_files import METADATA, SUMMARY, read_about
 from capsid.errors import ArtifactError, ConfigError
-from capsid.locks import held, holder
 from capsid.progress import Progress
-from capsid.shard_files import METADATA, SUMMARY, read_about
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import polars as pl
 
-from capsid.artifacts import cache_home, new_folder, open_folder
-from capsid.config import fingerprint
+from capsid.base.config import fingerprint
+from capsid.base.storage.artifacts import cache_home, new_folder, open_folder
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.encode.fixed_batches import VERSION, embed_texts
-from capsid.encode.matrix_files import ID_NAMES
+from capsid.encode.matrix_formats import ID_NAMES
 from capsid.encode.text import item_texts
 from capsid.errors import ArtifactError, ConfigError, DataError, nearest
 from capsid.scale.shards import Shards, shard_bounds, shard_count, shard_file
-from capsid.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import pyarrow as pa

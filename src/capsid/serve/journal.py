@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from capsid.artifacts import sync_folder, write_bytes
+from capsid.base.storage.artifacts import sync_folder, write_bytes
 from capsid.errors import ArtifactError
 
 NAME = "journal.jsonl"

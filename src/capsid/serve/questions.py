@@ -15,7 +15,7 @@ import numpy as np
 import capsid
 from capsid.answering import Query
 from capsid.errors import DataError
-from capsid.explaining.search import explain
+from capsid.explain.search import explain
 from capsid.serve.errors import Refused
 from capsid.serve.snapshot import Snapshot
 from capsid.serve.tree import node_at

@@ -20,10 +20,10 @@ import polars as pl
 
 from capsid.answering import Answerer, Query
 from capsid.errors import DataError, nearest
+from capsid.explain.items import OpenTokenizer
+from capsid.explain.prefixes import Prefixes
 from capsid.ids.semantic_ids import prefix_free
 from capsid.ids.trie import Trie
-from capsid.inspection.items import OpenTokenizer
-from capsid.inspection.prefixes import Prefixes
 from capsid.recommender import Recommender
 from capsid.serve.errors import Refused
 

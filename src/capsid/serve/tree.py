@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from capsid.errors import DataError
-from capsid.explaining.search import node_of
+from capsid.explain.prefixes import Prefixes
+from capsid.explain.search import node_of
 from capsid.ids.trie import Trie
-from capsid.inspection.prefixes import Prefixes
 from capsid.ragged import Ragged
 from capsid.serve.errors import Refused
 from capsid.serve.snapshot import Snapshot

@@ -14,6 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from capsid.base.randomness import child_seed, numpy_rng
+from capsid.base.run_options import CheckpointFile
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, l2_normalise, pack_strings, require_items, unpack_strings
 from capsid.errors import NotFittedError
@@ -21,12 +24,9 @@ from capsid.ids.assignment import cheapest_columns
 from capsid.ids.order import group_numbers
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.rng import child_seed, numpy_rng
-from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 from capsid.tokenize.balanced import balanced_kmeans
 from capsid.tokenize.kmeans import kmeans, squared_distances
-from capsid.vocabulary import Vocabulary
 
 # Seen from their parent, centres nearer than this share of the vectors' length have no direction.
 NO_DIRECTION = 1e-5

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from capsid.base.run_options import CheckpointFile
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import require_items
 from capsid.errors import DataError, NotFittedError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
-from capsid.vocabulary import Vocabulary
 
 
 @dataclass(kw_only=True)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from capsid.config import canonical_json
+from capsid.base.config import canonical_json
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.ids.merges import MergeTable
 from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.tokenize.stopping import Stops
 from capsid.tokenize.trace import Trace
 

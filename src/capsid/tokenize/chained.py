@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from capsid.base.run_options import CheckpointFile
 from capsid.data.fields import Field, FieldValues, field_numbers, learn_fields, tell_fields
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import below, fresh, pack_strings, require_items, unpack_strings
 from capsid.errors import NotFittedError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 from capsid.tokenize.base import ReadsBlock, Tokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans

@@ -13,16 +13,16 @@ from typing import ClassVar
 
 import numpy as np
 
+from capsid.base.popularity import popularity_order
+from capsid.base.run_options import CheckpointFile
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import require_items
 from capsid.errors import NotFittedError
 from capsid.ids.collisions import running_number
-from capsid.popularity import popularity_order
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
-from capsid.vocabulary import Vocabulary
 
 
 @dataclass(kw_only=True)

@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from capsid import untrusted
-from capsid.arrays import load_array, map_arrays, save_arrays
-from capsid.artifacts import new_folder, open_folder, read_json, write_json
-from capsid.config import Kinds, from_dict, to_dict
+from capsid.base.config import Kinds, from_dict, to_dict
+from capsid.base.release_0_1 import parts_today
+from capsid.base.run_options import CheckpointFile
+from capsid.base.storage import untrusted
+from capsid.base.storage.arrays import load_array, map_arrays, save_arrays
+from capsid.base.storage.artifacts import new_folder, open_folder, read_json, write_json
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.columns import items_frame
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
@@ -37,8 +40,6 @@ from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, automatic
 from capsid.ragged import Ragged
-from capsid.release_0_1 import parts_today
-from capsid.running import CheckpointFile
 from capsid.settings import check_together
 from capsid.tokenize.base import (
     Adapting,
@@ -54,7 +55,6 @@ from capsid.tokenize.base import (
 from capsid.tokenize.id_system import IdSystem
 from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
 from capsid.tokenize.token_vectors import joined_vectors, token_vectors
-from capsid.vocabulary import Vocabulary
 
 KIND = "tokenizer"
 # What `load_network` reads.

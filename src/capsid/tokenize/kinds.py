@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from capsid.data.fields import Field
+from capsid.tokenize.actionpiece.merges import Pieces
 from capsid.tokenize.aligned_tree import AlignedTree
 from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
@@ -11,7 +12,6 @@ from capsid.tokenize.frequency import Frequency
 from capsid.tokenize.id_system import IdSystem
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.mixture.tokenizer import Mixture
-from capsid.tokenize.pieces.merges import Pieces
 from capsid.tokenize.product import ProductQuantizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 from capsid.tokenize.rqvae.assign import Sinkhorn

@@ -12,14 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from capsid.base.randomness import numpy_rng
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, require_items
 from capsid.encode.linalg import principal_axes
 from capsid.errors import NotFittedError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.rng import numpy_rng
-from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 from capsid.tokenize.kmeans import kmeans, nearest
 

@@ -10,18 +10,18 @@ from typing import ClassVar
 
 import numpy as np
 
+from capsid.base.run_options import CheckpointFile
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, pack_strings, require_items, unpack_strings
 from capsid.errors import NotFittedError
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 from capsid.tokenize.balanced import balanced_kmeans
 from capsid.tokenize.kmeans import kmeans, nearest, squared_distances
 from capsid.tokenize.nearby_codes import nearby_codes
-from capsid.vocabulary import Vocabulary
 
 CAPACITY_ITERATIONS = 20
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from capsid.splitmix import STEP, mixed
+from capsid.base.splitmix import STEP, mixed
 
 CAUSES = ("confidence", "residual", "cap", "prefix")
 CONFIDENCE, RESIDUAL, CAP, PREFIX = range(4)

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from capsid.base.randomness import child_seed, numpy_rng
+from capsid.base.run_options import CheckpointFile
 from capsid.progress import Progress
-from capsid.rng import child_seed, numpy_rng
-from capsid.running import CheckpointFile
 from capsid.train.batches import BatchPlan
 from capsid.train.lanes import Loss
 from capsid.train.loop import Task, TrainingResult, train

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capsid.rng import numpy_rng
+from capsid.base.randomness import numpy_rng
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from capsid.base.randomness import child_seed
+from capsid.base.run_options import Team
 from capsid.errors import ConfigError
-from capsid.rng import child_seed
-from capsid.running import Team
 
 
 @dataclass(frozen=True)

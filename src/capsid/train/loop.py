@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from capsid.base.freed_memory import keep_freed_memory
+from capsid.base.randomness import child_seed
+from capsid.base.run_options import ALONE, CheckpointFile, Team
 from capsid.errors import CapsidError, ConfigError
-from capsid.freed_memory import keep_freed_memory
 from capsid.progress import Progress, duration, silent
-from capsid.rng import child_seed
-from capsid.running import ALONE, CheckpointFile, Team
 from capsid.train.batches import BatchPlan
 from capsid.train.checkpoint import Checkpoint, load_checkpoint, named_under, save_checkpoint, tensors_hash
 from capsid.train.groups import clipped_together, kept_buffers, rate_groups

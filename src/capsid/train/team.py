@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from capsid.base.run_options import Alone, Team
 from capsid.errors import CapsidError, ConfigError
-from capsid.running import Alone, Team
 from capsid.train.lanes import TreeSum
 
 # What a launcher tells each process (torch's "env://" convention).
@@ -61,7 +61,7 @@ def joined(device: torch.device = CPU) -> Iterator[Team]:
 
 @dataclass(frozen=True, eq=False)
 class Processes:
-    """This process among `size`; see `capsid.running.Team`. `device` is where tensors must be to travel."""
+    """This process among `size`; see `capsid.base.run_options.Team`. `device` is where tensors must be to travel."""
 
     rank: int
     size: int

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import Watcher
 
-from capsid.encode.mapped_files import MappedVectors, open_vectors, write_mapped
+from capsid.encode.large_vectors import MappedVectors, open_vectors, write_mapped
 from capsid.errors import ArtifactError, ConfigError, DataError
 from capsid.scale.codes import encode_shards
 from capsid.tokenize.base import tokenizer_key
@@ -362,7 +362,7 @@ def test_encode_refuses(source: MappedVectors, fitted: CapsuleTokenizer, tmp_pat
 PART = """
 import sys
 from pathlib import Path
-from capsid.encode.mapped_files import open_vectors
+from capsid.encode.large_vectors import open_vectors
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.scale.codes import encode_shards
 tokenizer, vectors, out, part = sys.argv[1:]
@@ -374,7 +374,7 @@ encode_shards(fitted, open_vectors(Path(vectors)), Path(out), rows_per_shard=200
 BOUNDED = """
 import json, re, sys, threading, time
 from pathlib import Path
-from capsid.encode.mapped_files import open_vectors
+from capsid.encode.large_vectors import open_vectors
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.scale.codes import encode_shards
 from capsid.train.options import Training

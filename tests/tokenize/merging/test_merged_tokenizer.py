@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from merge_worlds import QUICK
 
+from capsid.base.run_options import CheckpointFile
 from capsid.data.dataset import Dataset
 from capsid.data.planted import planted_dataset
 from capsid.encode.hashing import HashingEncoder
 from capsid.ids.collisions import Bucket, Suffix
 from capsid.ids.merges import MergeTable
-from capsid.running import CheckpointFile
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.residual_kmeans import ResidualKMeans

@@ -12,12 +12,12 @@ import torch
 from merge_worlds import ALIKE, POPULAR, QUICK, planted
 from worlds import Watcher, make_ids, make_table
 
+from capsid.base.run_options import CheckpointFile
 from capsid.errors import ConfigError, NotFittedError
 from capsid.evaluate.merge_report import merge_report, merge_uses
 from capsid.ids.merges import MergeTable
 from capsid.progress import silent
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.tokenize.merging.candidates import Candidates
 from capsid.tokenize.merging.gate import gumbel_noise
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE, _Pass

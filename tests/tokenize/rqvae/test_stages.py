@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import Watcher, assert_resumes, make_table, shared_prefixes
 
+from capsid.base.popularity import most_popular
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
-from capsid.popularity import most_popular
 from capsid.progress import silent
 from capsid.ragged import Ragged
 from capsid.tokenize.rqvae.fit import fit_rqvae
@@ -165,7 +165,7 @@ def test_killed_in_the_second_stage(tmp_path: Path) -> None:
     """The first stage is not trained again."""
     from worlds import Killed, Killer
 
-    from capsid.running import CheckpointFile
+    from capsid.base.run_options import CheckpointFile
 
     class Later(Killer):
         def update(self, text: str) -> None:

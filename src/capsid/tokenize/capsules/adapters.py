@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from capsid.base.randomness import child_seed
 from capsid.errors import ConfigError
-from capsid.rng import child_seed
 from capsid.tokenize.capsules.low_rank import LowRank
 from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capsid.base.freed_memory import keep_freed_memory
 from capsid.errors import ArtifactError
-from capsid.freed_memory import keep_freed_memory
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules.encoding import BLOCK
 from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork

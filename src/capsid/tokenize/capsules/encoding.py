@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import torch
 
-from capsid.blocks.weights import load_weights
+from capsid.base.blocks.weights import load_weights
 from capsid.tokenize.capsules.network import CapsuleNetwork, Depth
 from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.trace import Trace

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from capsid.rng import child_seed
+from capsid.base.randomness import child_seed
 from capsid.tokenize.capsules.network import CapsuleLayer, CapsuleNetwork
 from capsid.tokenize.capsules.routing import route
 from capsid.tokenize.capsules.votes import norm, squash_scale

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsid.freed_memory import keep_freed_memory
+from capsid.base.freed_memory import keep_freed_memory
+from capsid.base.run_options import CheckpointFile
 from capsid.progress import Progress
-from capsid.running import CheckpointFile
 from capsid.tokenize.capsules.centres import fit_centres
 from capsid.tokenize.capsules.early_exit import Encoded, encode, encode_catalogue
 from capsid.tokenize.capsules.encoding import trace

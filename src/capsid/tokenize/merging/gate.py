@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from capsid.base.run_options import CheckpointFile
 from capsid.progress import Progress
-from capsid.running import CheckpointFile
 from capsid.tokenize.merging.candidates import Candidates
 from capsid.tokenize.training import row_plan, share_done, train_rows, weight_source
 from capsid.train.lanes import Loss

@@ -14,13 +14,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from capsid.base.randomness import child_seed
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError, NotFittedError
 from capsid.ids.merges import MergeTable
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
-from capsid.rng import child_seed
-from capsid.running import CheckpointFile
 from capsid.settings import check_settings, setting
 from capsid.tokenize.merging.candidates import (
     Candidates,

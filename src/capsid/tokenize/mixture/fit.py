@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsid.base.randomness import child_seed
+from capsid.base.run_options import CheckpointFile
 from capsid.ids.layout import ABSENT
 from capsid.ids.order import group_numbers
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.rng import child_seed
-from capsid.running import CheckpointFile
 from capsid.tokenize.kmeans import kmeans
 from capsid.tokenize.mixture.network import LEAK, Mixed, MixtureNetwork, mixed_blocks
 from capsid.tokenize.mixture.settings import MixtureSettings

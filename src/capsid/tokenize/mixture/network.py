@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.blocks.weights import load_weights
+from capsid.base.blocks.weights import load_weights
 from capsid.ids.layout import ABSENT
 from capsid.ragged import Ragged
 

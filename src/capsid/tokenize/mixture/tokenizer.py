@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capsid.base.run_options import CheckpointFile
+from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import below, check_vectors, has_evidence, pack_strings, require_items, unpack_strings
 from capsid.errors import DataError, NotFittedError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.tokenize.mixture.settings import MixtureSettings
-from capsid.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from capsid.tokenize.mixture.network import MixtureNetwork

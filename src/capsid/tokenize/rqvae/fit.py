@@ -12,12 +12,12 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from capsid.base.randomness import child_seed
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.ids.order import group_numbers
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.rng import child_seed
-from capsid.running import CheckpointFile
 from capsid.tokenize.balanced import balanced_kmeans
 from capsid.tokenize.rqvae.bound_terms import BoundCodeTerm, CodeStep
 from capsid.tokenize.rqvae.id_lengths import IdLengths

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.blocks.weights import load_weights
+from capsid.base.blocks.weights import load_weights
 from capsid.ids.sinkhorn import balanced_columns
 from capsid.ragged import Ragged
 from capsid.tokenize.rqvae.assign import Sinkhorn

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capsid.base.popularity import most_popular
+from capsid.base.randomness import child_seed
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
-from capsid.popularity import most_popular
 from capsid.progress import Progress
-from capsid.rng import child_seed
-from capsid.running import CheckpointFile
 from capsid.tokenize.kmeans import kmeans
 from capsid.tokenize.rqvae.fit import KMEANS_ITERATIONS, NAME, RQVAETraining, bound_terms, fit_rqvae
 from capsid.tokenize.rqvae.id_lengths import IdLengths, count_prefixes

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, require_items
 from capsid.errors import ConfigError, NotFittedError
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.running import CheckpointFile
 from capsid.tokenize.nearby_codes import nearby_codes
 from capsid.tokenize.rqvae.settings import SHORTEST, RQVAESettings
 from capsid.tokenize.stopping import SharedPrefixes, sparse_lengths

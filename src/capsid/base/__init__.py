@@ -1,0 +1,1 @@
+"""The foundation: knows nothing about recommendation."""

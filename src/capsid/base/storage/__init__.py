@@ -1,0 +1,1 @@
+"""Folders that are complete or absent, locks, arrays, Parquet, and checks on files from elsewhere."""

@@ -1,1 +1,0 @@
-"""What an item's id means: its neighbours, capsules and merges, as plain values."""
