@@ -43,7 +43,7 @@ PLANTED: dict[Rule, list[dict[str, str]]] = {
         {"ids/trie.py": "import torch"},
         {"ids/trie.py": "def f():\n    from torch import nn"},
         {"ids/trie.py": "from capsid.ragged import Ragged", "ragged.py": "import torch.nn as nn"},
-        {"ids/trie.py": "", "ids/__init__.py": "from capsid.base.randomness import seed", "base/randomness.py": "import torch"},
+        {"ids/trie.py": "", "ids/__init__.py": "from capsid.base.rng import seed", "base/rng.py": "import torch"},
         {"evaluate/metrics.py": "from capsid.evaluate.run import x", "evaluate/run.py": "import torch"},
     ],
     rules.ids_need_numpy_only: [{"ids/trie.py": "import polars as pl"}],
