@@ -15,7 +15,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Those of the issue, which once went unnoticed.
     Mutant(
         "validation reads test cases",
-        "fitting/course.py",
+        "fit/schedule.py",
         "split.valid",
         "split.test",
         (f"{NOTICED}::test_validation_never_reads_the_test_cases",),
@@ -245,14 +245,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("C1 controls stay", "base/printable.py", "    *range(0x7F, 0xA0),\n", "", ("helpers/test_printable.py",)),
     Mutant(
         "weights are not compared",
-        "blocks/weights.py",
+        "base/blocks/weights.py",
         "        if wanted.get(name) != given.get(name):\n",
         "        if False:\n",
         ("blocks/test_weights.py",),
     ),
     Mutant(
         "NaN weights are taken",
-        "blocks/weights.py",
+        "base/blocks/weights.py",
         "if not torch.isfinite(tensor).all()",
         "if False",
         ("blocks/test_weights.py",),

@@ -126,12 +126,12 @@ MISTAKES: Mistakes = {
             "cli/test_cli_merges.py",
         ),
     ),
-    "runs/fit.py": (
+    "fit/folder.py": (
         (
             "other seeds reuse a run",
             'about["seed"] == recommender.seed',
             "True",
-            "runs/test_runs.py",
+            "fit/test_runs.py",
         ),
     ),
     "serve/batching.py": (

@@ -21,7 +21,6 @@ ABOUT = {
     "data": "files, splits, item table",
     "ids": "ids, trie, readings",
     "train": "the one training loop, checkpoints",
-    "blocks": "Transformer layers, cross-entropies",
     "encode": "item vectors: text, behaviour, attributes",
     "tokenize": "vectors to codes; merges",
     "generate": "networks over tokens; loss terms",
@@ -31,12 +30,9 @@ ABOUT = {
     "recipe": "the Recipe value, tables of kinds",
     "recipes": "methods by name",
     "stored": "a run's folder",
-    "sizing": "sizes that suit the data",
     "answering": "queries to answers",
-    "explaining": "what a search weighed",
+    "explain": "what an id means, what a search weighed, pages",
     "recommender": "the Python front",
-    "inspection": "what an id means",
-    "report": "the demo's page",
     "fit": "a recipe's schedule; folders of runs",
     "bench": "plans, tables",
     "scale": "many machines",
@@ -83,7 +79,14 @@ def draw() -> str:
             out += _pill(GIVES[row[0]], y)
             pills.append(y)
         y += FLOOR
-    out += _box("base", "foundation", "errors, settings, config, artifacts, ragged, rng, ...", LEFT, y + 6, WIDE)
+    out += _box(
+        "base",
+        "foundation",
+        "base (storage, blocks, config, ...), errors, settings, ragged",
+        LEFT,
+        y + 6,
+        WIDE,
+    )
     out += _pill("interactions and items in files", y + 6)
     out += _way([*pills, y + 6])
     height = y + BOX + 30

@@ -1,4 +1,4 @@
-"""Puts a finished demo into the README: its numbers, its picture and its output. Run it after `make demo`:
+"""Puts a finished demo into the quickstart: its numbers, its picture and its output. Run it after `make demo`:
 
     python tools/update_demo_docs.py runs/demo
 
@@ -18,7 +18,7 @@ PEOPLE = 2
 
 
 def main() -> None:
-    """Update README.md, docs/results/demo and docs/images from the demo in the folder given."""
+    """Update docs/quickstart.md, docs/results/demo and docs/images from the demo in the folder given."""
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
     command = [sys.executable, "-m", "capsid", "demo", "--out", str(out)]
     story = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -28,12 +28,12 @@ def main() -> None:
     people = story[story.index("\n5. ") : story.index("\nreport: ")].strip().split("\n\n")[: PEOPLE + 1]
     shown = "\n\n".join([table, *people, "   ..."])
     block = "\n".join(f"    {line}".rstrip() for line in shown.splitlines())
-    readme = ROOT / "README.md"
+    page = ROOT / "docs" / "quickstart.md"
     marked = re.compile(r"(<!-- demo -->\n).*?(<!-- /demo -->)", re.S)
-    text, found = marked.subn(lambda m: f"{m[1]}\n{block}\n\n{m[2]}", readme.read_text(encoding="utf-8"))
+    text, found = marked.subn(lambda m: f"{m[1]}\n{block}\n\n{m[2]}", page.read_text(encoding="utf-8"))
     if found != 1:
-        sys.exit("README.md has no place marked for the demo")
-    readme.write_text(text, encoding="utf-8")
+        sys.exit("docs/quickstart.md has no place marked for the demo")
+    page.write_text(text, encoding="utf-8")
     (ROOT / "docs" / "results" / "demo").mkdir(parents=True, exist_ok=True)
     shutil.copy(out / "results.json", ROOT / "docs" / "results" / "demo" / "results.json")
     shutil.copy(out / "report.png", ROOT / "docs" / "images" / "demo.png")

@@ -41,7 +41,7 @@ Sizes = Literal["auto", "exact"]
 class Recommender:
     """A recipe and, after `fit`, everything it learnt.
 
-    With `sizes="exact"` the recipe is used as it is. With "auto" its sizes are fitted to the dataset (`capsid.recipes.sizing`),
+    With `sizes="exact"` the recipe is used as it is. With "auto" its sizes are fitted to the data (`recipes.sizing`),
     because recipes are written for large data, and `recipe` then has the values that were used.
     """
 

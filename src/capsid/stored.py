@@ -61,6 +61,11 @@ class Fitted:
     dense: DenseItems | None = None
     memory: FittedMemory | None = None
 
+    @property
+    def trie(self) -> Trie:
+        """The trie of the first ids."""
+        return self.tries[0]
+
     @cached_property
     def model(self) -> FittedModel:
         """What a search needs of it."""

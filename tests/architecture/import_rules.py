@@ -17,7 +17,6 @@ PACKAGE = "capsid"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("data", "ids"),
     ("train",),
-    ("blocks",),
     ("encode",),
     ("tokenize",),
     ("generate",),
@@ -25,11 +24,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("evaluate",),
     ("memory",),
     ("recipe",),
-    ("recipes", "stored", "sizing"),
+    ("recipes", "stored"),
     ("answering",),
-    ("explaining",),
-    ("recommender", "inspection"),
-    ("report", "fit"),
+    ("explain",),
+    ("recommender",),
+    ("fit",),
     ("bench", "scale", "serve"),
     ("cli",),
     ("__main__",),
@@ -37,34 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 # The Python front fits a recipe late: a module of another room that one above it imports inside a function.
 LATE = {("recommender", "capsid.fit.schedule")}
 # Below every room; they may use each other.
-HELPERS = frozenset(
-    {
-        "errors",
-        "installed",
-        "config",
-        "devices",
-        "rng",
-        "arrays",
-        "mapped_arrays",
-        "artifacts",
-        "locks",
-        "printable",
-        "progress",
-        "ragged",
-        "release_0_1",
-        "running",
-        "popularity",
-        "settings",
-        "splitmix",
-        "untrusted",
-        "vocabulary",
-        "arrow_lists",
-        "mapped_texts",
-        "parquet_rows",
-        "shard_files",
-        "freed_memory",
-    }
-)
+HELPERS = frozenset({"errors", "settings", "ragged", "progress", "base"})
 EXTRA_OF_ROOM = {"serve": frozenset({"fastapi", "starlette", "uvicorn", "prometheus_client", "pydantic"})}
 WRITERS = frozenset({"progress", "cli.output", "cli.output_file", "cli.main", "cli.bench", "__main__"})
 HEAVY = frozenset(

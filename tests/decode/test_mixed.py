@@ -165,6 +165,6 @@ def test_what_cannot_be_asked() -> None:
     with pytest.raises(ConfigError, match="one weight for each id of an item, 2, got 3"):
         Mixed(weights=(0.5, 0.25, 0.25)).rank(found, histories, 1)
     with pytest.raises(ConfigError, match="must sum to 1, got"):
-        Mixed(weights=(0.5, 1.0))
+        Mixed(weights=(0.5, 1.0)).check_together()
     with pytest.raises(DataError, match="before"):
         ids_of_form(0, "fixed").with_other(ids_of_form(0, "suffix"))

@@ -6,7 +6,7 @@ import numpy as np
 
 from capsid.ids.layout import TokenLayout
 from capsid.ids.merges import MergeTable
-from capsid.tokenize.token_vectors import token_vectors, with_second
+from capsid.tokenize.token_vectors import joined_vectors, token_vectors
 
 
 def test_merged_tokens_are_sums_of_their_members() -> None:
@@ -22,7 +22,7 @@ def test_both_ids_have_vectors_of_the_same_length() -> None:
     first, second = np.full((4, 3), np.nan, np.float32), np.full((7, 2), np.nan, np.float32)
     first[2:4] = [[3.0, 0.0, 4.0], [0.0, 5.0, 0.0]]
     second[4:6] = [[0.3, 0.4], [0.5, 0.0]]
-    found = with_second(first, second, 4)
+    found = joined_vectors([(first, slice(0, 4)), (second, slice(4, len(second)))], len(second))
     assert found.shape == (7, 3)
     assert np.isnan(found[[0, 1, 6]]).all()
     np.testing.assert_allclose(found[2:4], first[2:4] / 5, rtol=1e-6)

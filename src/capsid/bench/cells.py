@@ -30,7 +30,7 @@ from capsid.recipes.sizing import DataSize, named_in, sized
 TEXTS = ("name", "about", "paper", "deviations")
 PACKAGE = Path(__file__).parents[1]
 # Modules that change no number: output, this package, and recipes, whose values are in the fingerprint already.
-NO_MATTER = ("cli", "bench", "recipes", "serve", "report.py", "__main__.py", "progress.py", "errors.py")
+NO_MATTER = ("cli", "bench", "recipes", "serve", "explain", "__main__.py", "progress.py", "errors.py")
 
 
 @dataclass(frozen=True)

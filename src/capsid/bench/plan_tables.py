@@ -1,6 +1,6 @@
 """Tables of any plan and dataset: accuracy, significance, ids, popularity of targets, sizes of the data.
 
-Unlike `capsid.bench.paper_tables` they know neither the paper nor its datasets: rows and columns are those that were run.
+Unlike `paper_tables` they know neither the paper nor its datasets: rows and columns are those that were run.
 """
 
 from __future__ import annotations

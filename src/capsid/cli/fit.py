@@ -49,6 +49,8 @@ TokenizerFolder = Annotated[
     ),
 ]
 
+ALL_STEPS = "nothing is held out, so all steps of the recipe are trained; --steps-from RUN sets their number"
+
 
 @app.command()
 def fit(

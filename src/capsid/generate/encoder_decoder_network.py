@@ -1,6 +1,6 @@
 """T5's network over items: an encoder reads the history's tokens, a decoder predicts the next item's tokens.
 
-The layers are those of `capsid.base.blocks.t5`, with embeddings tied to the scores, which are multiplied by width^-0.5 as in
+The layers are those of `base.blocks.t5`, with embeddings tied to the scores, which are multiplied by width^-0.5 as in
 T5 (Raffel et al. 2020, arXiv 1910.10683; TIGER, arXiv 2305.05065, trains one over semantic ids). The decoder begins
 with the padding token. Knows tokens only. Shapes: B encoded sequences, L their length, Q queries of an encoded
 sequence, M items, R rows, U users, W beams, T tokens of an item.

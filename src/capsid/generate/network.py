@@ -9,7 +9,7 @@ Its design choices (CapsID, arXiv 2605.05096, appendix A.3, where nothing else i
   composed of their members';
 - padding is packed away in training, and dead beams are left out of linear layers in a search.
 
-Knows tokens only: no items, no trie, no optimiser. Shapes as in `capsid.base.blocks.layers`; V tokens of the vocabulary.
+Knows tokens only: no items, no trie, no optimiser. Shapes as in `capsid.base.blocks.layers`; V tokens.
 """
 
 from __future__ import annotations
