@@ -11,10 +11,10 @@ from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 CAPSID = Recipe(
     name="capsid",
-    about="Capsule routing, ids of at most 4 codes; Transformer over items and depths; beam search in the trie",
+    about="CapsID in closed form: nothing is trained in the tokenizer; ids end at a unique prefix, after at most 4 codes",
     paper="CapsID (arXiv 2605.05096), sections 3.1 to 3.4",
     deviations=(
-        "capsules are initialised from the data and not trained; one pose matrix per depth (tokenizer.training, rank)",
+        "capsules start from the data and are not trained; one pose matrix per depth (capsid-paper trains full ones)",
         "routing subtracts mixtures of fixed outputs, not of input-dependent ones",
         "temperatures are calibrated to a winner mass that rises with depth",
         "an id ends where no other item shares it; confidence and residual norm are used only if set",

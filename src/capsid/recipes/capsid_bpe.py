@@ -11,7 +11,7 @@ from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 CAPSID_BPE = dataclasses.replace(
     CAPSID,
     name="capsid-bpe",
-    about="CapsID ids with related neighbouring tokens merged (SemanticBPE); otherwise like capsid",
+    about="The ids of capsid (nothing is trained, ids end at a unique prefix) with frequent neighbouring tokens merged",
     paper="CapsID (arXiv 2605.05096), sections 3.1 to 3.4, and the appendix's details of SemanticBPE",
     deviations=(
         *CAPSID.deviations,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from capsid.encode.defaults import default_encoder
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.next_token import NextToken
@@ -13,22 +15,7 @@ from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.train.options import Training
 
-# Appendix A.3: AdamW, cosine decay, weight decay 1e-5, no warm-up, clipping or averaging named.
-STAGE_ONE = StageOneTraining(
-    unit="epochs",
-    steps=100,
-    batch_size=256,
-    learning_rate=1e-3,
-    final_rate=0.0,
-    warmup=0.0,
-    weight_decay=1e-5,
-    beta2=0.999,
-    clip=1_000.0,
-    ema=0.0,
-    validate_every=5,
-    patience=10,
-    patience_from=0.5,
-)
+# Appendix A.3: AdamW, cosine decay, weight decay 1e-5, patience 10; no warm-up, clipping or averaging is named.
 STAGE_TWO = Training(
     unit="epochs",
     steps=200,
@@ -45,6 +32,7 @@ STAGE_TWO = Training(
     patience=10,
     validation_users=2_000,
 )
+STAGE_ONE = dataclasses.replace(STAGE_TWO, steps=100, learning_rate=1e-3, validate_every=5, patience_from=0.5)
 
 CAPSID_PAPER = Recipe(
     name="capsid-paper",
@@ -77,7 +65,7 @@ CAPSID_PAPER = Recipe(
         rivals="sum",
         margin=(0.2, 0.3, 0.6, 0.9, 0.3),
         codes_weight=0.0,
-        training=STAGE_ONE,
+        training=StageOneTraining.of(STAGE_ONE),
     ),
     collisions=Bucket(),
     reading=ItemByItem(every_end=True),

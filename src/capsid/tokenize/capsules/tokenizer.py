@@ -1,7 +1,7 @@
 """The CapsID tokenizer: item vectors to ids of varying length by capsule routing (CapsID, arXiv 2605.05096,
 Algorithm 1).
 
-Every variant of the paper is a setting here: literal equations, a hard winner, other numbers of rounds, fixed length.
+Algorithm 1 itself is in `algorithm.py`, and in loops in `reference.py`. The paper's variants are settings.
 The network and torch are imported on demand.
 """
 
