@@ -11,7 +11,7 @@ from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 CAPSID = Recipe(
     name="capsid",
-    about="CapsID in closed form: nothing is trained in the tokenizer; ids end at a unique prefix, after at most 4 codes",
+    about="CapsID ids in closed form: nothing is trained, and ids end at a unique prefix, after at most 4 codes",
     paper="CapsID (arXiv 2605.05096), sections 3.1 to 3.4",
     deviations=(
         "capsules start from the data and are not trained; one pose matrix per depth (capsid-paper trains full ones)",
