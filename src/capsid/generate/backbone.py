@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -52,7 +51,7 @@ class Predictions:
     others: tuple[Predictions, ...] = ()
     starts_MD: Tensor | None = None
 
-    @cached_property
+    @property
     def rows_NS(self) -> Tensor:
         """The rows that scores are products of."""
         return self.norm(self.hidden_ND)

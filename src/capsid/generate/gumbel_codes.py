@@ -197,7 +197,7 @@ def _trainable(context: TermContext) -> tuple[ItemTokenizer, LearnsBooks, np.nda
 @torch.no_grad()
 def _scores(network: Backbone, found: Predictions, rows_M: Tensor, base: int, size: int) -> Tensor:
     """Scores of one depth's codes in the rows that predict them. Shape: (M, K)."""
-    scores_MK = found.rows_NS[rows_M] @ found.score_VS[base : base + size].T
+    scores_MK = found.norm(found.hidden_ND[rows_M]) @ found.score_VS[base : base + size].T
     if found.added is not None:
         added = found.added
         place_E = torch.searchsorted(rows_M, added.rows_E).clamp_max(len(rows_M) - 1)
