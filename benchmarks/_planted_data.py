@@ -125,8 +125,13 @@ MISTAKES: Mistakes = {
         ),
     ),
     "data/sequences.py": (
-        ("descending times pass", "later < earlier for", "later < earlier - 1e9 for", "data/test_agreement.py"),
-        ("times of another user", "user != users[rows].encode() or ", "", "data/test_data_prepared.py"),
+        (
+            "descending times pass",
+            "if pair[1] < pair[0]), None)",
+            "if pair[1] < pair[0] - 1e9), None)",
+            "data/test_agreement.py",
+        ),
+        ("times of another user", "if user != wanted.encode():", "if False:", "data/test_data_prepared.py"),
     ),
     "data/sources.py": (
         (

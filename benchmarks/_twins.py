@@ -161,7 +161,7 @@ class OwnCopies:
     def __init__(self, network: CausalTransformer) -> None:
         self.network = network
 
-    def start(self, histories: TokenBatch) -> tuple[_Copies, Tensor]:
+    def start(self, histories: TokenBatch, inputs_RD: Any = None) -> tuple[_Copies, Tensor]:
         state, rows = self.network.start(histories)
         keys = tuple(c.keys_UHLK for c in state.caches)
         values = tuple(c.values_UHLK for c in state.caches)

@@ -78,9 +78,9 @@ def search(of: Retriever, cases: Cases) -> int | None:
         rows = np.arange(start, min(start + BATCH, len(cases)))
         histories = cases.take(rows).histories
         if isinstance(of.ranker, RanksLeaves):
-            steps = (steps or 0) + of.ranker.leaves(of.reader, histories, 10).steps * len(rows)
+            steps = (steps or 0) + of.ranker.leaves(of.model, histories, 10).steps * len(rows)
         else:
-            of.ranker.rank(of.reader, histories, 10)
+            of.ranker.rank(of.model, histories, 10)
     return steps
 
 
@@ -106,7 +106,7 @@ def searched(runs: dict[str, Recommender], *, vocabulary: bool = False) -> dict[
         found = run.retriever
         out[name] = Searched(run, found)
         if isinstance(found.ranker, Mixed):
-            first = Retriever(found.reader, BeamSearch(width=found.ranker.width))
+            first = Retriever(found.model, BeamSearch(width=found.ranker.width))
             out[f"{name}, first id"] = Searched(run, first)
     return out
 

@@ -79,7 +79,7 @@ def _kept(folder: Path, fingerprint: str) -> Recommender | None:
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
-    names = ("encoder", "tokenizer", "collisions", "merges", *(() if recipe.second is None else ("second",)))
+    names = ("encoder", "tokenizer", "collisions", "merges", *(("other_ids",) if recipe.other_ids else ()))
     plain: dict[str, Any] = json.loads(json.dumps({name: to_dict(getattr(recipe, name)) for name in names}))
     return plain
 

@@ -400,11 +400,11 @@ class Bench:
         retriever, items = self.recommender.retriever, self.recommender.catalogue_.items
         rows = Ragged.from_rows([items.numbers(h) for h in self.histories[:BATCH]], np.int64)
         search = retriever.ranker.leaves
-        plain, watched = (search(retriever.reader, rows, 10, None, w) for w in (None, Recorder()))
+        plain, watched = (search(retriever.model, rows, 10, None, w) for w in (None, Recorder()))
         same = (plain.leaves_UF == watched.leaves_UF).all() and (plain.scores_UF == watched.scores_UF).all()
         calls = {
-            "plain": lambda: search(retriever.reader, rows, 10),
-            "watched": lambda: search(retriever.reader, rows, 10, None, Recorder()),
+            "plain": lambda: search(retriever.model, rows, 10),
+            "watched": lambda: search(retriever.model, rows, 10, None, Recorder()),
         }
         times = side_by_side(calls, 3 if self.amounts is QUICK else 15)
         return {"same_bits": bool(same), "cost": times["watched"].cpu_seconds / times["plain"].cpu_seconds}

@@ -117,7 +117,7 @@ def sasrec_variants(count: int) -> dict[str, Callable[[], list[Tensor]]]:
     ids = ids_of([[i] for i in range(ITEMS)], (ITEMS,))
     generator = replace(get_recipe("sasrec").generator).build(ids, np.ones(ITEMS), seed=0)
     ours = generator.network.train()
-    twin = Padded(ours.shape).train()
+    twin = Padded(generator, ours.space, sasrec=True).train()
     twin.load_state_dict(ours.state_dict())
     objective = bound(ids, "vocabulary")
     given = lessons(ids, 512, 1, count)

@@ -160,7 +160,9 @@ class TableModel:
         self.probabilities = probabilities
         self.asked: list[tuple[int, tuple[int, ...]]] = []
 
-    def start(self, histories: TokenBatch) -> tuple[list[list[tuple[int, ...]]], Tensor]:
+    def start(
+        self, histories: TokenBatch, inputs_RD: Tensor | None = None
+    ) -> tuple[list[list[tuple[int, ...]]], Tensor]:
         state = [[()] for _ in range(len(histories))]
         return state, torch.zeros(len(histories), 1, 0)
 

@@ -31,7 +31,7 @@ def test_it_learns_the_planted_world(fitted: Recommender) -> None:
 
 
 def test_fast_scores_are_those_of_exact_scoring(fitted: Recommender) -> None:
-    reader, histories = fitted.retriever.reader, world().sequences.first(5).take(np.arange(7))
+    reader, histories = fitted.retriever.model, world().sequences.first(5).take(np.arange(7))
     fast = ParallelScoring().scores(reader, histories)
     np.testing.assert_allclose(fast.numpy(), exact_scores(reader, histories).numpy(), atol=1e-4)
 
@@ -39,11 +39,12 @@ def test_fast_scores_are_those_of_exact_scoring(fitted: Recommender) -> None:
 def test_the_probability_of_an_item_is_the_product_of_its_codes(fitted: Recommender) -> None:
     network = fitted.fitted.generator.network
     assert isinstance(network, ParallelTransformer)
-    reader, histories = fitted.retriever.reader, world().sequences.first(4).take(np.arange(3))
+    reader, histories = fitted.retriever.model, world().sequences.first(4).take(np.arange(3))
     layout = fitted.fitted.tokenizer.ids.layout
     with torch.inference_mode():
         state, _ = reader.start(histories)
-        table = [network.logits(network._head(d, state.read_U1D), state.vectors)[:, 0] for d in range(layout.depths)]
+        heads = [network.norm(network._head(d, state.read_U1D)) for d in range(layout.depths)]
+        table = [torch.nn.functional.linear(rows, state.vectors.score_VS)[:, 0] for rows in heads]
     rows = fitted.fitted.tokenizer.ids.prefix_free
     ends = [*layout.bases.tolist(), layout.end]
     for item in (0, 5, 40):
@@ -66,9 +67,9 @@ def test_a_wide_beam_finds_what_all_scores_find(fitted: Recommender) -> None:
 
 
 def test_codes_of_other_depths_are_impossible(fitted: Recommender) -> None:
-    reader = fitted.retriever.reader
+    reader = fitted.retriever.model
     state, rows = reader.start(world().sequences.first(3).take(np.arange(2)))
-    open_V = reader.model.scores(state, rows)[0, 0].log_softmax(-1).exp() > 1e-9
+    open_V = reader.network.scores(state, rows)[0, 0].log_softmax(-1).exp() > 1e-9
     assert set(np.flatnonzero(open_V.numpy())) <= set(range(*fitted.fitted.tokenizer.ids.layout.bases[:2].tolist()))
     assert reader.trie.children(np.array([ROOT])).token.max() < fitted.fitted.tokenizer.ids.layout.bases[1]
 

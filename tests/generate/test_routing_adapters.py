@@ -29,6 +29,7 @@ from capsid.progress import silent
 from capsid.ragged import Ragged
 from capsid.recipe import Phase, Stretch
 from capsid.tokenize.atomic import Atomic
+from capsid.tokenize.capsules.algorithm import algorithm_one
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
@@ -134,7 +135,8 @@ def test_nudges_are_routed_mixtures_summed_over_a_tokens_codes() -> None:
     slow, row = torch.zeros(()), 0
     logits = {tuple(m): g for m, g in zip(zip(layout.merges.left, layout.merges.right), companion.gate._logit_M)}  # type: ignore[union-attr]
     for item in items.values:
-        depths = network(network.enter(torch.from_numpy(VECTORS[[item]]).float()))
+        unit_BD = network.enter(torch.from_numpy(VECTORS[[item]]).float())
+        depths = [step for _, step in algorithm_one(network.depths, unit_BD, lambda _d, rows, _s: rows < 0)]
         for token in ids.prefix_free[item].tolist():
             merge = token - layout.merges.first
             members = layout.merges.members[merge].tolist() if merge >= 0 else [token]
@@ -142,7 +144,7 @@ def test_nudges_are_routed_mixtures_summed_over_a_tokens_codes() -> None:
                 d = int(layout.depth_of[code])
                 if 0 <= d < len(layout.sizes):
                     own = table_VD[layout.bases[d] : layout.bases[d] + layout.sizes[d]]
-                    slow = slow + (depths[d].routed.weights_BK[0] @ own * pull[row]).sum()
+                    slow = slow + (depths[d].weights_BK[0] @ own * pull[row]).sum()
             if merge >= 0:
                 left, right = layout.merges.left[merge], layout.merges.right[merge]
                 way = table_VD[token] - table_VD[left] - table_VD[right]

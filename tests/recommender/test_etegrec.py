@@ -169,7 +169,7 @@ def test_what_was_learnt_is_saved(tmp_path: Path) -> None:
     assert same(loaded.fitted, run.fitted)
     history = list(world().items)[:4]
     assert loaded.recommend(history, 5) == run.recommend(history, 5)
-    assert steps_until_best(tmp_path / "run")[0] == "schedule.0.training.steps=20"
+    assert steps_until_best(tmp_path / "run")[1] == "schedule.0.training.steps=20"
 
 
 @pytest.mark.parametrize("generator", ["encoder-decoder", "masked"])

@@ -98,7 +98,7 @@ def test_influence_is_the_fall_of_both_parts(among: str) -> None:
         everything = recommender.explain(given, 72, filter_history=False, influence=False)
         plain = dataclasses.replace(fitted().retriever, ranker=BeamSearch(width=100))
         numbers = [np.array([ITEMS.index(item) for item in given])]
-        ranked = plain.ranker.rank(plain.reader, Ragged.from_rows(numbers, np.int64), 72)
+        ranked = plain.ranker.rank(plain.model, Ragged.from_rows(numbers, np.int64), 72)
         beams = {ITEMS[i]: float(s) for i, s in zip(ranked.items_UK[0], ranked.scores_UK[0])}
         scale = fitted().recipe.decoder.dense_temperature  # type: ignore[attr-defined]
         dense = {

@@ -47,7 +47,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
     assert sorted(everything.items) == sorted(world().items), "every item can be reached"
     without = Recommender(small("capsid-bpe", steps=10).with_settings(["merges=null"])).fit(world())
     assert without.fitted.tokenizer.ids.codes == ids.codes, "merging comes after the codes and changes none"
-    assert "merged" not in next(line for line in watcher.lines if line.startswith("capsules settled"))
+    assert "merged" not in next(line for line in watcher.lines if line.startswith("capsules: "))
     recipe = small("capsid-bpe", steps=10)
     for words in ("merges: ", "generator: step 5"):
         with pytest.raises(Killed):

@@ -74,12 +74,12 @@ def test_the_card_names_the_sizes_that_were_used() -> None:
 
 
 def test_second_ids_and_merges_are_counted() -> None:
-    layout = TokenLayout((8, 9), suffix=3, second=TokenLayout((5,), first=50))
+    layout = TokenLayout((8, 9), suffix=3, others=(TokenLayout((5,), first=50),))
     ids = SimpleNamespace(layout=layout)
     fitted_ = SimpleNamespace(tokenizer=SimpleNamespace(ids=ids), log=())
     card = model_card(dataclasses.replace(stored(), fitted=fitted_))  # type: ignore[arg-type]
     assert "| tokens that tell colliding items apart | 3 |\n| merged tokens | 0 |" in card
-    assert "| codes of second ids at each depth | 5 |" in card
+    assert "| codes of id 2 at each depth | 5 |" in card
 
 
 def test_metrics_of_another_catalogue_are_forgotten() -> None:

@@ -15,6 +15,7 @@ from capsid.base.run_options import RunOptions
 from capsid.errors import ConfigError
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe
+from capsid.tokenize.capsules.settings import CapsuleSettings
 
 RESULTS = Path(__file__).parents[2] / "results"
 # How a phase's training was written when run options were still part of it.
@@ -42,7 +43,10 @@ def test_kept_recipes_load() -> None:
         # `crowd` is read as `max_sharing`, and `capsid.base.release_0_1` has the others.
         moved = {"memory", "memory_after", "neighbours", "second"}
         unused = {"score_length", "token_bias", "own_dropout"}
-        assert gone <= {"checkpoint_seconds", "begun", "whole", "crowd", *moved, *unused}, f"{name} lost {gone}"
+        # Stored capsules are of the closed form, which `routing` and `poses` name today; see `CapsuleSettings.dropped`.
+        capsules = {"hard_weight", *CapsuleSettings.dropped}
+        dropped = {"checkpoint_seconds", "begun", "whole", "crowd"}
+        assert gone <= {*dropped, *moved, *unused, *capsules}, f"{name} lost {gone}"
         assert all(new[p] == value for p, value in old.items() if p in new), name
 
 

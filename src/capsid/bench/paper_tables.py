@@ -314,7 +314,7 @@ def hyperparameters_table(source: Source) -> Table:
         ("theta", " to ".join(f"{v:g}" for v in m.theta), "0.90 to 0.55"),
         ("least pair count", m.min_count, "20"),
         ("merges", m.size, "not said"),
-        ("weight of reconstruction", f"{t.soft_weight:g} soft, {t.hard_weight:g} hard", "1"),
+        ("weight of reconstruction", f"1, of the codes {t.codes_weight:g}", "1"),
         ("weight of spread", t.spread_weight, "0.1"),
         ("weight of length", t.length_weight, "0.05"),
         ("weight of balance", t.balance_weight, "none"),

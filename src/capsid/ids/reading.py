@@ -16,7 +16,7 @@ from capsid.ids.item_tokens import ItemRows
 from capsid.ids.layout import PAD, TokenLayout
 from capsid.ids.mixtures import Corrections
 from capsid.ragged import Ragged
-from capsid.settings import setting
+from capsid.settings import check_settings, setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +145,9 @@ class ItemByItem:
     varies: ClassVar[bool] = False
     one_target: ClassVar[bool] = False
     every_end: bool = setting(False, "Whether every id ends with an end token, or only where another id goes on.")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def positions_per_item(self, layout: TokenLayout) -> int:
         """One."""

@@ -68,7 +68,8 @@ class Form:
         """The form of that name.
 
         `dot`: Eqs. 2 to 7 as they stand. `unit`: votes are normalised in the agreement, as appendix A.1 asks, and a
-        temperature is learnt. `calibrated`: ours; see `CapsuleSettings.routing`.
+        temperature is learnt. `calibrated`: ours, cosines times a temperature that gives `winner_mass`, of the
+        residual's direction, read after the last agreement; what is subtracted are fixed outputs.
         """
         if routing == "calibrated":
             return cls(rounds, True, True, True, True, False)
@@ -105,14 +106,12 @@ class CapsuleSettings:
     rounds: int = setting(3, "Rounds of routing by agreement (T, Eqs. 2 to 5).", least=1)
     routing: str = setting(
         "calibrated",
-        "Agreement of a vote with the consensus (Eq. 5): dot: their product; unit: of unit votes (appendix A.1), with "
-        "a learnt temperature; calibrated: their cosine, with a temperature that gives `winner_mass`, for the "
-        "residual's direction, read after the last agreement, subtracting fixed outputs.",
+        "Agreement (Eq. 5): product (dot), of unit votes (unit, appendix A.1), ours with fixed outputs (calibrated).",
         choices=("dot", "unit", "calibrated"),
     )
     winner_mass: tuple[float, ...] = setting(
         (0.45, 0.65, 0.82, 0.88, 0.92, 0.95),
-        "Mean routing weight of the winner by depth that the temperature starts at (in calibrated routing: stays at).",
+        "Mean weight of the winner by depth that temperatures start at; calibrated ones stay there.",
         above=0,
         below=1,
         count=(1, None),
@@ -128,8 +127,7 @@ class CapsuleSettings:
     )
     max_sharing: int = setting(
         1,
-        "An id ends only where at most this many distinct code sequences share its prefix; 0: no such rule, as in "
-        "Eq. 8.",
+        "An id ends only where at most this many distinct code sequences share its prefix; 0: no such rule (Eq. 8).",
         least=0,
         formerly="crowd",
     )

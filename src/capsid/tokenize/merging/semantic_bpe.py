@@ -84,8 +84,7 @@ class SemanticBPE:
     sparsity: float = setting(0.01, "Weight of the loss on the share of pairs that are merged.", least=0)
     spare: bool = setting(
         False,
-        "Whether eligible pairs that the gate keeps apart are stored too, so that a bias learnt in stage 2 can merge "
-        "them.",
+        "Whether eligible pairs that the gate keeps apart are stored too, so that a learnt bias can merge them.",
     )
     bias: float = setting(0.0, "Added to the gate's logits when ids are merged; above 0: more merges.")
     training: Training = setting(factory=gate_training, about="How the gate trains.")
