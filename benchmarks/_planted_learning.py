@@ -321,7 +321,12 @@ MISTAKES: Mistakes = {
         ),
     ),
     "train/loop.py": (
-        ("patience from the start", "if p.step > self.best_step]", "if p.step >= 0]", "train/test_loop.py"),
+        (
+            "patience from the start",
+            "if p.step > max(self.best_step, self._selects_from)]",
+            "if p.step >= 0]",
+            "train/test_loop.py",
+        ),
         ("a loss that is no number", "if not math.isfinite(loss):", "if False:", "train/test_loop.py"),
     ),
     "train/options.py": (

@@ -200,7 +200,8 @@ def test_a_broken_version_is_never_served(tmp_path: Path, monkeypatch: pytest.Mo
     def lose(self: Recommender, frame: Any) -> list[str]:
         trie = self.fitted.model.trie
         names = broken(self, frame)
-        object.__setattr__(self.fitted, "trie", trie)  # ids that the trie does not have
+        object.__setattr__(self.fitted, "tries", (trie,))  # ids that the trie does not have
+        self.fitted.__dict__.pop("model", None)
         return names
 
     monkeypatch.setattr(Recommender, "add_items", lose)
