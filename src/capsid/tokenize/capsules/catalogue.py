@@ -1,6 +1,6 @@
 """Algorithm 1 over many items: codes with early exit, and traces of every depth.
 
-Rows are routed in blocks of one fixed shape, the last one padded, and those that remain are packed anew at every depth,
+Rows are routed in blocks of one fixed shape, the last one padded; those that remain are packed again at every depth,
 so an item gets the same codes alone and in any batch. Equal to the bit for vectors of nine or more numbers (narrower
 products depend on a row's position in the block). Residuals that are too large for memory are kept in a temporary file.
 """
