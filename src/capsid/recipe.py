@@ -96,7 +96,9 @@ class Phase:
             return (Stretch(self, range(steps)),)
         parts = self.adapt.parts(steps)
         begun = max((part.steps.stop for part in parts if not part.freezes), default=0)
-        found = [*(Stretch(self, part.steps, part) for part in parts), Stretch(self, range(begun, steps))]
+        found = [Stretch(self, part.steps, part) for part in parts]
+        if begun < steps:
+            found.append(Stretch(self, range(begun, steps)))
         later = replace(self, retokenize=False)
         return (found[0], *(replace(stretch, phase=later) for stretch in found[1:]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from functools import cache
 
@@ -125,15 +126,17 @@ def test_nudges_are_routed_mixtures_summed_over_a_tokens_codes() -> None:
     rng = torch.Generator().manual_seed(1)
     table_VD = torch.randn(layout.vocabulary, 5, generator=rng)
     items = Ragged.from_rows([[3, 7, 3], [20, 0]], np.int64)
-    companion = bound(RoutingAdapters(rank=2), tokenizer)
+    companion = bound(RoutingAdapters(rank=2), tokenizer).eval()
     nudges = companion.routed(table_VD, items).inputs_RD
     pull = torch.randn(nudges.shape, generator=rng)
     (nudges * pull).sum().backward()
-    found = [a.up.grad.clone() for a in companion.adapters], companion.gate.bias.grad.clone()  # type: ignore[union-attr]
+    gate = companion.gate
+    assert gate is not None
+    found = [a.up.grad.clone() for a in companion.adapters], gate.bias.grad.clone()
     companion.zero_grad()
     network = tokenizer.tokenizer_.network_
     slow, row = torch.zeros(()), 0
-    logits = {tuple(m): g for m, g in zip(zip(layout.merges.left, layout.merges.right), companion.gate._logit_M)}  # type: ignore[union-attr]
+    logits = dict(zip(zip(layout.merges.left, layout.merges.right), gate._logit_C[gate._candidate_M]))
     for item in items.values:
         unit_BD = network.enter(torch.from_numpy(VECTORS[[item]]).float())
         depths = [step for _, step in algorithm_one(network.depths, unit_BD, lambda _d, rows, _s: rows < 0)]
@@ -148,14 +151,13 @@ def test_nudges_are_routed_mixtures_summed_over_a_tokens_codes() -> None:
             if merge >= 0:
                 left, right = layout.merges.left[merge], layout.merges.right[merge]
                 way = table_VD[token] - table_VD[left] - table_VD[right]
-                gate = torch.sigmoid(logits[left, right] + companion.gate.bias)  # type: ignore[union-attr]
-                slow = slow + gate * (way * pull[row]).sum()
+                slow = slow + torch.sigmoid(logits[left, right] + gate.bias) * (way * pull[row]).sum()
             row += 1
     assert any(int(t) >= layout.merges.first for i in items.values for t in ids.prefix_free[i]), "no merged token"
     slow.backward()
     for fast, adapter in zip(found[0], companion.adapters):
         torch.testing.assert_close(fast, adapter.up.grad, rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(found[1], companion.gate.bias.grad, rtol=1e-4, atol=1e-6)  # type: ignore[union-attr]
+    torch.testing.assert_close(found[1], gate.bias.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_spans_count_codes() -> None:
@@ -172,6 +174,63 @@ def test_the_gate_can_be_left_alone() -> None:
     assert companion.gate is None
     assert companion.bias == 0.0
     assert {n.split(".")[-1] for n, _ in companion.named_parameters()} == {"up", "down"}
+
+
+def test_a_gate_without_adapters_learns_its_bias_and_changes_no_code() -> None:
+    tokenizer, table = fitted(), dataclasses.replace(TABLE, sequences=SEQUENCES)
+    companion = bound(RoutingAdapters(rank=0), tokenizer)
+    assert {n for n, _ in companion.named_parameters()} == {"gate.bias"}
+    codes = tokenizer.ids.codes
+    assert companion.gate is not None
+    with torch.no_grad():
+        companion.gate.bias.fill_(-30.0)
+    new = companion.settle(table, silent)
+    assert new.tokenizer_.encode(TABLE) == tokenizer.tokenizer_.encode(TABLE)
+    assert new.ids.codes == codes
+    assert new.ids.statistics().mean_tokens > tokenizer.ids.statistics().mean_tokens, "merges were switched off"
+    unmerged = ItemTokenizer(tokenizer=tokenizer.tokenizer, collisions=Suffix())
+    unmerged.tokenizer_, unmerged.ids_, unmerged.merges_, unmerged.blocks_ = (
+        tokenizer.tokenizer_,
+        tokenizer.ids.with_merges(type(tokenizer.ids.layout.merges)()),
+        None,
+        tokenizer.blocks_,
+    )
+    with pytest.raises(ConfigError, match="rank must be at least 1 where there is no merge gate"):
+        bound(RoutingAdapters(rank=0), unmerged)
+
+
+def test_a_sample_of_the_items_is_routed_and_the_others_are_read_as_they_are() -> None:
+    tokenizer = fitted()
+    companion = bound(RoutingAdapters(items=3, gate_bias=False), tokenizer)
+    token_VD = torch.randn(tokenizer.ids.layout.vocabulary, 5, generator=torch.Generator().manual_seed(1))
+    items = Ragged.from_rows([list(range(12))], np.int64)
+    reached = []
+    for _ in range(2):
+        inputs_RD = companion.routed(token_VD, items).inputs_RD
+        assert inputs_RD is not None
+        assert float(inputs_RD.detach().abs().max()) == 0.0
+        ends = np.cumsum(tokenizer.ids.prefix_free.take(items.values).lengths)
+        moved = []
+        for begin, end in zip([0, *ends[:-1]], ends):
+            grads = torch.autograd.grad(inputs_RD[begin:end].sum(), list(companion.parameters()), retain_graph=True)
+            moved.append(any(float(g.abs().max()) > 0 for g in grads))
+        reached.append(moved)
+    assert [sum(moved) for moved in reached] == [3, 3]
+    assert reached[0] != reached[1], "every step has a sample of its own"
+
+
+def test_noise_is_drawn_in_training_only_and_repeats_after_a_resume() -> None:
+    items, token_VD = SEQUENCES.take(np.arange(4)), torch.zeros(parts()[1].layout.vocabulary, 3)
+    companion = bound(RoutingAdapters(), fitted())
+    first, second = (float(companion.routed(token_VD, items).loss.detach()) for _ in range(2))  # type: ignore[arg-type]
+    assert first != second
+    state = copy.deepcopy(companion.state_dict())
+    third = float(companion.routed(token_VD, items).loss.detach())  # type: ignore[arg-type]
+    again = bound(RoutingAdapters(), fitted())
+    again.load_state_dict(state)
+    assert float(again.routed(token_VD, items).loss.detach()) == third  # type: ignore[arg-type]
+    still = {float(companion.eval().routed(token_VD, items).loss.detach()) for _ in range(2)}  # type: ignore[arg-type]
+    assert len(still) == 1
 
 
 def test_a_negative_bias_lets_the_weakest_merges_rest_and_keeps_their_tokens() -> None:
@@ -227,14 +286,17 @@ def test_a_phase_is_cut_into_adapting_stretches_and_a_rest_of_the_same_schedule(
     first = dataclasses.replace(phase, retokenize=True).stretches()
     assert [c.phase.retokenize for c in first] == [True, False, False, False]
     assert Phase().stretches() == (Stretch(Phase(), range(5_000)),)
+    to_the_end = dataclasses.replace(phase, adapt=RoutingAdapters(share=1.0)).stretches()
+    assert [c.steps for c in to_the_end] == [range(90)], "one optimiser trains everything"
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"rank": 0}, "rank must be at least 1, got 0"),
+        ({"rank": -1}, "rank must be at least 0, got -1"),
+        ({"items": 0}, "items must be at least 1, got 0"),
         ({"refreshes": 0}, "refreshes must be at least 1, got 0"),
-        ({"share": 1.0}, "share must be above 0 and below 1, got 1.0"),
+        ({"share": 1.5}, "share must be above 0 and at most 1, got 1.5"),
         ({"churn": 1.5}, "churn must be from 0 to 1, got 1.5"),
         ({"merge_weight": -1.0}, "merge_weight"),
     ],

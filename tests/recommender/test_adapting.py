@@ -15,6 +15,7 @@ from worlds import Watcher
 from capsid.data.item_table import ItemTable
 from capsid.data.split import leave_one_out
 from capsid.errors import ConfigError
+from capsid.ids.layout import END
 from capsid.ids.reading import ItemByItem
 from capsid.recipe import Recipe
 from capsid.recommender import Recommender
@@ -88,3 +89,34 @@ def test_new_codes_keep_how_histories_are_read() -> None:
     table = ItemTable.from_training(world(), leave_one_out(world()).train)
     tokenizer.tokenizer_.begin_adapting(2)
     assert isinstance(tokenizer.adapt(table, most=1.0, gate_bias=0.0).ids.reading, Own)
+
+
+def paper(*more: str) -> Recipe:
+    """The paper's system with small parts and a large step."""
+    quick = ["tokenizer.dim=8", "tokenizer.training.unit=steps", "schedule.0.training.unit=steps", "merges.min_count=2"]
+    steps = ["schedule.0.training.steps=12", "schedule.0.training.validate_every=4", "merges.theta=0.5,-1.0"]
+    return small("capsid-paper", steps=12).with_settings(
+        [*quick, *steps, "schedule.0.training.learning_rate=0.1", "schedule.0.adapt.churn=1.0", *more]
+    )
+
+
+def test_the_papers_system_trains_both_stages_and_says_what_changed(tmp_path: Path) -> None:
+    watcher = Watcher()
+    recommender = Recommender(paper()).fit(world(), work=tmp_path, progress=watcher)
+    fitted = recommender.fitted
+    assert [entry["phase"] for entry in fitted.log] == ["generator with routing-adapters"]
+    first = ItemTokenizer.load(next(tmp_path.glob("*/tokenizer")))
+    assert first.ids.codes != fitted.tokenizer.ids.codes, "the adapters changed some ids"
+    assert all((row[-1] == END) for row in fitted.tokenizer.ids.prefix_free), "every id ends with the end token"
+    text = "\n".join(watcher.lines)
+    assert re.search(r"new codes for [1-9]\d* of", text)
+    assert re.search(r"routing adapters: norm of A B by depth \d+\.\d+ \d+\.\d+ \d+\.\d+", text)
+    assert re.search(r"merge gate: bias [+-]\d", text)
+    items = list(world().items)[:4]
+    assert len(recommender.recommend(items, 5).items) == 5
+
+
+@pytest.mark.parametrize("more", [(), ("merges=null",), ("schedule.0.adapt.rank=0",)])
+def test_the_papers_system_killed_in_any_stage_ends_the_same(more: tuple[str, ...], tmp_path: Path) -> None:
+    moments = ("capsules: step 5", "generator with routing-adapters: step 5", "new codes for")
+    whole_and_resumed(paper(*more), tmp_path, moments)

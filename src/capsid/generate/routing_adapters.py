@@ -3,7 +3,7 @@
 Ids are hard, so the next-token loss reaches the routing only through the inputs (CapsID, arXiv 2605.05096, Eq. 10): an
 input is the embedding of the item's own token plus the routed mixture of all tokens' embeddings minus
 the same mixture without gradient, so it adds zero but has a gradient. Targets stay hard. Centres and the gate's weights
-are frozen.
+are frozen. A sample of a batch's items is routed in every step; the others are read as they are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsid.base.randomness import numpy_rng
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.generate.backbone import Backbone
@@ -28,6 +29,7 @@ from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
 from capsid.tokenize.base import Adapting, SoftAssigning
+from capsid.tokenize.capsules.low_rank import LowRank
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 
@@ -36,15 +38,17 @@ from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 class RoutingAdapters:
     """Adapters trained with the generator during the first `share` of a phase's steps, in `refreshes` stretches.
 
-    After each stretch at most a share `churn` of the items gets new codes; after the last the routing is frozen.
+    After each stretch at most a share `churn` of the items gets new codes; after the last the routing is frozen. With
+    a share of 1 and one refresh, one optimiser trains adapters and generator to the end.
     """
 
     kind: ClassVar[str] = "routing-adapters"
     carries: ClassVar[bool] = False
     weight: float = setting(1.0, "Weight of the tokenizer's own loss.", least=0)
-    rank: int = setting(8, "Rank of the adapter matrix of each depth.", least=1)
+    rank: int = setting(8, "Rank of the adapter matrix of each depth; 0: no adapters, only the gate's bias.", least=0)
+    items: int = setting(256, "Items of a batch that are routed in a step, at most.", least=1)
     gate_bias: bool = setting(True, "Whether the bias of the merge gate is trained too.")
-    share: float = setting(1 / 3, "Share of the phase's steps in which the routing adapts.", above=0, below=1)
+    share: float = setting(1 / 3, "Share of the phase's steps in which the routing adapts.", above=0, most=1)
     refreshes: int = setting(1, "How many times items get new codes, evenly spaced over these steps.", least=1)
     churn: float = setting(0.05, "Largest share of the items that get new codes in one refresh.", least=0, most=1)
     merge_weight: float = setting(0.2, "Weight of the merge gate's loss.", least=0)
@@ -72,6 +76,8 @@ class _Routed(Prepared):
 class BoundAdapters(BoundTerm):
     """The bound adapters and the gate's bias."""
 
+    drawn: Tensor
+
     def __init__(self, settings: RoutingAdapters, context: TermContext) -> None:
         super().__init__(settings.weight)
         self.rate = settings.rate
@@ -86,9 +92,13 @@ class BoundAdapters(BoundTerm):
         merges = tokenizer.merges_
         if settings.gate_bias and isinstance(merges, SemanticBPE) and len(context.ids.layout.merges):
             self.gate = _Gate(merges, settings.merge_weight)
+        if not settings.rank and self.gate is None:
+            raise ConfigError("adapt.rank must be at least 1 where there is no merge gate to adapt, got 0")
         # Frozen modules are referenced, not registered, so that they stay out of checkpoints.
         self._seen: tuple[SoftAssigning, np.ndarray] = tokenizer.tokenizer_, tokenizer.vectors_
-        self._ids, self._tokenizer, self._churn = context.ids, tokenizer, settings.churn
+        self._ids, self._tokenizer, self._settings, self._seed = context.ids, tokenizer, settings, context.seed
+        # Draws depend on this number, so that a resumed run repeats them and the generator's dropout stays the same.
+        self.register_buffer("drawn", torch.zeros((), dtype=torch.int64))
 
     @property
     def bias(self) -> float:
@@ -101,22 +111,37 @@ class BoundAdapters(BoundTerm):
 
     def routed(self, token_VD: Tensor, items: Ragged) -> _Routed:
         """The same from the embeddings of all tokens."""
-        (soft, vectors_NI), ids = self._seen, self._ids
-        token_VD = token_VD.detach()
+        token_VD, ids = token_VD.detach(), self._ids
         unique_U, which = np.unique(items.values, return_inverse=True)
-        x_UI = torch.as_tensor(np.array(vectors_NI[unique_U], dtype=np.float32))
-        weights, loss = soft.soft(x_UI)
         tokens = ids.prefix_free.take(unique_U)
-        mixed = [
-            weights_UK @ token_VD[base : base + size]
-            for weights_UK, base, size in zip(weights, ids.layout.bases, ids.layout.sizes)
-        ]
-        inputs_RD = per_token(torch.stack([m - m.detach() for m in mixed], 1), tokens, ids.layout)
+        rng = numpy_rng(self._seed, "stage 2", int(self.drawn))
+        inputs_RD, loss = torch.zeros(len(tokens.values), token_VD.shape[1]), torch.zeros(())
+        if self._settings.rank:
+            mixed_ULD, loss = self._mixed(token_VD, unique_U, rng)
+            inputs_RD = per_token(mixed_ULD, tokens, ids.layout)
         if self.gate is not None:
-            inputs_RD = inputs_RD + self.gate.inputs(token_VD, tokens, ids.layout)
-            loss = loss + self.gate.loss()
+            noise = self.gate.noise(rng) if self.training else None
+            inputs_RD = inputs_RD + self.gate.inputs(token_VD, tokens, ids.layout, noise)
+            loss = loss + self.gate.loss(noise)
+        if self.training:
+            self.drawn += 1
         rows = Ragged.ranges(tokens.offsets[which], tokens.lengths[which]).values
         return _Routed(inputs_RD=inputs_RD[torch.as_tensor(rows)], loss=loss)
+
+    def _mixed(self, token_VD: Tensor, items_U: np.ndarray, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Zeros with the gradient of the routed mixture by depth, for a sample of the items, and the sample's loss."""
+        (soft, vectors_NI), layout, most = self._seen, self._ids.layout, self._settings.items
+        chosen_S = np.arange(len(items_U))
+        if len(items_U) > most:
+            chosen_S = np.sort(rng.permutation(len(items_U))[:most])
+        weights, loss = soft.soft(torch.as_tensor(np.array(vectors_NI[items_U[chosen_S]], dtype=np.float32)))
+        nothing_UD = torch.zeros(len(items_U), token_VD.shape[1])
+        by_depth = [nothing_UD] * len(layout.sizes)
+        for depth, (rows, weights_RK) in enumerate(weights):
+            base = int(layout.bases[depth])
+            mixed_RD = weights_RK @ token_VD[base : base + layout.sizes[depth]]
+            by_depth[depth] = nothing_UD.index_copy(0, torch.as_tensor(chosen_S)[rows], mixed_RD - mixed_RD.detach())
+        return torch.stack(by_depth, 1), loss
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
         """The tokenizer's own terms and the gate's."""
@@ -127,8 +152,11 @@ class BoundAdapters(BoundTerm):
     def settle(self, table: ItemTable, progress: Progress) -> ItemTokenizer:
         """New ids from the adapted routing, at most as many as the settings allow."""
         old = self._tokenizer.ids
-        new = self._tokenizer.adapt(table, most=self._churn, gate_bias=self.bias)
+        new = self._tokenizer.adapt(table, most=self._settings.churn, gate_bias=self.bias)
         progress.line(churn(old, new.ids))
+        if len(self.adapters):
+            norms = " ".join(f"{adapter.norm():.3f}" for adapter in self.adapters if isinstance(adapter, LowRank))
+            progress.line(f"routing adapters: norm of A B by depth {norms}")
         if self.gate is not None:
             before, after = (i.statistics().mean_tokens for i in (old, new.ids))
             progress.line(f"merge gate: bias {self.bias:+.3f}, tokens per item {before:.2f} before, {after:.2f} after")
@@ -145,12 +173,22 @@ class _Gate(nn.Module):
         chosen = np.flatnonzero(pairs.merge >= 0)
         # A bias that an earlier refresh has learnt stays, and this one is added to it.
         own = merges.bias + merges.learnt_bias_
-        self._logit_M = torch.as_tensor(pairs.logit[chosen[np.argsort(pairs.merge[chosen])]] + own).float()
         self._logit_C = torch.as_tensor(pairs.logit + own).float()
         self._target_C = torch.as_tensor(pairs.target.astype(np.float32))
-        self._weight = weight
+        # The candidate of every merge, in the order of the table of merges.
+        self._candidate_M = torch.as_tensor(chosen[np.argsort(pairs.merge[chosen])])
+        self._weight, self._temperature = weight, merges.gumbel
 
-    def inputs(self, token_VD: Tensor, tokens: Ragged, layout: TokenLayout) -> Tensor:
+    def noise(self, rng: np.random.Generator) -> Tensor:
+        """The difference of two Gumbel numbers for every candidate. Shape: (C,)."""
+        return torch.as_tensor(rng.logistic(size=len(self._logit_C)), dtype=torch.float32)
+
+    def _relaxed(self, noise_C: Tensor | None) -> Tensor:
+        """The gate's log-odds of merging every candidate: with noise, those of a Gumbel-softmax. Shape: (C,)."""
+        logit_C = self._logit_C + self.bias
+        return logit_C if noise_C is None else (logit_C + noise_C) / self._temperature
+
+    def inputs(self, token_VD: Tensor, tokens: Ragged, layout: TokenLayout, noise_C: Tensor | None = None) -> Tensor:
         """Embedding of a merged token minus its members', times the gate's slope; 0 elsewhere. Shape: (tokens, D)."""
         merges = layout.merges
         number_R = torch.as_tensor(tokens.values.astype(np.int64) - merges.first)
@@ -158,10 +196,10 @@ class _Gate(nn.Module):
         number_R = number_R[merged_R]
         left, right = (torch.tensor(c)[number_R] for c in (merges.left, merges.right))
         change_RD = token_VD[merges.first + number_R] - token_VD[left] - token_VD[right]
-        open_R = torch.sigmoid(self._logit_M[number_R] + self.bias)
+        open_R = torch.sigmoid(self._relaxed(noise_C)[self._candidate_M[number_R]])
         zero_R = open_R - open_R.detach()
         return torch.zeros(len(tokens.values), token_VD.shape[1]).index_add(0, merged_R, zero_R[:, None] * change_RD)
 
-    def loss(self) -> Tensor:
+    def loss(self, noise_C: Tensor | None = None) -> Tensor:
         """Cross-entropy of the shifted gate and its targets."""
-        return self._weight * F.binary_cross_entropy_with_logits(self._logit_C + self.bias, self._target_C)
+        return self._weight * F.binary_cross_entropy_with_logits(self._relaxed(noise_C), self._target_C)

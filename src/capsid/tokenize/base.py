@@ -131,8 +131,8 @@ class Weighing(Protocol):
 class SoftAssigning(Protocol):
     """Assigns vectors to codes with differentiable weights, for joint training with a generator."""
 
-    def soft(self, x_UI: Tensor) -> tuple[Sequence[Tensor], Tensor]:
-        """Weights of all codes by depth, each of shape (items, K_l), and the tokenizer's own loss."""
+    def soft(self, x_UI: Tensor) -> tuple[Sequence[tuple[Tensor, Tensor]], Tensor]:
+        """By depth the rows whose id goes on and their weights of all codes, and the tokenizer's own loss."""
 
 
 @runtime_checkable
@@ -200,6 +200,34 @@ class LearnsWhole(Protocol):
 
     def with_network(self, network: nn.Module) -> Tokenizer:
         """A copy of the tokenizer with the weights of such a network."""
+
+
+class Beside(Protocol):
+    """What learns from a tokenizer's codes while the tokenizer trains. Also an `nn.Module`; its state is kept."""
+
+    def recount(self, codes: Ragged) -> None:
+        """Begin an epoch with these codes of all items."""
+
+    def loss(self, share: float) -> Tensor:
+        """The weighted loss of a step, after this share of training."""
+
+
+@runtime_checkable
+class TrainsBeside(Protocol):
+    """Can train something else beside its own network."""
+
+    codebooks: tuple[int, ...]
+
+    def fit_beside(
+        self,
+        table: ItemTable,
+        beside: Beside | None,
+        *,
+        seed: int = 0,
+        progress: Progress = silent,
+        checkpoint: CheckpointFile | None = None,
+    ) -> tuple[Ragged, Ragged | None]:
+        """Fit both; codes and confidences of the same items, as `FitEncodes` gives them."""
 
 
 class Merges(Protocol):

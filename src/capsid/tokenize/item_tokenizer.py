@@ -54,6 +54,7 @@ from capsid.tokenize.base import (
 )
 from capsid.tokenize.id_system import IdSystem
 from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
+from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.token_vectors import joined_vectors, token_vectors
 
 KIND = "tokenizer"
@@ -127,21 +128,22 @@ class ItemTokenizer:
         given: dict[str, Any] = {"seed": seed, "progress": progress}
         # What the tokenizer's `encode` gives for the fitted items, if the fit knows it: codes and confidences.
         self.encoded_: tuple[Ragged, Ragged | None] | None = None
-        if isinstance(self.tokenizer_, FitEncodes):
+        self.merges_: Any | None = None if self.merges is None else fresh(self.merges)
+        learnt: dict[str, Any] = {}
+        if isinstance(self.merges_, SemanticBPE) and self.merges_.beside:
+            from capsid.tokenize.merging.beside import fit_beside
+
+            own = self.merges_, self.tokenizer_, table
+            learnt["gate"], self.encoded_ = fit_beside(*own, **given, checkpoint=checkpoint)
+        elif isinstance(self.tokenizer_, FitEncodes):
             self.encoded_ = self.tokenizer_.fit_encode(table, **given, checkpoint=checkpoint)
-            codes = self.encoded_[0]
         else:
-            codes = self._catalogue_codes(self.tokenizer_.fit(table, **given, checkpoint=checkpoint), table)
+            self.tokenizer_.fit(table, **given, checkpoint=checkpoint)
+        codes = self.encoded_[0] if self.encoded_ else self._catalogue_codes(self.tokenizer_, table)
         self.ids_: SemanticIds = self._settled(table, codes)
-        self.merges_: Any | None = None
-        if self.merges is not None:
-            self.merges_ = fresh(self.merges).fit(
-                self.ids_,
-                table,
-                centres_VD=self.token_vectors(),
-                **given,
-                checkpoint=checkpoint and checkpoint.beside("merges"),
-            )
+        if self.merges_ is not None:
+            learnt["checkpoint"] = checkpoint and checkpoint.beside("merges")
+            self.merges_.fit(self.ids_, table, centres_VD=self.token_vectors(), **given, **learnt)
             self.ids_ = self.ids_.with_merges(self.merges_.table_)
         for number, system in enumerate(self.other_ids, start=1):
             parts = ItemTokenizer(tokenizer=system.tokenizer, collisions=system.collisions)

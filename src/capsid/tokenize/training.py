@@ -72,9 +72,10 @@ def train_rows(
     score: Callable[[], float] | None = None,
     checkpoint: CheckpointFile | None = None,
     progress: Progress,
+    apart: tuple[nn.Module, ...] = (),
 ) -> TrainingResult:
-    """Run the common loop and keep the weights with the best score."""
-    task = Task(network, plan, loss, score, "score")
+    """Run the common loop and keep the weights with the best score. Modules `apart` are clipped separately."""
+    task = Task(network, plan, loss, score, "score", apart)
     return train(task, training, seed=seed, checkpoint=checkpoint, progress=progress, name=name)
 
 
@@ -159,6 +160,7 @@ class VectorTraining(ABC):
             score=self.score,
             checkpoint=checkpoint,
             progress=self.progress,
+            apart=() if self.learner is self.network else (self.network,),
         )
         self.network.requires_grad_(False)
 

@@ -63,8 +63,9 @@ def test_only_adapters_learn() -> None:
     tokenizer.begin_adapting(8)
     learning = {n for n, p in tokenizer.network_.named_parameters() if p.requires_grad}
     assert learning == {f"layers.{d}.adapter.{part}" for d in range(3) for part in ("up", "down")}
-    with pytest.raises(ConfigError, match="rank of routing adapters must be at least 1, got 0"):
-        tokenizer.begin_adapting(0)
+    assert len(fitted().begin_adapting(0)) == 0, "without adapters nothing learns"
+    with pytest.raises(ConfigError, match="rank of routing adapters must be at least 0, got -1"):
+        tokenizer.begin_adapting(-1)
 
 
 @pytest.mark.parametrize("most", [0.0, 0.1, 1.0])

@@ -24,3 +24,7 @@ class LowRank(nn.Module):
     def matrix(self) -> Tensor:
         """The scaled product A B. Shape: (C, D)."""
         return self.scale * (self.up @ self.down)
+
+    def norm(self) -> float:
+        """The Frobenius norm of the matrix."""
+        return float(self.matrix().detach().norm())

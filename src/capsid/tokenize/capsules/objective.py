@@ -27,13 +27,11 @@ class Objective:
     steps: list[tuple[Tensor, Step]]
 
 
-def objective(
-    settings: CapsuleSettings, network: CapsuleNetwork, x_BI: Tensor, share: float, *, leave: bool = True
-) -> Objective:
-    """All terms of a batch when `share` of the annealing is done. With `leave`, ended ids are not routed further."""
+def objective(settings: CapsuleSettings, network: CapsuleNetwork, x_BI: Tensor, share: float) -> Objective:
+    """All terms of a batch when `share` of the annealing is done. Ended ids are not routed further."""
     unit_BD = network.enter(x_BI)
     rules = settings.rules
-    early = leave and rules.max_sharing == 0
+    early = rules.max_sharing == 0
 
     def ended(_depth: int, rows: Tensor, step: Step) -> Tensor:
         if not early or step.confidence_B is None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from capsid.base.freed_memory import keep_freed_memory
 from capsid.base.run_options import CheckpointFile
@@ -21,6 +21,7 @@ from capsid.data.item_table import ItemTable
 from capsid.ids.prefixes import SharedPrefixes
 from capsid.progress import Progress
 from capsid.ragged import Ragged
+from capsid.tokenize.base import Beside
 from capsid.tokenize.capsules.capsules import CapsuleNetwork
 from capsid.tokenize.capsules.catalogue import encode_catalogue, trace
 from capsid.tokenize.capsules.centres import fit_centres
@@ -53,12 +54,13 @@ class StageOne:
 def fit_stage_one(
     settings: CapsuleSettings,
     table: ItemTable,
+    beside: Beside | None = None,
     *,
     seed: int,
     checkpoint: CheckpointFile | None,
     progress: Progress,
 ) -> StageOne:
-    """Start, train if there are steps, and freeze the prefix counts."""
+    """Start, train if there are steps, and freeze the prefix counts. `beside` learns from the codes of every epoch."""
     keep_freed_memory()
     vectors_NI = table.vectors(settings.block)
     network = CapsuleNetwork(settings, vectors_NI.shape[1], weight_source(seed, NAME))
@@ -69,7 +71,7 @@ def fit_stage_one(
     else:
         calibrate_all(network, torch.as_tensor(sample_NI), settings)
     training = settings.training.in_steps(len(vectors_NI))
-    job = CapsuleTraining(training, network, vectors_NI, sample_NI, progress, settings, table.sequences, seed)
+    job = CapsuleTraining(training, network, vectors_NI, sample_NI, progress, settings, table.sequences, seed, beside)
     if training.steps:
         job.run(seed=seed, checkpoint=checkpoint)
     network.requires_grad_(False)
@@ -85,10 +87,23 @@ class CapsuleTraining(VectorTraining):
     settings: CapsuleSettings
     sequences: Ragged
     seed: int
+    beside: Beside | None = None
+
+    @cached_property
+    def learner(self) -> nn.Module:
+        """The network, and what learns beside it: checkpoints and the kept weights hold both."""
+        return self.network if self.beside is None else nn.ModuleList([self.network, self.beside])  # type: ignore[list-item]
+
+    def begin_epoch(self) -> None:
+        """Codes of the whole catalogue for what learns beside."""
+        if self.beside is not None:
+            (codes, _), _ = encode_catalogue(self.settings, self.network, self.vectors_NI)
+            self.beside.recount(codes)
 
     def loss(self, x_BI: Tensor, rows_B: np.ndarray, share: float) -> Tensor:
         """The objective; margins are annealed over the first part of training."""
-        return objective(self.settings, self.network, x_BI, min(1.0, share / ANNEALED)).loss
+        own = objective(self.settings, self.network, x_BI, min(1.0, share / ANNEALED)).loss
+        return own if self.beside is None else own + self.beside.loss(share)
 
     @cached_property
     def looked_at_NI(self) -> np.ndarray:

@@ -37,10 +37,12 @@ class StageTwo:
 
 
 def attach(network: CapsuleNetwork, rank: int, seed: int) -> nn.ModuleList:
-    """Give every depth an adapter; only the adapters stay trainable."""
-    if rank < 1:
-        raise ConfigError(f"the rank of routing adapters must be at least 1, got {rank}")
+    """Give every depth an adapter, or none with rank 0; only the adapters stay trainable."""
+    if rank < 0:
+        raise ConfigError(f"the rank of routing adapters must be at least 0, got {rank}")
     network.requires_grad_(False)
+    if rank == 0:
+        return nn.ModuleList()
     rng = torch.Generator().manual_seed(child_seed(seed, "capsules", "adapters"))
     adapters = nn.ModuleList()
     for capsules in network.depths:

@@ -25,6 +25,7 @@ from capsid.tokenize.capsules.settings import CapsuleSettings
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from capsid.tokenize.base import Beside
     from capsid.tokenize.capsules.capsules import CapsuleNetwork
     from capsid.tokenize.trace import Stops, Trace
 
@@ -60,12 +61,24 @@ class CapsuleTokenizer(CapsuleSettings):
         checkpoint: CheckpointFile | None = None,
     ) -> tuple[Ragged, Ragged]:
         """Fit, and return what `encode_confident` would give for the same items."""
+        return self.fit_beside(table, None, seed=seed, progress=progress, checkpoint=checkpoint)
+
+    def fit_beside(
+        self,
+        table: ItemTable,
+        beside: Beside | None,
+        *,
+        seed: int = 0,
+        progress: Progress = silent,
+        checkpoint: CheckpointFile | None = None,
+    ) -> tuple[Ragged, Ragged]:
+        """The same, with something else that learns from the codes of every epoch."""
         from capsid.tokenize.capsules.stage_one import fit_stage_one
 
         require_items(table)
         vectors = table.vectors(self.block)
         check_vectors(vectors, table.items)
-        fitted = fit_stage_one(self, table, seed=seed, checkpoint=checkpoint, progress=progress)
+        fitted = fit_stage_one(self, table, beside, seed=seed, checkpoint=checkpoint, progress=progress)
         self.network_: CapsuleNetwork = fitted.network
         self.shared_prefixes_: SharedPrefixes = fitted.shared
         self.reference_: np.ndarray = fitted.reference
@@ -96,12 +109,12 @@ class CapsuleTokenizer(CapsuleSettings):
         settled = settle(self, self._fitted(), self._checked(table), codes, most)
         self.shared_prefixes_, self.reference_ = settled.shared, settled.reference
 
-    def soft(self, x_UI: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Routing weights by depth, and the loss terms of stage 1 with the final margin."""
+    def soft(self, x_UI: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+        """The rows whose id goes on and their routing weights by depth, and stage 1's loss with the final margin."""
         from capsid.tokenize.capsules.objective import objective
 
-        found = objective(self, self._fitted(), x_UI, 1.0, leave=False)
-        return [step.weights_BK for _, step in found.steps], found.loss
+        found = objective(self, self._fitted(), x_UI, 1.0)
+        return [(rows, step.weights_BK) for rows, step in found.steps], found.loss
 
     def last_costs(self, table: ItemTable, codes: Ragged) -> Costs:
         """-log of the routing weights at the depth where an id ends; routing does not depend on the codes."""

@@ -1,13 +1,13 @@
 """The merge gate: a small network that learns from the scores of pairs which of them to merge.
 
-It is trained alone, on pairs, and needs no sequence model: CapsID freezes it before the generator trains (section 3.4).
-Knows no items.
+It is trained on pairs, alone or beside the tokenizer, and needs no sequence model: CapsID freezes it before the
+generator trains (section 3.4). Knows no items.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -40,9 +40,8 @@ class Gate(nn.Module):
         return out
 
 
-@dataclass(frozen=True, eq=False)
-class GateSettings:
-    """The estimator's fields that training needs."""
+class GateSettings(Protocol):
+    """The settings of SemanticBPE that training needs."""
 
     hidden: int
     gumbel: float
@@ -61,15 +60,12 @@ def train_gate(
     progress: Progress,
 ) -> np.ndarray:
     """Logit of merging every pair. `teacher(share)` gives the targets after that share of training."""
-    inputs = _Inputs(pairs, profiles_VD)
+    inputs = GateInputs(pairs, profiles_VD)
     gate = Gate(inputs.width, settings.hidden, weight_source(seed, "merges"))
 
     def loss(rows: np.ndarray, step: int) -> Loss:
         target_B = torch.as_tensor(teacher(share_done(step, settings.training))[rows].astype(np.int64))
-        log_pi_B2 = gate(inputs.rows(rows)).log_softmax(-1)
-        relaxed_B2 = (log_pi_B2 + gumbel_noise(log_pi_B2.shape)) / settings.gumbel
-        value = functional.cross_entropy(relaxed_B2, target_B)
-        return Loss(value + settings.sparsity * log_pi_B2[:, 1].exp().mean(), len(rows))
+        return Loss(gate_loss(settings, gate(inputs.rows(rows)), target_B), len(rows))
 
     train_rows(
         gate,
@@ -81,11 +77,21 @@ def train_gate(
         checkpoint=checkpoint,
         progress=progress,
     )
+    return gate_logits(gate, inputs, settings.training.batch_size)
+
+
+def gate_loss(settings: GateSettings, logits_B2: Tensor, target_B: Tensor) -> Tensor:
+    """L_BPE: cross-entropy of the Gumbel-softmax and the targets, and the share of pairs that are merged."""
+    log_pi_B2 = logits_B2.log_softmax(-1)
+    relaxed_B2 = (log_pi_B2 + gumbel_noise(log_pi_B2.shape)) / settings.gumbel
+    return functional.cross_entropy(relaxed_B2, target_B) + settings.sparsity * log_pi_B2[:, 1].exp().mean()
+
+
+def gate_logits(gate: Gate, inputs: GateInputs, block: int) -> np.ndarray:
+    """Logit of merging every pair, block by block."""
     with torch.inference_mode():
-        parts = [
-            gate(inputs.rows(np.arange(start, min(start + settings.training.batch_size, len(pairs)))))
-            for start in range(0, len(pairs), settings.training.batch_size)
-        ]
+        rows = np.arange(len(inputs))
+        parts = [gate(inputs.rows(rows[start : start + block])) for start in range(0, len(rows), block)]
         logits_N2 = torch.cat(parts).double().numpy()
     out: np.ndarray = logits_N2[:, 1] - logits_N2[:, 0]
     return out
@@ -97,7 +103,7 @@ def gumbel_noise(shape: torch.Size) -> Tensor:
     return -torch.empty(shape).exponential_().clamp_min(1e-30).log()
 
 
-class _Inputs:
+class GateInputs:
     """The gate's input for each pair. Frequency and cosine are standardised: their raw values vary too little."""
 
     def __init__(self, pairs: Candidates, profiles_VD: np.ndarray) -> None:
@@ -108,6 +114,9 @@ class _Inputs:
         self.profiles = torch.as_tensor(profiles_VD.astype(np.float32))
         self.left, self.right = torch.as_tensor(pairs.left), torch.as_tensor(pairs.right)
         self.width = 2 * profiles_VD.shape[1] + 2
+
+    def __len__(self) -> int:
+        return len(self.left)
 
     def rows(self, rows: np.ndarray) -> Tensor:
         own = torch.as_tensor(rows)

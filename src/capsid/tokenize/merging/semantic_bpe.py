@@ -1,7 +1,8 @@
 """SemanticBPE: learn which neighbouring tokens of an id to merge (CapsID,
 arXiv 2605.05096, section 3.3).
 
-Merges are learnt once, on final ids, and apply to any id, including those of new items. Variants are settings:
+Merges are decided once, on final ids, and apply to any id, including those of new items. The gate learns after the
+tokenizer, or beside it. Variants are settings:
 frequency only (`alpha=1,1`), meaning only (`alpha=0,0`), counts of users. The gate and torch are imported on demand.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -35,6 +36,13 @@ from capsid.train.options import Training
 ANNEALED = 0.5
 # A pair is merged where merging is more likely than not.
 LEAST = 0.5
+
+
+class Learnt(Protocol):
+    """A gate that has learnt already."""
+
+    def logits(self, pairs: Candidates, profiles_VD: np.ndarray) -> np.ndarray:
+        """Logit of merging every pair."""
 
 
 def gate_training() -> Training:
@@ -86,11 +94,26 @@ class SemanticBPE:
         False,
         "Whether eligible pairs that the gate keeps apart are stored too, so that a learnt bias can merge them.",
     )
+    beside: bool = setting(
+        False,
+        "Whether the gate learns beside the tokenizer (stage 1), from pairs that are recounted in every epoch; "
+        "otherwise it learns afterwards.",
+    )
+    weight: float = setting(0.2, "Weight of the gate's loss beside the tokenizer's (lambda_b, Eq. 10).", least=0)
     bias: float = setting(0.0, "Added to the gate's logits when ids are merged; above 0: more merges.")
     training: Training = setting(factory=gate_training, about="How the gate trains.")
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def check_together(self) -> None:
+        """What learns beside the tokenizer: see `capsid.settings.check_together`."""
+        if self.beside and (self.passes > 1 or self.profile != "items"):
+            raise ConfigError(
+                f"merges.beside=true needs merges.passes=1 and merges.profile=items, got {self.passes} and "
+                f"{self.profile}: while the tokenizer trains there are no merged tokens and no centres",
+                hint="set merges.beside=false",
+            )
 
     @property
     def frequency_only(self) -> bool:
@@ -131,10 +154,12 @@ class SemanticBPE:
         seed: int = 0,
         progress: Progress = silent,
         checkpoint: CheckpointFile | None = None,
+        gate: Learnt | None = None,
     ) -> SemanticBPE:
         """Learn from the ids, vectors and training sequences of the table's items. `centres_VD` has a vector per token.
 
-        With a checkpoint, an interrupted fit resumes. Checkpoint files begin with its name and are removed at the end.
+        A `gate` that has learnt beside the tokenizer only decides here. With a checkpoint, an interrupted fit resumes.
+        Checkpoint files begin with its name and are removed at the end.
         """
         self.first_ = ids.layout.plain.vocabulary
         self.candidates_ = Candidates.none()
@@ -144,7 +169,7 @@ class SemanticBPE:
         for number in range(1, self.passes + 1):
             work = None if checkpoint is None else checkpoint.beside(str(number))
             files += [work] if work is not None else []
-            job = _Pass(self, number, ids.with_merges(self.table_), table, progress)
+            job = Pass(self, number, ids.with_merges(self.table_), table, progress, gate)
             found = job.learn(centres_VD, child_seed(seed, "merges", number), work)
             self.candidates_ = self.candidates_.append(found)
             if not (found.merge >= 0).any():
@@ -170,7 +195,7 @@ class SemanticBPE:
 
 
 @dataclass(frozen=True, eq=False)
-class _Pass:
+class Pass:
     """One pass over the ids, with the merges of earlier passes applied."""
 
     settings: SemanticBPE
@@ -178,13 +203,16 @@ class _Pass:
     ids: SemanticIds
     table: ItemTable
     progress: Progress
+    gate: Learnt | None = None
 
     @property
     def room(self) -> int:
+        """How many merges this pass may still learn."""
         left = self.settings.size - len(self.ids.layout.merges)
         return -(-left // (self.settings.passes - self.number + 1))
 
-    def learn(self, centres_VD: np.ndarray | None, seed: int, checkpoint: CheckpointFile | None) -> Candidates:
+    def counted(self, centres_VD: np.ndarray | None) -> tuple[Candidates, np.ndarray]:
+        """The frequent pairs with their cosines, and the meaning of every token."""
         s = self.settings
         pairs = find_candidates(
             self.ids.tokens,
@@ -195,30 +223,37 @@ class _Pass:
             count=s.count,
             frequency=s.frequency,
         )
+        profiles_VD = self._profiles(centres_VD) if len(pairs) else np.zeros((0, 0))
+        return with_cosines(pairs, profiles_VD) if len(pairs) else pairs, profiles_VD
+
+    def learn(self, centres_VD: np.ndarray | None, seed: int, checkpoint: CheckpointFile | None) -> Candidates:
+        """The frequent pairs with the gate's decisions."""
+        s = self.settings
+        pairs, profiles_VD = self.counted(centres_VD)
         if not len(pairs):
             self.progress.line(f"merges: no pair of neighbouring tokens occurs {s.min_count} times, so none is merged")
             return pairs
-        profiles_VD = self._profiles(centres_VD)
-        pairs = with_cosines(pairs, profiles_VD)
         fine = self._eligible(pairs, 1.0)
         if not fine.any():
             self.progress.line(
                 f"merges: none of {len(pairs):,} pairs has a cosine above {s.theta[1]:g}, so none is merged"
             )
             return pairs
-        # Imported here because the gate needs torch.
-        from capsid.tokenize.merging.gate import GateSettings, train_gate
+        if self.gate is not None:
+            logit = self.gate.logits(pairs, profiles_VD)
+        else:
+            # Imported here because the gate needs torch.
+            from capsid.tokenize.merging.gate import train_gate
 
-        settings = GateSettings(s.hidden, s.gumbel, s.sparsity, s.training)
-        logit = train_gate(
-            pairs,
-            profiles_VD,
-            self._teacher(pairs),
-            settings,
-            seed=seed,
-            checkpoint=checkpoint,
-            progress=self.progress,
-        )
+            logit = train_gate(
+                pairs,
+                profiles_VD,
+                self.teacher(pairs),
+                s,
+                seed=seed,
+                checkpoint=checkpoint,
+                progress=self.progress,
+            )
         pairs = pairs.decided(logit, self._wanted(pairs, 1.0), self._chosen(pairs, logit, fine))
         self.progress.line(
             f"merges: {len(pairs):,} pairs occur {s.min_count} or more times, {int(fine.sum()):,} are eligible, "
@@ -251,7 +286,8 @@ class _Pass:
         out[best[np.isfinite(score[best])]] = True
         return out
 
-    def _teacher(self, pairs: Candidates) -> Callable[[float], np.ndarray]:
+    def teacher(self, pairs: Candidates) -> Callable[[float], np.ndarray]:
+        """The targets after a share of training."""
         final = self._wanted(pairs, 1.0)
 
         def wanted(share: float) -> np.ndarray:
@@ -263,7 +299,11 @@ class _Pass:
         """Index in the table of merges for every stored pair, the largest pi_1 first; pi_1 > pi_0 merges."""
         pi = self.settings.probability(logit)
         order = np.lexsort([pairs.right, pairs.left, -pairs.score(self.settings.alpha[1]), -pi])
-        best = order[(fine if self.settings.spare else (pi > LEAST) & fine)[order]][: self.room]
+        if self.settings.spare:
+            # All eligible pairs: those that the gate keeps apart have tokens, which are not used yet.
+            best = order[fine[order]]
+        else:
+            best = order[((pi > LEAST) & fine)[order]][: self.room]
         merge = np.full(len(pairs), -1, dtype=np.int64)
         merge[best] = len(self.ids.layout.merges) + np.arange(len(best))
         return merge
