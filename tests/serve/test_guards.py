@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import shutil
 import socket
 import threading
@@ -313,6 +314,47 @@ def test_a_body_that_does_not_arrive_is_refused(run: Path, tmp_path: Path, monke
             assert told.startswith(b"HTTP/1.1 408")
             assert b"a body must arrive within 1 s" in told
             assert b"connection: close" in told
+
+
+BODIES = (
+    ("POST", "/v1/recommend"),
+    ("POST", "/v1/recommend/batch"),
+    ("POST", "/v1/explain"),
+    ("POST", "/v1/compare"),
+    ("POST", "/v1/items"),
+)
+
+
+@pytest.mark.parametrize(("method", "path"), BODIES, ids=str)
+@pytest.mark.parametrize("sent", [0, 5])
+def test_a_client_that_hangs_up_is_no_failure(
+    served: Served, method: str, path: str, sent: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def count(code: int) -> float:
+        text = served.client.get("/metrics").text
+        found = re.findall(rf'capsid_requests_total{{code="{code}",route="{path}"}} (\S+)', text)
+        return float(found[0]) if found else 0.0
+
+    gone, failed = count(499), count(500)
+    with socket.create_connection(("127.0.0.1", served.options.port)) as connection:
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head += "content-length: 40\r\n"
+        connection.sendall(f"{head}\r\n".encode() + b'{"history": ["a"]'[:sent])
+        time.sleep(0.1)
+    end = time.monotonic() + 20
+    while count(499) == gone and time.monotonic() < end:
+        time.sleep(0.05)
+    assert (count(499), count(500)) == (gone + 1, failed)
+    assert "Traceback" not in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_two_hosts_are_one_too_many(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.options.port)) as connection:
+        connection.sendall(b"GET /v1/info HTTP/1.1\r\nhost: localhost\r\nhost: elsewhere\r\n\r\n")
+        answer = connection.recv(4_000)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"a request must have one host header, got 2" in answer
 
 
 def test_a_body_that_does_not_arrive_cannot_hold_up_the_end(run: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from functools import cache
 from itertools import pairwise
@@ -23,6 +24,7 @@ from capsid.serve.errors import Refused
 from capsid.serve.journal import NAME, Journal
 from capsid.serve.live import KEPT, LARGE, LiveCatalogue
 from capsid.serve.reports import Reports
+from capsid.serve.sealed import JournalDamaged
 from capsid.serve.snapshot import Edit, Snapshot, item_frame
 
 ITEMS = list(world().items)
@@ -224,15 +226,52 @@ def test_what_cannot_be_edited(tmp_path: Path) -> None:
     assert item_frame([{"item_id": "a"}], world().attributes).row(0) == ("a", None, None)
 
 
-def test_a_journal_of_something_else(tmp_path: Path) -> None:
-    lines = ['{"operation": "add"}', '{"version": 2}', '{"version": "x", "operation": "retire"}']
-    for line in [*lines, '{"version": 2, "operation": "state", "rows": []}']:
-        (tmp_path / NAME).write_text(line + "\n")
-        with pytest.raises(ArtifactError, match="the journal holds a line"):
-            live_in(tmp_path)
-    (tmp_path / NAME).write_text('{"version": 2, "operation": "rollback", "to": 7}\n')
+WRONG = [
+    {"operation": "add", "rows": [{"item_id": "n"}]},
+    {"version": 2},
+    {"version": "x", "operation": "retire", "items": ["i"]},
+    {"version": True, "operation": "retire", "items": ["i"]},
+    {"version": 2, "operation": "forget", "items": ["i"]},
+    {"version": 2, "operation": "retire", "items": "318"},
+    {"version": 2, "operation": "retire", "items": [318]},
+    {"version": 2, "operation": "retire"},
+    {"version": 2, "operation": "retire", "items": ["i"], "rows": []},
+    {"version": 2, "operation": "retire", "items": ["i"], "note": "more"},
+    {"version": 2, "operation": "add", "rows": {"item_id": "n"}},
+    {"version": 2, "operation": "add", "rows": [{"title": "n"}]},
+    {"version": 2, "operation": "rollback", "to": "1"},
+    {"version": 2, "operation": "reload", "mark": 7},
+    {"version": 2, "operation": "state", "rows": []},
+    {"version": 2, "operation": "state", "kept": 3, "rows": [], "retired": [], "restored": [], "reloaded": 0},
+    {"version": 2, "operation": "state", "kept": 0, "rows": [], "retired": "318", "restored": [], "reloaded": 0},
+    ["version", 2],
+]
+
+
+@pytest.mark.parametrize("line", WRONG, ids=str)
+def test_lines_that_are_no_edits_are_refused(line: Any, tmp_path: Path) -> None:
+    """Their checksums are right: some other program wrote them."""
+    journal = Journal(tmp_path)
+    journal.append(line)
+    journal.close()
+    with pytest.raises(ArtifactError, match="the journal holds a line"):
+        live_in(tmp_path)
+
+
+def test_a_journal_that_goes_back_too_far(tmp_path: Path) -> None:
+    Journal(tmp_path).append({"version": 2, "operation": "rollback", "to": 7})
     with pytest.raises(ArtifactError, match="goes back to version 7, which it does not hold"):
         live_in(tmp_path)
+
+
+def test_an_edit_is_refused_where_the_journal_was_cut_and_searches_go_on(tmp_path: Path) -> None:
+    live = live_in(tmp_path)
+    live.edit(add("n0"))
+    os.truncate(tmp_path / NAME, 0)
+    with pytest.raises(JournalDamaged, match="was cut to 0 bytes while it was in use"):
+        live.edit(add("n1"))
+    assert live.catch_up().version == 2
+    assert (tmp_path / NAME).stat().st_size == 0, "nothing was written into it"
 
 
 def test_a_journal_does_not_grow_without_bound(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,9 @@ def serve(
     state: Annotated[
         Path | None, typer.Option("--state", metavar="DIR", help="Where edits are kept [default: RUN.live].")
     ] = None,
+    recover: Annotated[
+        bool, typer.Option("--recover", help="If the journal of edits is damaged, keep those before the damage.")
+    ] = False,
     compare: Annotated[
         list[Path] | None, typer.Option("--compare", metavar="RUN", help="Another run to compare with; repeatable.")
     ] = None,
@@ -62,6 +66,7 @@ def serve(
     serve_folder(
         run,
         state=str(state or ""),
+        recover=recover,
         host=host,
         port=port,
         workers=workers,
@@ -93,4 +98,4 @@ def serve_folder(run: Path, *, show: bool = False, **options: Any) -> None:
         given = ServeOptions(run=str(run), **options)
     except SettingError as error:
         raise of_option(error) from None
-    serve_run(given, show=show)
+    serve_run(given, show=show, tell=lambda line: print(f"warning: {line}", file=sys.stderr))

@@ -223,6 +223,9 @@ class Gate:
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
         path, method = scope["path"], scope["method"]
+        hosts = sum(name == b"host" for name, _ in scope["headers"])
+        if hosts > 1:
+            raise Refused(400, "invalid_request", f"a request must have one host header, got {hosts}")
         health = path.startswith("/health/")
         if self._draining() and not health:
             raise _stopping()
@@ -293,6 +296,8 @@ class BodyLimit:
             nonlocal size, complete
             # After the body, the only message left is that the client has gone, for which there is no limit.
             message = await (receive() if complete else self._in_time(receive, latest))
+            if message["type"] == "http.disconnect" and not complete:
+                raise _gone()
             complete = not message.get("more_body", False)
             size += len(message.get("body", b""))
             if size > self._most:
@@ -323,6 +328,11 @@ class BodyLimit:
 def _too_slow() -> Refused:
     text = f"a body must arrive within {BODY_SECONDS:g} s"
     return Refused(408, "body_too_slow", text, headers={"connection": "close"})
+
+
+def _gone() -> Refused:
+    """Nobody reads it, but it is counted as what it is."""
+    return Refused(499, "client_gone", "the client closed the connection before its body was complete")
 
 
 def _stopping() -> Refused:

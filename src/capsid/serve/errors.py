@@ -8,6 +8,8 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from capsid.errors import ArtifactError, CapsidError, ConfigError, DataError, UnknownIdError
+from capsid.serve.journal import DiskFull
+from capsid.serve.sealed import JournalDamaged
 
 
 class Refused(HTTPException):
@@ -32,6 +34,10 @@ def refused(error: CapsidError) -> Refused:
         return Refused(404, "unknown_item", error.message, hint=error.hint)
     if isinstance(error, DataError | ConfigError):
         return Refused(409, "does_not_fit", error.message, hint=error.hint)
+    if isinstance(error, JournalDamaged):
+        return Refused(503, "journal", error.message, hint=error.hint)
+    if isinstance(error, DiskFull):
+        return Refused(507, "disk_full", error.message, hint=error.hint)
     code = "artifact" if isinstance(error, ArtifactError) else "internal"
     return Refused(500, code, error.message, hint=error.hint)
 

@@ -32,6 +32,7 @@ class ServeOptions:
     rate_limit: float = setting(0.0, "Requests per second for each key or address; 0 sets no limit.", least=0)
     cors: tuple[str, ...] = setting((), "Origins whose pages may call the service; none by default.")
     compare: tuple[str, ...] = setting((), "Other runs to compare the served one with.")
+    recover: bool = setting(False, "Start with the edits before the damage of a damaged journal; a copy is kept.")
     drain: float = setting(1.0, "Seconds between SIGTERM and closing the port, for clients to notice.", least=0)
 
     def __post_init__(self) -> None:

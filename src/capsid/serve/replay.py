@@ -71,24 +71,25 @@ def shortened(states: Mapping[int, State], reloaded: int) -> list[dict[str, Any]
 
 def is_whole(line: Line) -> bool:
     """Whether a line holds a whole state."""
-    return line.get("operation") == WHOLE
+    return isinstance(line, Mapping) and line.get("operation") == WHOLE
 
 
 def state_of(line: Line, before: State) -> State:
     """The state that a line holds, given that of the line before it."""
     try:
-        int(line["reloaded"])
+        if type(line["reloaded"]) is not int:
+            raise ValueError("reloaded must be a version")
         return State.from_line(line, before)
-    except (KeyError, TypeError, ValueError):
-        raise ArtifactError(f"the journal holds a line that is not a state: {str(dict(line))[:200]}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"the journal holds a line that is not a state ({error}): {str(line)[:200]}") from None
 
 
 def edit_of(line: Line) -> Edit:
     """The edit that a line holds."""
     try:
         return Edit.from_line(line)
-    except (KeyError, TypeError):
-        raise ArtifactError(f"the journal holds a line that is not an edit: {str(dict(line))[:200]}") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ArtifactError(f"the journal holds a line that is not an edit ({error}): {str(line)[:200]}") from None
 
 
 def check_consecutive(lines: Sequence[Line], before: int) -> None:
@@ -104,7 +105,7 @@ def check_consecutive(lines: Sequence[Line], before: int) -> None:
 
 def version_of(line: Line) -> int:
     """The version that a line leads to."""
-    try:
-        return int(line["version"])
-    except (KeyError, TypeError, ValueError):
-        raise ArtifactError(f"the journal holds a line without a version: {str(dict(line))[:200]}") from None
+    version = line.get("version") if isinstance(line, Mapping) else None
+    if type(version) is not int:
+        raise ArtifactError(f"the journal holds a line without a version: {str(line)[:200]}")
+    return version

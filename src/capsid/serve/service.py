@@ -130,7 +130,7 @@ class Service:
         torch.set_num_threads(1)
         run = Path(self.options.run)
         folder = self.options.state_folder
-        self._journals = [Journal(folder), Journal(folder, COMING)]
+        self._journals = [Journal(folder), Journal(folder, COMING, marked=False)]
         journal, coming = self._journals
         live = LiveCatalogue(lambda: Recommender.from_pretrained(run), journal, Ahead(coming))
         self.others = [OtherRun.load(path) for path in self.options.compare]

@@ -71,9 +71,42 @@ class Edit:
 
     @classmethod
     def from_line(cls, line: Mapping[str, Any]) -> Edit:
-        """Rebuild the edit from a line of the journal."""
-        lists = tuple(line.get("rows", ())), tuple(line.get("items", ()))
-        return cls(line["operation"], *lists, line.get("to", 0), line.get("mark", ""))
+        """Rebuild the edit from a line of the journal; raises ValueError if it is not exactly such a line."""
+        operation = line["operation"]
+        if operation not in FIELDS:
+            raise ValueError(f"unknown operation {operation!r}")
+        own = {name: value for name, value in line.items() if name not in ("version", "operation")}
+        # Reloads of release 0.1 had no mark.
+        if own.keys() != FIELDS[operation] and not (operation == "reload" and not own):
+            raise ValueError(f"fields must be {sorted(FIELDS[operation])}, got {sorted(own)}")
+        to, mark = own.get("to", 0), own.get("mark", "")
+        if type(to) is not int or not isinstance(mark, str):
+            raise ValueError("`to` must be a version, and `mark` a text")
+        return cls(operation, _rows(own.get("rows", [])), _texts(own.get("items", [])), to, mark)
+
+
+# The fields of an edit's line beside version and operation.
+FIELDS: Mapping[str, set[str]] = {
+    "add": {"rows"},
+    "retire": {"items"},
+    "restore": {"items"},
+    "rollback": {"to"},
+    "reload": {"mark"},
+}
+
+
+def _rows(rows: Any) -> tuple[Mapping[str, Any], ...]:
+    """New items of a line: objects with an id."""
+    if not isinstance(rows, list) or not all(isinstance(r, dict) and isinstance(r.get("item_id"), str) for r in rows):
+        raise ValueError("rows must be a list of items with an item_id")
+    return tuple(rows)
+
+
+def _texts(texts: Any) -> tuple[str, ...]:
+    """Item ids of a line."""
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("items must be a list of ids")
+    return tuple(texts)
 
 
 @dataclass(frozen=True)
@@ -106,8 +139,11 @@ class State:
     @classmethod
     def from_line(cls, line: Mapping[str, Any], before: State) -> State:
         """Rebuild the state from a line and the state of the line before it."""
-        rows = before.added[: line["kept"]] + tuple(line["rows"])
-        return cls(rows, frozenset(line["retired"]), frozenset(line["restored"]))
+        kept = line["kept"]
+        if type(kept) is not int or not 0 <= kept <= len(before.added):
+            raise ValueError(f"kept must be from 0 to {len(before.added)}, got {kept!r}")
+        rows = before.added[:kept] + _rows(line["rows"])
+        return cls(rows, frozenset(_texts(line["retired"])), frozenset(_texts(line["restored"])))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import sys
@@ -11,6 +12,7 @@ import threading
 import time
 import urllib.request
 import webbrowser
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from capsid.serve.options import ENVIRONMENT, ServeOptions
 from capsid.serve.peers import has_joined
 from capsid.serve.workers import Workers
 
+logger = logging.getLogger("capsid.serve")
 _LOG = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -48,14 +51,18 @@ _SERVER = {
 }
 
 
-def serve(options: ServeOptions, *, show: bool = False) -> None:
-    """Serve until a signal ends it. With `show`, a browser opens the page when the service is ready."""
+def serve(options: ServeOptions, *, show: bool = False, tell: Callable[[str], object] = logger.warning) -> None:
+    """Serve until a signal ends it. With `show`, a browser opens the page when the service is ready.
+
+    `tell` is told what was done to repair the journal.
+    """
     options = options.for_workers()
     Keys.read(options)  # a bad key is told here, before there are workers
     if show:
         threading.Thread(target=_show, args=(f"http://127.0.0.1:{options.port}/",), daemon=True).start()
     journal = Journal(options.state_folder)
-    journal.repair()
+    for line in journal.repair(recover=options.recover):
+        tell(line)
     journal.close()
     os.environ[ENVIRONMENT] = options.to_environment()
     settings: dict[str, Any] = {"host": options.host, "port": options.port, **_SERVER}

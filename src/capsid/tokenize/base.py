@@ -205,8 +205,11 @@ class LearnsWhole(Protocol):
 class Beside(Protocol):
     """What learns from a tokenizer's codes while the tokenizer trains. Also an `nn.Module`; its state is kept."""
 
-    def recount(self, codes: Ragged) -> None:
-        """Begin an epoch with these codes of all items."""
+    def see(self, rows_B: np.ndarray, codes_BL: Tensor) -> None:
+        """The codes of some items, -1 behind the end of an id."""
+
+    def recount(self) -> None:
+        """Begin an epoch."""
 
     def loss(self, share: float) -> Tensor:
         """The weighted loss of a step, after this share of training."""

@@ -18,6 +18,7 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import silent
 from capsid.ragged import Ragged
 from capsid.tokenize.atomic import Atomic
+from capsid.tokenize.capsules.objective import objective
 from capsid.tokenize.capsules.settings import StageOneTraining
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -32,8 +33,18 @@ def merges(**fields: Any) -> SemanticBPE:
 
 def gate_of(ids: SemanticIds, table: Any, part: SemanticBPE) -> GateBeside:
     gate = GateBeside(part, table, SIZES, seed=3)
-    gate.recount(ids.codes)
+    see(gate, ids.codes)
     return gate
+
+
+def see(gate: GateBeside, codes: Ragged) -> None:
+    """An epoch that sees these codes, in two batches, and the beginning of the next one."""
+    dense_NL = np.full((len(codes), len(SIZES)), -1)
+    own_NL = codes.dense()
+    dense_NL[:, : own_NL.shape[1]] = own_NL
+    for rows in np.array_split(np.arange(len(codes)), 2):
+        gate.see(rows, torch.as_tensor(dense_NL[rows]))
+    gate.recount()
 
 
 def test_pairs_are_recounted_from_the_codes_of_the_epoch() -> None:
@@ -48,7 +59,9 @@ def test_pairs_are_recounted_from_the_codes_of_the_epoch() -> None:
         wanted.right.tolist(),
         wanted.count.tolist(),
     )
-    gate.recount(Ragged.from_rows([[0]] * len(ids), np.int64))
+    gate.see(np.arange(len(ids)), torch.tensor([[0, -1, -1]] * len(ids)))
+    assert len(gate._count()[1]) > 0, "pairs stay until the epoch ends"
+    gate.recount()
     assert len(gate._count()[1]) == 0
     assert float(gate.loss(0.5)) == 0.0, "no pair, nothing to learn"
 
@@ -108,6 +121,18 @@ def test_the_gate_changes_no_capsule() -> None:
     assert both.ids.codes == plain.ids.codes
     for name, array in plain.tokenizer_.state().items():
         np.testing.assert_array_equal(both.tokenizer_.state()[name], array, err_msg=name)
+
+
+def test_the_codes_of_a_batch_end_where_its_ids_end() -> None:
+    _, table = planted()
+    capsules = dataclasses.replace(tokenizer().tokenizer, confidence=0.5)
+    fitted = capsules.fit(table, seed=1)
+    x_BI = torch.as_tensor(table.vectors().astype(np.float32))
+    found = objective(capsules, fitted.network_, x_BI, 1.0).codes(len(x_BI), len(SIZES)).numpy()
+    codes = fitted.encode(table)
+    assert set(codes.lengths.tolist()) != {len(SIZES)}, "no id ends early, so this says nothing"
+    for own_L, wanted in zip(found, codes):
+        assert own_L[own_L >= 0].tolist() == list(wanted)
 
 
 @pytest.mark.parametrize("capsules", [Atomic(), CapsuleTokenizer(codebooks=SIZES)])

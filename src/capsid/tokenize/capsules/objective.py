@@ -26,6 +26,13 @@ class Objective:
     terms: dict[str, Tensor]
     steps: list[tuple[Tensor, Step]]
 
+    def codes(self, rows: int, depths: int) -> Tensor:
+        """The codes of the batch, -1 behind the end of an id. Shape: (rows, depths)."""
+        out_BL = torch.full((rows, depths), -1)
+        for depth, (own, step) in enumerate(self.steps):
+            out_BL[own, depth] = step.code_B
+        return out_BL
+
 
 def objective(settings: CapsuleSettings, network: CapsuleNetwork, x_BI: Tensor, share: float) -> Objective:
     """All terms of a batch when `share` of the annealing is done. Ended ids are not routed further."""

@@ -95,15 +95,17 @@ class CapsuleTraining(VectorTraining):
         return self.network if self.beside is None else nn.ModuleList([self.network, self.beside])  # type: ignore[list-item]
 
     def begin_epoch(self) -> None:
-        """Codes of the whole catalogue for what learns beside."""
+        """What learns beside counts again."""
         if self.beside is not None:
-            (codes, _), _ = encode_catalogue(self.settings, self.network, self.vectors_NI)
-            self.beside.recount(codes)
+            self.beside.recount()
 
     def loss(self, x_BI: Tensor, rows_B: np.ndarray, share: float) -> Tensor:
         """The objective; margins are annealed over the first part of training."""
-        own = objective(self.settings, self.network, x_BI, min(1.0, share / ANNEALED)).loss
-        return own if self.beside is None else own + self.beside.loss(share)
+        found = objective(self.settings, self.network, x_BI, min(1.0, share / ANNEALED))
+        if self.beside is None:
+            return found.loss
+        self.beside.see(rows_B, found.codes(len(rows_B), len(self.network.depths)))
+        return found.loss + self.beside.loss(share)
 
     @cached_property
     def looked_at_NI(self) -> np.ndarray:

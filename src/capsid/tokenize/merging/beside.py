@@ -1,7 +1,8 @@
 """The merge gate in stage 1: it learns beside the capsules (CapsID, arXiv 2605.05096, sections 3.3 and 3.4).
 
-Pairs, frequencies and meanings are recounted from the codes of every epoch, and lambda_b L_BPE is added to the
-tokenizer's loss. No gradient passes between the two: pairs are hard. Knows no capsules.
+Pairs, frequencies and meanings are recounted in every epoch from the codes that the one before it has seen, which costs
+nothing, and lambda_b L_BPE is added to the tokenizer's loss. No gradient passes between the two: pairs are hard. Knows
+no capsules.
 """
 
 from __future__ import annotations
@@ -48,27 +49,34 @@ def fit_beside(
 
 
 class GateBeside(nn.Module):
-    """The gate, and the codes of the epoch: pairs follow from them, so a resumed run has the same ones."""
+    """The gate, and all items' codes as the last epoch saw them: pairs follow from these. Those of the present epoch
+    are collected meanwhile. Checkpoints hold both, so a resumed run has the same pairs."""
 
     codes_NL: Tensor
+    seen_NL: Tensor
 
     def __init__(self, merges: SemanticBPE, table: ItemTable, sizes: tuple[int, ...], seed: int) -> None:
         super().__init__()
         self._merges, self._table, self._sizes = merges, table, sizes
         self.gate = Gate(2 * table.vectors().shape[1] + 2, merges.hidden, weight_source(seed, "merges"))
-        self.register_buffer("codes_NL", torch.full((len(table.items), len(sizes)), ABSENT, dtype=torch.int32))
+        for name in ("codes_NL", "seen_NL"):
+            self.register_buffer(name, torch.full((len(table.items), len(sizes)), ABSENT, dtype=torch.int32))
         self._counted: tuple[Pass, Candidates, np.ndarray] | None = None
         self._inputs: GateInputs | None = None
 
-    def recount(self, codes: Ragged) -> None:
-        """Begin an epoch with these codes of all items."""
-        self.codes_NL.fill_(ABSENT)
-        dense_NL = torch.as_tensor(codes.dense())
-        self.codes_NL[:, : dense_NL.shape[1]] = dense_NL
+    def see(self, rows_B: np.ndarray, codes_BL: Tensor) -> None:
+        """The codes of some items, -1 behind the end of an id."""
+        self.seen_NL[torch.as_tensor(rows_B)] = codes_BL.to(self.seen_NL.dtype)
+
+    def recount(self) -> None:
+        """Begin an epoch."""
+        self.codes_NL.copy_(self.seen_NL)
         self._counted = self._inputs = None
 
     def loss(self, share: float) -> Tensor:
-        """lambda_b L_BPE over a batch of the pairs, after this share of training; 0 without pairs."""
+        """lambda_b L_BPE over a batch of the pairs, after this share of training; 0 without pairs, as in epoch 1."""
+        if (self.codes_NL[:, 0] == ABSENT).any():
+            return torch.zeros(())
         if self._counted is None:
             self._counted = self._count()
         work, pairs, profiles_VD = self._counted
