@@ -71,6 +71,16 @@ def test_ablation_takes_one_thing_away_at_a_time() -> None:
     assert len({str(recipe) for recipe in changed.values()}) == 8
 
 
+def test_rows_with_the_papers_generator_have_that_of_capsid_paper() -> None:
+    paper = RECIPES["capsid-paper"]
+    rows = [cell for cell in read_plan("heart").cells if cell.label.endswith(", the paper's generator")]
+    assert [cell.method for cell in rows] == ["tiger", "rq-kmeans", "capsid"]
+    for cell in rows:
+        recipe = RECIPES[cell.method].with_settings(cell.settings)
+        assert (recipe.generator, recipe.over) == (paper.generator, paper.over)
+        assert recipe.schedule[0].training == paper.schedule[0].training
+
+
 def test_settings_that_rows_share() -> None:
     plan = make_plan(
         {
