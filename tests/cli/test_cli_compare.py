@@ -27,9 +27,11 @@ def runs(fitted: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 def rewrite(run: Path, change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> None:
     """Evaluations of a method that did otherwise."""
-    arrays = load_arrays(run / "evaluations" / "test.npz")
-    with new_folder(run / "evaluations", kind="evaluations") as folder:
+    kept = run / "evaluations"
+    arrays = load_arrays(kept / "test.npz")
+    with new_folder(kept, kind="evaluations") as folder:
         save_arrays(folder / "test.npz", change(arrays))
+        shutil.copy(kept / "test.json", folder / "test.json")
 
 
 def test_two_methods(runs: tuple[Path, Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -80,6 +81,26 @@ def test_evaluations_are_kept_and_runs_compared_by_them(run: Path, tmp_path: Pat
     keep_evaluation(second, result, cases.take(np.arange(len(cases))[::-1]))
     with pytest.raises(DataError, match="different cases"):
         compare_runs([first], [second], metric="recall@5", filter_history=True)
+
+
+def test_evaluations_of_another_run_are_refused(run: Path, tmp_path: Path) -> None:
+    first, second = (Path(shutil.copytree(run, tmp_path / name)) for name in ("first", "second"))
+    recommender = Recommender.from_pretrained(run)
+    cases = recommender.catalogue_.split.test
+    keep_evaluation(first, recommender.evaluate("test", ks=(5,)), cases)
+    shutil.copytree(first / "evaluations", second / "evaluations")
+    assert kept_evaluation(second).name == "test", "a copy of a run is the same run"
+    recommender.seed = 7
+    recommender.save_pretrained(third := tmp_path / "third")
+    shutil.copytree(first / "evaluations", third / "evaluations")
+    with pytest.raises(ArtifactError, match=r"'test' in .*third.* is of another run"):
+        compare_runs([first], [third], metric="recall@5")
+    keep_evaluation(third, recommender.evaluate("valid", ks=(5,)), recommender.catalogue_.split.valid)
+    assert sorted(p.name for p in (third / "evaluations").glob("*.npz")) == ["valid.npz"], "the other's are dropped"
+    about = json.loads((first / "about.json").read_text())
+    (first / "about.json").write_text(json.dumps({**about, "dataset_fingerprint": "other"}))
+    with pytest.raises(ArtifactError, match=r"'test' in .*first.* is of other data"):
+        kept_evaluation(first)
 
 
 def test_a_run_and_a_tokenizer_open_alike(run: Path, tmp_path: Path) -> None:

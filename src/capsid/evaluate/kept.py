@@ -1,11 +1,14 @@
 """Evaluations kept beside a run: RUN/evaluations/<split>[-filtered].npz has one value per case, .json the summary.
 
-The folder is an artifact of its own, so a changed byte is detected. Values for other k and other splits are kept when
-an evaluation is added.
+The folder is an artifact of its own, so a changed byte is detected. It names the run and the data that were evaluated:
+values that were copied from another run, or made before a refit, are refused. Values for other k and other splits are
+kept when an evaluation is added.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from capsid.base.storage.arrays import load_arrays, save_arrays
-from capsid.base.storage.artifacts import MANIFEST, new_folder, open_folder, read_json, seal_folder, write_json
+from capsid.base.storage.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
 from capsid.data.split import Cases
 from capsid.errors import ArtifactError, ConfigError, DataError, nearest
 from capsid.evaluate.evaluator import Evaluation
@@ -23,6 +26,9 @@ from capsid.evaluate.significance import Comparison, paired_bootstrap, per_user
 
 KIND = "evaluations"
 FOLDER = "evaluations"
+OF = "of"
+# What the model card says changes nothing that is evaluated.
+_ASIDE = {"README.md"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,16 +57,15 @@ def keep_evaluation(run: Path, result: Evaluation, cases: Cases) -> Path:
     """Add an evaluation to the kept ones; returns the path of its files without their suffix."""
     folder, name = Path(run) / FOLDER, evaluation_name(result.split, result.filter_history)
     arrays: dict[str, np.ndarray] = {"user": cases.users, "target": cases.targets, **result.values}
-    summary = result.summary()
-    if folder.exists() and not (folder / MANIFEST).exists():
-        seal_folder(folder, kind=KIND)
+    summary = {**result.summary(), OF: identity(run)}
     there = folder.exists()
     with new_folder(folder, kind=KIND) as new:
         if there:
             _open(folder)
-            for file in folder.iterdir():
-                if file.name != MANIFEST:
-                    shutil.copy(file, new / file.name)
+            for file in sorted(folder.glob("*.json")):
+                if file.name != MANIFEST and read_json(file).get(OF) == summary[OF]:
+                    for kept in (file, file.with_suffix(".npz")):
+                        shutil.copy(kept, new / kept.name)
         if (new / f"{name}.npz").exists():
             arrays = _joined(load_arrays(new / f"{name}.npz", compressed=True), arrays, result.ks)
             summary = _joined_summaries(read_json(new / f"{name}.json"), summary)
@@ -77,9 +82,21 @@ def kept_evaluation(run: Path, split: str = "test", *, filter_history: bool = Fa
         command = "capsid evaluate RUN" + (" --filter-history" if filter_history else "")
         raise ArtifactError(f"{run} has no evaluation {name!r}", hint=f"run `{command}` on it first")
     _open(folder)
+    named, own = read_json(folder / f"{name}.json").get(OF), identity(run)
+    if named != own:
+        which = "of no run" if named is None else "of another run" if named["run"] != own["run"] else "of other data"
+        raise ArtifactError(f"the evaluation {name!r} in {folder} is {which}", hint="run `capsid evaluate` again")
     arrays = load_arrays(folder / f"{name}.npz", compressed=True)
     metrics = {key: values for key, values in arrays.items() if "@" in key}
     return KeptEvaluation(Path(run), name, arrays["user"], arrays["target"], metrics)
+
+
+def identity(run: Path) -> dict[str, str]:
+    """What an evaluation belongs to: a digest of the files of the run, and the data with its order and split."""
+    about = read_json(Path(run) / "about.json")
+    files = {name: digest for name, digest in read_json(Path(run) / MANIFEST)["files"].items() if name not in _ASIDE}
+    digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
+    return {"run": digest, **{part: about.get(part, "") for part in ("dataset_fingerprint", "split_fingerprint")}}
 
 
 def compare_runs(
@@ -107,10 +124,7 @@ def _check_same_cases(first: KeptEvaluation, second: KeptEvaluation) -> None:
 
 
 def _open(folder: Path) -> None:
-    """Check every hash. Evaluations of older versions have none: the loader of arrays checks them, and the next
-    `keep_evaluation` writes a manifest."""
-    if not (folder / MANIFEST).exists():
-        return
+    """Check every hash."""
     open_folder(folder, kind=KIND, hint=f"delete {folder} and run `capsid evaluate` again")
 
 
