@@ -232,7 +232,7 @@ class Recommender:
         split: str = "test",
         k: int = 50,
         *,
-        filter_history: bool = False,
+        filter_history: bool = True,
         progress: Progress = silent,
     ) -> Iterator[tuple[str, list[str], list[float]]]:
         """User, ranked items and scores for every case of a split."""
@@ -252,7 +252,7 @@ class Recommender:
         split: str = "test",
         *,
         ks: tuple[int, ...] = (5, 10),
-        filter_history: bool = False,
+        filter_history: bool = True,
         progress: Progress | None = None,
     ) -> Evaluation:
         """Metrics on a split; each metric also has one value per user. Progress is shown as in `fit`."""

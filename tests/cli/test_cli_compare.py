@@ -67,9 +67,9 @@ def test_seeds_are_averaged(runs: tuple[Path, Path]) -> None:
 
 def test_what_cannot_be_compared(runs: tuple[Path, Path], tmp_path: Path) -> None:
     first, second = runs
-    answer = capsid("compare", first, second, "--filter-history")
+    answer = capsid("compare", first, second, "--no-filter-history")
     assert answer.code == 1
-    assert "hint: run `capsid evaluate RUN --filter-history`" in answer.err
+    assert "hint: run `capsid evaluate RUN --no-filter-history`" in answer.err
     answer = capsid("compare", first, second, "--metric", "recal@10")
     assert answer.code == 2
     assert "did you mean 'recall@10'" in answer.err

@@ -100,7 +100,7 @@ def test_evaluate(run: Path, filtered: bool) -> None:
 def test_evaluate_for_people(run: Path) -> None:
     answer = capsid("evaluate", run, "--split", "valid", "-k", 3)
     assert answer.code == 0
-    assert "valid: 120 users, history not filtered" in answer.out
+    assert "valid: 120 users, history filtered" in answer.out
     assert "NDCG" in answer.out
     assert "users in" in answer.err
     assert "users in" not in answer.out
@@ -111,7 +111,7 @@ def test_predictions_scored_by_anyone_give_what_evaluate_says(
     fitted: Path, shop: Path, tmp_path: Path, filtered: bool
 ) -> None:
     file = tmp_path / "new" / "predictions.jsonl"
-    flags = ["--filter-history"] if filtered else []
+    flags = [] if filtered else ["--no-filter-history"]
     answer = capsid("predict", fitted, "--split", "test", "-k", 10, "--out", file, *flags)
     assert (answer.code, answer.out) == (0, "")
     rows = lines(file)

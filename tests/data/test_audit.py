@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from capsid.base.vocabulary import Vocabulary
+from capsid.base.vocabulary import Vocabulary, id_ranks
 from capsid.cli.main import run
-from capsid.data.audit import audit, id_ranks, order_facts
+from capsid.data.audit import audit, order_facts
 from capsid.data.check import check_path
 from capsid.data.dataset import Dataset
 from capsid.data.followers import FollowerScores

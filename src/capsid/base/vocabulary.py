@@ -237,3 +237,12 @@ def _block_hashes(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> 
         live = live[lengths[live] > place]
         values[live] = values[live] * factor + (data[starts[live] + place] + one)
     return values
+
+
+def id_ranks(items: Vocabulary) -> np.ndarray:
+    """The place of every item among the sorted ids: numbers by value if all ids are whole numbers, else texts."""
+    ids = list(items)
+    keys: Any = list(map(int, ids)) if all(i.isascii() and i.isdigit() and len(i) < 19 for i in ids) else ids
+    ranks = np.empty(len(ids), dtype=np.int64)
+    ranks[np.argsort(np.array(keys), kind="stable")] = np.arange(len(ids))
+    return ranks

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from capsid.cli.options import single_verb
+from capsid.cli.options import FilterHistory, single_verb
 from capsid.cli.output import print_json, say
 
 app = single_verb()
@@ -20,9 +20,7 @@ def compare(
     second: Runs,
     metric: Annotated[str, typer.Option("--metric", help="A metric that `capsid evaluate` stored.")] = "recall@10",
     split: Annotated[str, typer.Option("--split", help="test or valid.")] = "test",
-    filter_history: Annotated[
-        bool, typer.Option("--filter-history/--no-filter-history", help="Which of the two evaluations to read.")
-    ] = False,
+    filter_history: FilterHistory = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """FIRST minus SECOND, paired by user, with a 95 % interval from a bootstrap over users and seeds.
@@ -33,7 +31,7 @@ def compare(
 
       capsid compare runs/capsid runs/rq-kmeans
 
-      capsid compare runs/capsid-0,runs/capsid-1,runs/capsid-2 runs/rq-0,runs/rq-1,runs/rq-2 --filter-history --json
+      capsid compare runs/capsid-0,runs/capsid-1,runs/capsid-2 runs/rq-0,runs/rq-1,runs/rq-2 --no-filter-history --json
     """
     from capsid.evaluate.kept import compare_runs, evaluation_name
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsid.cli.options import Device, single_verb
+from capsid.cli.options import Device, FilterHistory, single_verb
 from capsid.cli.output import parse_ks, print_json, print_table, say
 from capsid.errors import ArtifactError
 from capsid.evaluate.metrics import LIST_METRICS, METRICS
@@ -32,10 +32,7 @@ def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `capsid fit` wrote.")],
     split: Annotated[str, typer.Option("--split", help="test or valid.")] = "test",
     k: Annotated[str, typer.Option("-k", metavar="K,K", help="List lengths to score.")] = "5,10",
-    filter_history: Annotated[
-        bool,
-        typer.Option("--filter-history/--no-filter-history", help="Leave out items of the user's history."),
-    ] = False,
+    filter_history: FilterHistory = True,
     device: Device = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -47,7 +44,7 @@ def evaluate(
 
       capsid evaluate runs/films
 
-      capsid evaluate runs/films --filter-history -k 5,10,20 --json
+      capsid evaluate runs/films --no-filter-history -k 5,10,20 --json
 
       capsid evaluate runs/films --split valid
     """

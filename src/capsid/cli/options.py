@@ -137,5 +137,13 @@ Address = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing output.")]
 
+FilterHistory = Annotated[
+    bool,
+    typer.Option(
+        "--filter-history/--no-filter-history",
+        help="Leave out items of the user's history. It is on by default in every verb and in the service.",
+    ),
+]
+
 BENCH_STORE = Path("results") / "bench"
 BenchStore = Annotated[Path, typer.Option("--store", metavar="DIR", help="Folder of stored results.")]

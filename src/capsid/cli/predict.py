@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from capsid.cli.options import Address, EngineName, Force, Workers, single_verb
+from capsid.cli.options import Address, EngineName, FilterHistory, Force, Workers, single_verb
 from capsid.cli.output import parse_k
 from capsid.cli.output_file import OutputFile
 from capsid.cli.ranked_file import RankedFile, RankedList
@@ -26,10 +26,7 @@ def predict(
     out: Annotated[str, typer.Option("--out", metavar="FILE", help="A .jsonl, .csv or .parquet; - prints JSON lines.")],
     split: Annotated[str, typer.Option("--split", help="test or valid.")] = "test",
     k: Annotated[int, typer.Option("-k", help="Items per user.")] = 50,
-    filter_history: Annotated[
-        bool,
-        typer.Option("--filter-history/--no-filter-history", help="Leave out items of the user's history."),
-    ] = False,
+    filter_history: FilterHistory = True,
     engine: EngineName = "here",
     workers: Workers = None,
     address: Address = None,
@@ -45,7 +42,7 @@ def predict(
 
       capsid predict runs/films --split test -k 50 --out films.jsonl
 
-      capsid predict runs/films --split valid -k 10 --filter-history --out - | head
+      capsid predict runs/films --split valid -k 10 --no-filter-history --out - | head
 
       capsid predict runs/films --out films.parquet --engine processes --workers 4
 
@@ -65,7 +62,8 @@ def predict(
         found = read_lists(job.open())
         target.write(RankedList(user, tuple(items), tuple(scores)) for user, items, scores in found)
     if not target.file.printed:
-        progress.line(f"{done.items:,} users, up to {k} items each: {out}")
+        filtered = "history filtered" if filter_history else "history not filtered"
+        progress.line(f"{done.items:,} users, up to {k} items each, {filtered}: {out}")
 
 
 @contextlib.contextmanager

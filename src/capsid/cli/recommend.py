@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsid.cli.options import Device, Force, single_verb
+from capsid.cli.options import Device, FilterHistory, Force, single_verb
 from capsid.cli.output import check_items, parse_ids, parse_k, print_json, print_table
 from capsid.cli.ranked_file import RankedFile, RankedList
 from capsid.errors import ConfigError
@@ -41,9 +41,7 @@ def recommend(
     k: Annotated[int, typer.Option("-k", help="How many items.")] = 10,
     allow: Annotated[str | None, typer.Option("--allow", metavar="ID,ID,...", help="Only these items.")] = None,
     deny: Annotated[str | None, typer.Option("--deny", metavar="ID,ID,...", help="None of these items.")] = None,
-    filter_history: Annotated[
-        bool, typer.Option("--filter-history/--no-filter-history", help="Leave out the items of the history.")
-    ] = True,
+    filter_history: FilterHistory = True,
     out: Annotated[
         str | None,
         typer.Option("--out", metavar="FILE", help="A .csv, .parquet or .jsonl; - prints JSON lines."),

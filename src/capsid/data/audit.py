@@ -17,7 +17,7 @@ import numpy as np
 
 from capsid.base.randomness import numpy_rng
 from capsid.base.storage.mapped_arrays import counted
-from capsid.base.vocabulary import Vocabulary
+from capsid.base.vocabulary import id_ranks
 from capsid.data.dataset import Dataset
 from capsid.data.followers import FollowerScores, probe_weight
 from capsid.data.split import Cases, leave_one_out
@@ -123,15 +123,6 @@ class Audit:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `capsid data audit --json` prints them."""
         return {**asdict(self), "suspicious": self.suspicious, "verdict": self.verdict}
-
-
-def id_ranks(items: Vocabulary) -> np.ndarray:
-    """The place of every item among the sorted ids: numbers by value if all ids are whole numbers, else texts."""
-    ids = list(items)
-    keys: Any = list(map(int, ids)) if all(i.isascii() and i.isdigit() and len(i) < 19 for i in ids) else ids
-    ranks = np.empty(len(ids), dtype=np.int64)
-    ranks[np.argsort(np.array(keys), kind="stable")] = np.arange(len(ids))
-    return ranks
 
 
 def order_facts(dataset: Dataset) -> OrderFacts:

@@ -58,7 +58,7 @@ def evaluate(
     *,
     split: str = "test",
     ks: tuple[int, ...] = (5, 10),
-    filter_history: bool = False,
+    filter_history: bool = True,
     batch: int = 64,
     progress: Progress = silent,
 ) -> Evaluation:

@@ -74,12 +74,12 @@ def keep_evaluation(run: Path, result: Evaluation, cases: Cases) -> Path:
     return folder / name
 
 
-def kept_evaluation(run: Path, split: str = "test", *, filter_history: bool = False) -> KeptEvaluation:
+def kept_evaluation(run: Path, split: str = "test", *, filter_history: bool = True) -> KeptEvaluation:
     """Read what `keep_evaluation` wrote; every hash is checked."""
     name = evaluation_name(split, filter_history)
     folder = Path(run) / FOLDER
     if not (folder / f"{name}.npz").exists():
-        command = "capsid evaluate RUN" + (" --filter-history" if filter_history else "")
+        command = "capsid evaluate RUN" + ("" if filter_history else " --no-filter-history")
         raise ArtifactError(f"{run} has no evaluation {name!r}", hint=f"run `{command}` on it first")
     _open(folder)
     named, own = read_json(folder / f"{name}.json").get(OF), identity(run)
@@ -105,7 +105,7 @@ def compare_runs(
     *,
     metric: str = "recall@10",
     split: str = "test",
-    filter_history: bool = False,
+    filter_history: bool = True,
 ) -> Comparison:
     """First minus second, user by user: each side has the runs of one method, one per seed."""
     sides = [[kept_evaluation(run, split, filter_history=filter_history) for run in side] for side in (first, second)]

@@ -27,7 +27,7 @@ def with_memory(
     if recipe.memory is None:
         return fitted
     tokenizer = fitted.tokenizer
-    transitions = recipe.memory.count(table.sequences, len(tokenizer.ids), tokenizer.vectors_)
+    transitions = recipe.memory.count(table.sequences, table.items, tokenizer.vectors_)
     context = TermContext(tokenizer.ids, fitted.tries, fitted.over, seed=seed)
     fits = fit_weights(fitted.generator, transitions, context, split.valid, table.sequences, fitted.dense)
     best, ranking = _best_ranking(fitted, recipe, fits, split.valid, seed, progress)

@@ -78,7 +78,7 @@ def fit_weights(
     found = []
     for temperature in TEMPERATURES:
         without = _Bonusless.of(asked, NextToken(temperature=temperature).bind(context), temperature)
-        weight = nn.Parameter(torch.zeros(transitions.distances * (1 if transitions.near is None else 2)))
+        weight = nn.Parameter(torch.zeros(transitions.columns))
         if asked:
             _minimise(weight, lambda without=without, weight=weight: without.loss(weight))  # type: ignore[misc]
         memory = FittedMemory(transitions, tuple((REACH * weight.detach()).tolist()), temperature)

@@ -4,7 +4,7 @@ Counts are kept by distance: 1 for the next item, 2 for the one after it. Items 
 history may be remembered beside those that followed them. When a network is trained, the pair that is predicted does
 not count for its own prediction (leave one out); otherwise every target would have been seen before.
 Knows item numbers and no scores; tokens are only looked up. NumPy only. Shapes: N items, C cases (histories, or items
-to predict), J distances (twice as many columns with neighbours), E entries.
+to predict), J distances (twice as many columns with neighbours, one more with ranks), E entries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Followers:
     """For each case, the items that followed its last items in training (one row per case), and `own`, their tokens.
 
     `counts_EJ[e, j]` says how often item e came j + 1 positions after the item that is j + 1 positions before the case.
-    With neighbours, as many columns follow: how much item e is like that item.
+    With neighbours, as many columns follow: how much item e is like that item. With ranks, one more: whether item e
+    ranks after the last item.
     """
 
     items: Ragged
@@ -48,12 +49,13 @@ class Followers:
 class Transitions:
     """For each distance: the followers of every item (one row per item, ascending), and how often each followed.
 
-    `near`: which items are alike, if that is remembered too.
+    `near`: which items are alike, if that is remembered too. `ranks_N`: an order of the items, if that counts too.
     """
 
     followers: tuple[Ragged, ...]
     counts: tuple[np.ndarray, ...]
     near: Neighbours | None = None
+    ranks_N: np.ndarray | None = None
 
     @classmethod
     def count(cls, sequences: Ragged, items: int, distances: int) -> Transitions:
@@ -69,13 +71,20 @@ class Transitions:
         """How many distances are counted."""
         return len(self.followers)
 
+    @property
+    def columns(self) -> int:
+        """How many numbers an entry has, each with a weight."""
+        return self.distances * (1 if self.near is None else 2) + (self.ranks_N is not None)
+
     def grown(self, items: int, near: Neighbours | None = None) -> Transitions:
         """The same counts for a catalogue of `items` items; the new ones follow nothing and nothing follows them.
 
-        `near` are the neighbours in the grown catalogue, needed if there are any now.
+        `near` are the neighbours in the grown catalogue, needed if there are any now. New items rank before all others.
         """
-        more = Ragged.from_lengths(np.zeros(0, np.int32), np.zeros(items - len(self), np.int64))
-        return Transitions(tuple(rows.append(more) for rows in self.followers), self.counts, near)
+        added = items - len(self)
+        more = Ragged.from_lengths(np.zeros(0, np.int32), np.zeros(added, np.int64))
+        ranks_N = None if self.ranks_N is None else np.append(self.ranks_N, np.full(added, -1))
+        return Transitions(tuple(rows.append(more) for rows in self.followers), self.counts, near, ranks_N)
 
     def following(self, histories: Ragged, tokens: ItemRows) -> Followers:
         """The followers of whole histories; `tokens` are those of the whole catalogue."""
@@ -110,8 +119,11 @@ class Transitions:
             counted = (own_E, slice(self.distances))
             counts_EJ[counted] = np.maximum(counts_EJ[counted] - 1, 0)
         seen = counts_EJ.any(1)
-        rows = Ragged.grouped(item_E[seen], case_E[seen], len(last_CJ))
-        return Followers(rows, counts_EJ[seen], tokens.take(item_E[seen]))
+        case_E, item_E, counts_EJ = case_E[seen], item_E[seen], counts_EJ[seen]
+        if self.ranks_N is not None:
+            later_E = self.ranks_N[item_E] > self.ranks_N[last_CJ[case_E, 0]]
+            counts_EJ = np.column_stack([counts_EJ, later_E.astype(np.float32)])
+        return Followers(Ragged.grouped(item_E, case_E, len(last_CJ)), counts_EJ, tokens.take(item_E))
 
     def state(self) -> dict[str, np.ndarray]:
         """Arrays by name."""
@@ -121,7 +133,7 @@ class Transitions:
             for name, array in (("items", rows.values), ("offsets", rows.offsets), ("counts", counts))
         }
         near = {} if self.near is None else {f"near/{name}": array for name, array in self.near.state().items()}
-        return counted | near
+        return counted | near | ({} if self.ranks_N is None else {"ranks": self.ranks_N})
 
 
 def last_items(items: Ragged, ends: np.ndarray, rows: np.ndarray, distances: int) -> np.ndarray:

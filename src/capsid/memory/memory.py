@@ -19,6 +19,7 @@ from torch import Tensor
 
 from capsid.base.storage import untrusted
 from capsid.base.storage.arrays import load_arrays, map_arrays, save_arrays
+from capsid.base.vocabulary import Vocabulary, id_ranks
 from capsid.encode.nearest import grown_neighbours, neighbours_of
 from capsid.ids.neighbours import Neighbours
 from capsid.memory.followers import Transitions
@@ -42,22 +43,27 @@ class Memory:
         least=0,
         most=10_000,
     )
+    id_order: bool = setting(
+        False,
+        "Whether remembered items whose ids sort after the last item's get one too: a probe of the data's order.",
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def count(self, sequences: Ragged, items: int, vectors_ND: np.ndarray | None) -> Transitions:
+    def count(self, sequences: Ragged, items: Vocabulary, vectors_ND: np.ndarray | None) -> Transitions:
         """What is remembered of training sequences, and of item vectors."""
-        counted = Transitions.count(sequences, items, self.last)
-        return replace(counted, near=neighbours_of(vectors_ND, self.neighbours) if self.neighbours else None)
+        near = neighbours_of(vectors_ND, self.neighbours) if self.neighbours else None
+        ranks_N = id_ranks(items) if self.id_order else None
+        return replace(Transitions.count(sequences, len(items), self.last), near=near, ranks_N=ranks_N)
 
 
 @dataclass(frozen=True, eq=False)
 class FittedMemory:
     """What followed what, the weights of the bonuses, and the temperature that all scores are divided by.
 
-    One weight for each distance, and as many again for neighbours. A score gets sum_j a_j log(1 + c_j), where c_j is
-    how often an item came j positions after the j-th last item, or how much it is like that item.
+    One weight for each distance, as many again for neighbours, and one for ranks. A score gets sum_j a_j log(1 + c_j),
+    where c_j is how often an item came j positions after the j-th last item, or how much it is like that item.
     """
 
     transitions: Transitions
@@ -106,7 +112,7 @@ class FittedMemory:
     ) -> FittedMemory:
         """From stored arrays and numbers; refuses values that cannot be right."""
         transitions = transitions_of(arrays, items, checked=checked)
-        wanted = transitions.distances * (1 if transitions.near is None else 2)
+        wanted = transitions.columns
         if weights.shape != (wanted,) or not np.isfinite(weights).all() or not 0 < temperature < np.inf:
             raise untrusted.refuse(f"{FILE}: {wanted} finite weights and a temperature above 0 are needed")
         return cls(transitions, tuple(map(float, weights)), temperature)
@@ -127,7 +133,10 @@ def transitions_of(arrays: Mapping[str, np.ndarray], items: int, *, checked: boo
         counts.append(untrusted.integers(arrays, count, FILE, **most))
     if not followers:
         raise untrusted.refuse(f"{FILE} has no transitions")
-    return Transitions(tuple(followers), tuple(counts), _neighbours_of(arrays, items, checked=checked))
+    ranks_N = arrays.get("transitions/ranks")
+    if ranks_N is not None and not checked:
+        ranks_N = untrusted.integers(arrays, "transitions/ranks", FILE, count=items, least=-1, below=items)
+    return Transitions(tuple(followers), tuple(counts), _neighbours_of(arrays, items, checked=checked), ranks_N)
 
 
 def _neighbours_of(arrays: Mapping[str, np.ndarray], items: int, *, checked: bool) -> Neighbours | None:

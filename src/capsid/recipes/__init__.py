@@ -23,6 +23,7 @@ from capsid.recipes.diger import DIGER
 from capsid.recipes.ease import EASE
 from capsid.recipes.etegrec import ETEGREC
 from capsid.recipes.frequency import FREQUENCY
+from capsid.recipes.id_order import ID_ORDER
 from capsid.recipes.item_knn import ITEM_KNN
 from capsid.recipes.kmeans_flat import KMEANS_FLAT
 from capsid.recipes.lc_rec import LC_REC
@@ -46,6 +47,7 @@ RECIPES: dict[str, Recipe] = {
     for r in (
         POPULARITY,
         MEMORY,
+        ID_ORDER,
         ITEM_KNN,
         EASE,
         TEXT_KNN,

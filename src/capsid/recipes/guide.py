@@ -53,6 +53,7 @@ GUIDE = {
     "sasrec": Advice("baselines", "the bar to clear; small catalogues", 1.0, 0.13),
     "bert4rec": Advice("baselines", "a bidirectional network over items", 1.0, 0.16),
     "memory": Advice("baselines", "no training: followers and similar items", 1.0),
+    "id-order": Advice("baselines", "a probe: what the order of item ids in a file gives away", 1.0),
     "item-knn": Advice("baselines", "items that the same users took; fitted in seconds", 1.0),
     "ease": Advice("baselines", "weights between items in closed form; strong on small catalogues", 1.0),
     "text-knn": Advice("baselines", "items with similar text: the content alone", 1.0),
