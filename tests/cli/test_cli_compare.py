@@ -28,16 +28,16 @@ def runs(fitted: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 def rewrite(run: Path, change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> None:
     """Evaluations of a method that did otherwise."""
     kept = run / "evaluations"
-    arrays = load_arrays(kept / "test.npz")
+    arrays = load_arrays(kept / "test-filtered.npz")
     with new_folder(kept, kind="evaluations") as folder:
-        save_arrays(folder / "test.npz", change(arrays))
-        shutil.copy(kept / "test.json", folder / "test.json")
+        save_arrays(folder / "test-filtered.npz", change(arrays))
+        shutil.copy(kept / "test-filtered.json", folder / "test-filtered.json")
 
 
 def test_two_methods(runs: tuple[Path, Path]) -> None:
     first, second = runs
     found = capsid("compare", first, second, "--json").json
-    recall = load_arrays(first / "evaluations" / "test.npz")["recall@10"]
+    recall = load_arrays(first / "evaluations" / "test-filtered.npz")["recall@10"]
     assert found["first"] == pytest.approx(recall.mean())
     assert found["second"] == 0
     assert found["significant"]

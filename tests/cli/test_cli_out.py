@@ -197,26 +197,26 @@ def test_a_changed_byte_in_unfinished_work_is_noticed(shop: Path, fitted: Path, 
 
 def test_evaluating_another_k_keeps_the_values_of_the_first(run: Path) -> None:
     assert capsid("evaluate", run, "-k", "5,10").code == 0
-    first = load_arrays(run / "evaluations" / "test.npz")
+    first = load_arrays(run / "evaluations" / "test-filtered.npz")
     assert capsid("evaluate", run, "-k", "5").code == 0
-    both = load_arrays(run / "evaluations" / "test.npz")
+    both = load_arrays(run / "evaluations" / "test-filtered.npz")
     assert first.keys() == both.keys()
     for name, values in first.items():
         assert (values == both[name]).all(), name
     assert capsid("compare", run, run, "--metric", "ndcg@10").code == 0
     assert capsid("evaluate", run, "-k", "20").code == 0
-    assert {"recall@5", "recall@10", "recall@20"} <= load_arrays(run / "evaluations" / "test.npz").keys()
-    assert capsid("evaluate", run, "-k", "3", "--filter-history").code == 0
+    assert {"recall@5", "recall@10", "recall@20"} <= load_arrays(run / "evaluations" / "test-filtered.npz").keys()
+    assert capsid("evaluate", run, "-k", "3", "--no-filter-history").code == 0
     assert capsid("compare", run, run, "--metric", "ndcg@10").code == 0, "another evaluation touches none of these"
 
 
 def test_a_changed_byte_in_an_evaluation_is_noticed(run: Path) -> None:
     capsid("evaluate", run)
-    path = run / "evaluations" / "test.npz"
+    path = run / "evaluations" / "test-filtered.npz"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    refused(capsid("compare", run, run), "test.npz was changed", f"delete {run / 'evaluations'} and run")
+    refused(capsid("compare", run, run), "test-filtered.npz was changed", f"delete {run / 'evaluations'} and run")
     answer = capsid("evaluate", run, "-k", "5")
     assert answer.code == 0
     assert "per-user values were not stored" in answer.err

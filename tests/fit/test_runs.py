@@ -89,7 +89,7 @@ def test_evaluations_of_another_run_are_refused(run: Path, tmp_path: Path) -> No
     cases = recommender.catalogue_.split.test
     keep_evaluation(first, recommender.evaluate("test", ks=(5,)), cases)
     shutil.copytree(first / "evaluations", second / "evaluations")
-    assert kept_evaluation(second).name == "test", "a copy of a run is the same run"
+    assert kept_evaluation(second).name == "test-filtered", "a copy of a run is the same run"
     recommender.seed = 7
     recommender.save_pretrained(third := tmp_path / "third")
     shutil.copytree(first / "evaluations", third / "evaluations")
