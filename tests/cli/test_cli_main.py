@@ -79,7 +79,7 @@ def test_version() -> None:
     [
         (["recomend"], "error: there is no command 'recomend'", "hint: did you mean 'recommend'"),
         (["data", "lst"], "error: there is no command 'lst'", "hint: did you mean 'list'"),
-        (["fit"], "error: RECIPE must be given", "hint: A recipe (`capsid recipes list`). See `capsid fit --help`."),
+        (["fit"], "error: --data must be given", "hint: A name (`capsid data list`) or a folder."),
         (["fit", "sasrec", "--data", "x"], "error: --out must be given", "See `capsid fit --help`."),
         (["data", "list", "--jsn"], "error: there is no option '--jsn'", "hint: did you mean '--json'"),
         (["--nope"], "error: there is no option '--nope'", "hint: allowed: --quiet, --version"),

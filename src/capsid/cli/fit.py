@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +22,6 @@ from capsid.cli.options import (
     HoldoutShare,
     HoldoutTarget,
     OwnVectors,
-    RecipeName,
     Seed,
     Settings,
     Ties,
@@ -27,17 +29,32 @@ from capsid.cli.options import (
     run_options,
     single_verb,
 )
-from capsid.cli.output import print_json, say
+from capsid.cli.output import print_json, print_table, say
+from capsid.errors import ConfigError
 from capsid.progress import Console, Progress, duration, silent
 
 if TYPE_CHECKING:
     from capsid.base.run_options import RunOptions, Team
+    from capsid.data.dataset import Dataset
     from capsid.data.split import Holdout
+    from capsid.fit.baselines import Beside
     from capsid.fit.folder import RunSummary
     from capsid.recommender import Recommender
 
 app = single_verb()
 ALL_STEPS = "nothing is held out, so all steps of the recipe are trained; --steps-from RUN sets their number"
+Named = Annotated[
+    str | None,
+    typer.Argument(metavar="RECIPE", help="A recipe (`capsid recipes list`); default: the recommended one."),
+]
+Effort = Annotated[
+    str,
+    typer.Option(
+        "--effort",
+        metavar="EFFORT",
+        help="quick (an eighth of the steps), standard, or best (three dropouts, the best by validation).",
+    ),
+]
 StepsFrom = Annotated[
     Path | None,
     typer.Option("--steps-from", metavar="RUN", help="Train for as many steps as RUN took to its best validation."),
@@ -49,15 +66,15 @@ TokenizerFolder = Annotated[
     ),
 ]
 
-ALL_STEPS = "nothing is held out, so all steps of the recipe are trained; --steps-from RUN sets their number"
-
 
 @app.command()
 def fit(
-    recipe: RecipeName,
+    recipe: Named = None,
+    *,
     data: Data,
     out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The folder to write.")],
     seed: Seed = 0,
+    effort: Effort = "standard",
     vectors: OwnVectors = None,
     settings: Settings = None,
     config: ConfigFile = None,
@@ -75,53 +92,47 @@ def fit(
 ) -> None:
     """Fit a recipe on a dataset. Each user's last item is held out for the test, the one before for validation.
 
-    Interactions of a user with equal times are shuffled first, always in the same way; `--ties file` keeps the order of
-    the file.
+    Without RECIPE the recommended one is fitted, and compared with popularity, memory and item-knn, which are fitted
+    in RUN.baselines.
 
-    `--holdout time` holds out everything after a date, `cold` a sample of items, and `none` nothing. Use `none` for
-    production, with `--steps-from` an earlier run.
+    Interactions of a user with equal times are shuffled first, always in the same way; `--ties file` keeps the order of
+    the file. `--holdout time` holds out everything after a date, `cold` a sample of items, and `none` nothing. Use
+    `none` for production, with `--steps-from` an earlier run.
 
     Codebooks, batches, steps and validations adapt to the size of the data, unless --set or --config sets them.
 
-    Under torchrun several processes train together; the weights are bit-identical with 1, 2 or 4 of them.
-
     Examples:
 
-      capsid fit rq-kmeans --data movies --out runs/films
+      capsid fit --data ./my-shop --out runs/shop
 
-      capsid fit rq-kmeans --data ./my-shop --out runs/shop --seed 1 --set schedule.0.training.steps=5000
+      capsid fit --data ./my-shop --out runs/shop --effort quick
 
-      capsid fit sasrec --data amazon-beauty --out runs/beauty-sasrec
+      capsid fit rq-kmeans --data ./my-shop --out runs/rq --seed 1 --set schedule.0.training.steps=5000
 
-      capsid fit capsid --data ./my-shop --out runs/shop --config shop.toml
+      capsid fit capsid --data ./my-shop --out runs/ids --config shop.toml --vectors my-embeddings.npz
 
-      capsid fit capsid --data ./my-shop --out runs/shop --vectors my-embeddings.npz
+      capsid fit --data ./my-shop --out runs/live --holdout none --steps-from runs/shop
 
-      capsid fit capsid --data ./my-shop --out runs/live --holdout none --steps-from runs/shop
-
-      torchrun --nproc-per-node 2 -m capsid fit capsid --data ./my-shop --out runs/shop --tokenizer ids
+      torchrun --nproc-per-node 2 -m capsid fit capsid --data ./my-shop --out runs/ids --tokenizer ids
     """
     from capsid.base.devices import choose
     from capsid.data.split import Holdout
-    from capsid.recommender import Recommender
+    from capsid.recipes import RECOMMENDED
     from capsid.train.team import joined
 
-    held = Holdout(holdout, check_share(holdout_share), holdout_target)
-    chosen = choose(device)
+    held, chosen = Holdout(holdout, check_share(holdout_share), holdout_target), choose(device)
     with joined(chosen) as team:
         progress = Console() if team.rank == 0 else silent
-        run = run_options(checkpoint_every, team, str(chosen))
-        given = (*_derived(recipe, team, steps_from), *all_settings(config, settings))
-        recommender = Recommender.from_recipe(
-            recipe, seed=seed, settings=given, vectors=vectors, sizes="exact" if exact else "auto"
-        )
+        given = (*_derived(recipe or RECOMMENDED, team, steps_from), *all_settings(config, settings))
+        trials = _trials(recipe or RECOMMENDED, effort, seed, given, vectors, exact)
         if holdout == "none" and steps_from is None:
             progress.line(ALL_STEPS)
-        summary = _fit(recommender, data, ties, out, held, tokenizer, force, progress, run)
-    if summary is not None and summary.reused:
-        progress.line(f"{out} is already finished with the same recipe, seed and data; --force refits it")
+        run = run_options(checkpoint_every, team, str(chosen))
+        job = _Job(trials, data, ties, out, held, tokenizer, force, progress, run)
+        summary = job.fit()
+        rows = job.beside() if summary is not None and recipe is None and holdout != "none" else ()
     if summary is not None:
-        print_json(summary.to_dict()) if as_json else _tell(summary)
+        _tell(summary, rows, as_json)
 
 
 def _derived(recipe: str, team: Team, steps_from: Path | None) -> tuple[str, ...]:
@@ -133,50 +144,108 @@ def _derived(recipe: str, team: Team, steps_from: Path | None) -> tuple[str, ...
     return (*lanes, *(() if steps_from is None else steps_until_best(steps_from)))
 
 
-def _fit(
-    recommender: Recommender,
-    data: str,
-    ties: str | None,
-    out: Path,
-    holdout: Holdout,
-    tokenizer: Path | None,
-    force: bool,
-    progress: Progress,
-    run: RunOptions,
-) -> RunSummary | None:
-    """Fit and write the run. Process 0 of a team does this; the others help it, write nothing and have no summary."""
-    from capsid.base.storage.artifacts import reserved
-    from capsid.data.sources import load_dataset
-    from capsid.fit.folder import assist_fit, fit_or_reuse
-    from capsid.fit.tokenizers import tokenizer_source
-    from capsid.stored import KIND
+def _trials(
+    name: str, effort: str, seed: int, settings: tuple[str, ...], vectors: Path | None, exact: bool
+) -> dict[str, Recommender]:
+    """A recommender for each recipe to fit; more than one with `--effort best` alone."""
+    from capsid.fit.effort import with_effort
+    from capsid.recipes import get_recipe
+    from capsid.recommender import Recommender
 
-    if run.team.rank:
-        assist_fit(recommender, load_dataset(data, ties=ties, progress=progress), holdout=holdout, run=run)
-        return None
-    with reserved(out, kind=KIND, replace=True):
-        dataset = load_dataset(data, ties=ties, progress=progress)
-        ids = None if tokenizer is None else tokenizer_source(tokenizer, dataset, holdout, seed=recommender.seed)
-        return fit_or_reuse(
-            recommender,
-            dataset,
-            out,
-            holdout=holdout,
-            force=force,
-            progress=progress,
-            run=run,
-            tokenizer_from=ids,
-        )
+    rest: dict[str, Any] = {"seed": seed, "settings": settings, "vectors": vectors}
+    return {
+        trial: Recommender.from_recipe(recipe, sizes="exact" if exact else "auto", **rest)
+        for trial, recipe in with_effort(get_recipe(name), effort).items()
+    }
 
 
-def _tell(summary: RunSummary) -> None:
+@dataclass(frozen=True)
+class _Job:
+    """One fit as the options say, and the baselines beside it."""
+
+    trials: dict[str, Recommender]
+    data: str
+    ties: str | None
+    out: Path
+    holdout: Holdout
+    tokenizer: Path | None
+    force: bool
+    progress: Progress
+    run: RunOptions
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The data, loaded once."""
+        from capsid.data.sources import load_dataset
+
+        return load_dataset(self.data, ties=self.ties, progress=self.progress)
+
+    def fit(self) -> RunSummary | None:
+        """Fit and write the run. Process 0 of a team does this; the others help it, write nothing, have no summary."""
+        from capsid.base.storage.artifacts import reserved
+        from capsid.fit.effort import fit_best
+        from capsid.fit.folder import assist_fit, fit_or_reuse
+        from capsid.fit.tokenizers import tokenizer_source
+        from capsid.stored import KIND
+
+        (first, *others) = self.trials.values()
+        if others and self.run.team.size > 1:
+            raise ConfigError("--effort best fits several runs, which torchrun cannot", hint="use --effort standard")
+        if self.run.team.rank:
+            assist_fit(first, self.dataset, holdout=self.holdout, run=self.run)
+            return None
+        with reserved(self.out, kind=KIND, replace=True):
+            ids = (
+                None
+                if self.tokenizer is None
+                else tokenizer_source(self.tokenizer, self.dataset, self.holdout, seed=first.seed)
+            )
+            options: dict[str, Any] = {"force": self.force, "run": self.run, "tokenizer_from": ids}
+            options |= {"holdout": self.holdout, "progress": self.progress}
+            if others:
+                summary = fit_best(self.trials, self.dataset, self.out, **options)
+            else:
+                summary = fit_or_reuse(first, self.dataset, self.out, **options)
+        if summary.reused:
+            self.progress.line(f"{self.out} is already finished with the same recipe, seed and data; --force refits it")
+        return summary
+
+    def beside(self) -> tuple[Beside, ...]:
+        """The run and the baselines, compared."""
+        from capsid.fit.baselines import beside
+
+        (first, *_) = self.trials.values()
+        rest: dict[str, Any] = {"seed": first.seed, "progress": self.progress}
+        return beside(self.out, self.dataset, holdout=self.holdout, **rest)
+
+
+def _tell(summary: RunSummary, rows: Sequence[Beside], as_json: bool) -> None:
+    if as_json:
+        print_json({**summary.to_dict(), **({"baselines": [row.to_dict() for row in rows[1:]]} if rows else {})})
+        return
     took = f", {duration(summary.seconds)}" if summary.seconds else ""
     say(f"{summary.recipe} on {summary.data}, seed {summary.seed}, order of ties: {summary.order}{took}")
     if summary.validation is not None:
         say(f"validation {summary.selected_by} {summary.validation:.4f} at step {summary.best_step:,}")
     say(f"run: {summary.run}")
+    _compare(rows)
     say("next:")
     if summary.holdout != "none":
         say(f"  capsid evaluate {summary.run}")
     say(f"  capsid recommend {summary.run} --history ID,ID,...")
     say(f"  capsid tokenizer report {summary.run}")
+
+
+def _compare(rows: Sequence[Beside]) -> None:
+    """The table of the run and its baselines, and one sentence about them."""
+    if not rows:
+        return
+    say("test, items of the history left out:")
+    table = []
+    for row in rows:
+        gap = row.difference
+        shown = "" if gap is None else f"{gap.difference:+.4f} ({gap.low:+.4f} to {gap.high:+.4f})"
+        table.append([row.name, row.recall, row.ndcg, shown])
+    print_table(["", "Recall@10", "NDCG@10", "this run minus it, Recall@10, 95 %"], table)
+    doubted = [f"{row.name} is {row.verdict}" for row in rows if row.verdict]
+    say("; ".join(doubted) if doubted else f"{rows[0].name} is better than all three")

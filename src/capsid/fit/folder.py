@@ -190,6 +190,12 @@ def outlook(recipe: Recipe, dataset: Dataset, split: Split) -> str:
     return f"{text}, about {taken * depths:,} training tokens per epoch; at most {steps}"
 
 
+def holds(out: Path, recommender: Recommender, dataset: Dataset, holdout: Holdout) -> bool:
+    """Whether a finished run of the recipe, seed and data is at `out`."""
+    recommender.size_to(dataset)
+    return _is_done(out, recommender, dataset, holdout.split(dataset), True, silent)
+
+
 def _is_done(
     out: Path, recommender: Recommender, dataset: Dataset, split: Split, replace: bool, progress: Progress
 ) -> bool:

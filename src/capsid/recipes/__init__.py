@@ -35,6 +35,7 @@ from capsid.recipes.rpg import RPG
 from capsid.recipes.rq_kmeans import RQ_KMEANS
 from capsid.recipes.sa2crq import SA2CRQ
 from capsid.recipes.sasrec import SASREC
+from capsid.recipes.sasrec_memory import SASREC_MEMORY
 from capsid.recipes.text_knn import TEXT_KNN
 from capsid.recipes.tiger import TIGER
 from capsid.recipes.tiger_dense import TIGER_DENSE
@@ -53,6 +54,7 @@ RECIPES: dict[str, Recipe] = {
         TEXT_KNN,
         VECTOR_KNN,
         SASREC,
+        SASREC_MEMORY,
         BERT4REC,
         FREQUENCY,
         KMEANS_FLAT,
@@ -79,6 +81,10 @@ RECIPES: dict[str, Recipe] = {
         CAPSID_PAPER,
     )
 }
+
+
+# What is fitted if no recipe is named: chosen by the plan `recommended` (docs/recipes.md).
+RECOMMENDED = SASREC_MEMORY.name
 
 
 def get_recipe(name: str) -> Recipe:

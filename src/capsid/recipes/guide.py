@@ -50,6 +50,7 @@ GUIDE = {
     "resid": Advice("rivals", "codes of attributes", 3.0, 0.58),
     "cobra": Advice("rivals", "a sparse code and a dense vector per item", 3.0, 1.42),
     "unirec-coa": Advice("rivals", "ids that begin with categories", 6.0, 1.57),
+    "sasrec-memory": Advice("ours", "the default of `capsid fit`: accurate where items have been seen often", 1.0),
     "sasrec": Advice("baselines", "the bar to clear; small catalogues", 1.0, 0.13),
     "bert4rec": Advice("baselines", "a bidirectional network over items", 1.0, 0.16),
     "memory": Advice("baselines", "no training: followers and similar items", 1.0),
