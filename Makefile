@@ -8,7 +8,7 @@ PYTHON ?=
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 LOG := $(VENV)/install.log
-PACKAGE := '.[text,plots,serve,onnx,scale,dev]'
+PACKAGE := '.[text,plots,serve,onnx,scale,tune,dev]'
 BENCHMARKS = $(filter-out benchmarks/common.py benchmarks/_%,$(wildcard benchmarks/*.py))
 
 # Relative, because pip splits this variable at spaces and a clone may stand in a folder whose name has some.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -106,6 +106,7 @@ class RunOptions:
     checkpoint_every: float = setting(60.0, "Seconds of training between checkpoints.", least=0)
     team: Team = setting(ALONE, "The processes that train together.")
     device: str = setting("cpu", "Where tensors are made: cpu, cuda or cuda:N.", count=(1, None))
+    validated: Callable[[float], None] | None = setting(None, "Called with every validation; may raise.")
 
     def __post_init__(self) -> None:
         check_settings(self)

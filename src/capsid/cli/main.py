@@ -31,6 +31,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "data": ("capsid.cli.data", "List, describe, check and import datasets."),
     "recipes": ("capsid.cli.recipes", "List, show and compare the available methods."),
     "fit": ("capsid.cli.fit", "Fit a recipe on a dataset and write a run; a stopped fit resumes."),
+    "tune": ("capsid.cli.tune", "Search settings of a recipe by validation; a stopped search resumes."),
     "refit": ("capsid.cli.refit", "Refit a run on newer data; known items keep their ids, and churn is reported."),
     "evaluate": ("capsid.cli.evaluate", "Compute the metrics of a run on held-out interactions."),
     "compare": ("capsid.cli.compare", "Test whether a run, or a method over several seeds, is better than another."),

@@ -205,7 +205,10 @@ class Fit:
             retriever = Retriever(dataclasses.replace(model, dense=objective.dense()), ranker)
             own = metric_values(retriever, sample, training.select, filter_history=filtered, part=part)
             # Only one process has a value other than 0 for a user, so the sums are exact.
-            return float(team.sum(torch.as_tensor(own)).numpy().mean())
+            value = float(team.sum(torch.as_tensor(own)).numpy().mean())
+            if self.options.validated is not None:
+                self.options.validated(value)
+            return value
 
         return measured
 
