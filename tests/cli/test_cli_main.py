@@ -30,7 +30,17 @@ COMMANDS = [(verb, *sub) for verb in VERBS for sub in ([(s,) for s in GROUPS[ver
 
 def test_the_verbs_of_the_design_are_there() -> None:
     designed = {"demo", "data", "recipes", "fit", "evaluate", "predict", "recommend", "tokenizer", "serve", "doctor"}
-    assert designed | {"compare", "vectors", "bench", "refit", "export", "explore", "completion", "plan"} == set(VERBS)
+    assert designed | {
+        "compare",
+        "vectors",
+        "bench",
+        "refit",
+        "export",
+        "explore",
+        "completion",
+        "plan",
+        "tune",
+    } == set(VERBS)
     root = typer.main.get_command(app)
     assert isinstance(root, Verbs)
     for verb, subs in GROUPS.items():

@@ -13,8 +13,8 @@ import pytest
 from cli_world import TINY, capsid, lines
 
 from capsid.errors import ConfigError
+from capsid.fit.ranges import Range, has, ranges_of
 from capsid.recipes import RECIPES
-from capsid.recipes.ranges import Range, has, ranges_of
 
 SMALL = [part for setting in TINY if not setting.startswith("tokenizer") for part in ("--set", setting)]
 SPACE = ("generator.regularisation", "generator.neighbours", "generator.decay")

@@ -13,6 +13,7 @@ import typer
 
 from capsid.cli.options import Force, verb_group
 from capsid.cli.output import print_json, say
+from capsid.cli.own_tables import Columns, DropDuplicates, SkipBadRows, Text, table_options, write_skipped
 
 if TYPE_CHECKING:
     from capsid.data.check import CheckReport
@@ -71,8 +72,16 @@ def describe(where: Where, as_json: AsJson = False) -> None:
 
 
 @app.command("check")
-def check(where: Where, min_rating: MinRating = None, as_json: AsJson = False) -> None:
+def check(
+    where: Where,
+    min_rating: MinRating = None,
+    columns: Columns = None,
+    text: Text = None,
+    as_json: AsJson = False,
+) -> None:
     """Find and explain every problem in a dataset. Exit code 1 if there are errors.
+
+    If columns have other names than usual, --columns is suggested from their values.
 
     Examples:
 
@@ -83,7 +92,8 @@ def check(where: Where, min_rating: MinRating = None, as_json: AsJson = False) -
     from capsid.data.check import check_path
     from capsid.progress import Console
 
-    report = check_path(where, min_rating=min_rating, progress=Console())
+    options = table_options(columns, text, False, False)
+    report = check_path(where, min_rating=min_rating, options=options, progress=Console())
     if as_json:
         print_json(dataclasses.asdict(report) | {"ok": report.ok})
     else:
@@ -138,6 +148,10 @@ def import_data(
         int | None, typer.Option("--k-core", help="Keep users and items with K or more interactions.")
     ] = None,
     min_rating: MinRating = None,
+    columns: Columns = None,
+    text: Text = None,
+    skip_bad_rows: SkipBadRows = False,
+    drop_duplicates: DropDuplicates = False,
     mapped: Annotated[
         bool,
         typer.Option(
@@ -153,18 +167,24 @@ def import_data(
 
       capsid data import ./tables --out ./my-shop --k-core 5
 
+      capsid data import ./tables --out ./my-shop --columns user=Kunde,item=Artikel,time=Datum --skip-bad-rows
+
       capsid data import movies --min-rating 3.5 --out ./films
 
       capsid data import ./large --out ./mapped --k-core 5 --mapped
     """
     from capsid.base.storage.artifacts import reserved
+    from capsid.data.findings import Findings
     from capsid.data.importing import import_dataset
     from capsid.data.prepared import KIND
     from capsid.progress import Console
 
-    progress = Console()
+    progress, findings = Console(), Findings(whole=skip_bad_rows)
+    options = table_options(columns, text, skip_bad_rows, drop_duplicates)
     with reserved(out, kind=KIND, replace=force) as place:
-        done = import_dataset(source, place, k=core, min_rating=min_rating, mapped=mapped, progress=progress)
+        rest: dict[str, Any] = {"options": options, "findings": findings, "progress": progress}
+        done = import_dataset(source, place, k=core, min_rating=min_rating, mapped=mapped, **rest)
+    write_skipped(findings, out, progress)
     progress.line(f"{done.users:,} users, {done.items:,} items, {done.interactions:,} interactions")
     say(out)
 

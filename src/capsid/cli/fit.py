@@ -30,6 +30,7 @@ from capsid.cli.options import (
     single_verb,
 )
 from capsid.cli.output import print_json, print_table, say
+from capsid.cli.own_tables import Columns, DropDuplicates, SkipBadRows, Text, table_options, write_skipped
 from capsid.errors import ConfigError
 from capsid.progress import Console, Progress, duration, silent
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from capsid.base.run_options import RunOptions, Team
     from capsid.data.dataset import Dataset
     from capsid.data.split import Holdout
+    from capsid.data.table_options import TableOptions
     from capsid.fit.baselines import Beside
     from capsid.fit.folder import RunSummary
     from capsid.recommender import Recommender
@@ -83,6 +85,10 @@ def fit(
     holdout_share: HoldoutShare = 0.1,
     holdout_target: HoldoutTarget = "last",
     ties: Ties = None,
+    columns: Columns = None,
+    text: Text = None,
+    skip_bad_rows: SkipBadRows = False,
+    drop_duplicates: DropDuplicates = False,
     steps_from: StepsFrom = None,
     tokenizer: TokenizerFolder = None,
     device: Device = "cpu",
@@ -128,7 +134,8 @@ def fit(
         if holdout == "none" and steps_from is None:
             progress.line(ALL_STEPS)
         run = run_options(checkpoint_every, team, str(chosen))
-        job = _Job(trials, data, ties, out, held, tokenizer, force, progress, run)
+        tables = table_options(columns, text, skip_bad_rows, drop_duplicates)
+        job = _Job(trials, data, tables, ties, out, held, tokenizer, force, progress, run)
         summary = job.fit()
         rows = job.beside() if summary is not None and recipe is None and holdout != "none" else ()
     if summary is not None:
@@ -165,6 +172,7 @@ class _Job:
 
     trials: dict[str, Recommender]
     data: str
+    tables: TableOptions
     ties: str | None
     out: Path
     holdout: Holdout
@@ -176,9 +184,13 @@ class _Job:
     @cached_property
     def dataset(self) -> Dataset:
         """The data, loaded once."""
+        from capsid.data.findings import Findings
         from capsid.data.sources import load_dataset
 
-        return load_dataset(self.data, ties=self.ties, progress=self.progress)
+        findings, rest = Findings(whole=self.tables.skip_bad), {"ties": self.ties, "progress": self.progress}
+        dataset = load_dataset(self.data, options=self.tables, findings=findings, **rest)  # type: ignore[arg-type]
+        write_skipped(findings, self.out, self.progress)
+        return dataset
 
     def fit(self) -> RunSummary | None:
         """Fit and write the run. Process 0 of a team does this; the others help it, write nothing, have no summary."""

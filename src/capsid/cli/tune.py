@@ -59,9 +59,9 @@ def tune(
         raise ConfigError(f"--metric must be recall@10 or ndcg@10, got {metric!r}")
     from capsid.data.sources import load_dataset
     from capsid.data.split import Holdout
+    from capsid.fit.ranges import Range, ranges_of
     from capsid.fit.tune import Search
     from capsid.recipes import get_recipe
-    from capsid.recipes.ranges import Range, ranges_of
 
     chosen, given = get_recipe(recipe), all_settings(config, settings)
     wanted = ranges_of(chosen.with_settings(given), tuple(map(Range.parse, ranges or ())))

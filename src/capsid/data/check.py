@@ -15,9 +15,11 @@ import polars as pl
 from capsid.data.audit import order_facts
 from capsid.data.dataset import FILE_ORDER, TITLE_COVERAGE, Dataset, coverage
 from capsid.data.findings import EXAMPLES, Finding, Findings
-from capsid.data.sources import SOURCES, existing_folder, form_of, load_dataset, read_folder
+from capsid.data.sources import SOURCES, existing_folder, load_dataset, read_folder
+from capsid.data.suggest import suggest
 from capsid.data.table_files import BlockSize
-from capsid.data.tables import TableFiles
+from capsid.data.table_options import PLAIN, TableOptions
+from capsid.data.tables import TableFiles, is_tables
 from capsid.errors import CapsidError
 from capsid.progress import Progress, silent
 
@@ -41,7 +43,13 @@ class CheckReport:
         return not any(f.severity == "error" for f in self.findings)
 
 
-def check_path(path: str | Path, *, min_rating: float | None = None, progress: Progress = silent) -> CheckReport:
+def check_path(
+    path: str | Path,
+    *,
+    min_rating: float | None = None,
+    options: TableOptions = PLAIN,
+    progress: Progress = silent,
+) -> CheckReport:
     """Read a dataset tolerantly, by name or folder, and report everything that is wrong with it.
 
     Ratings below `min_rating` are left out, as `capsid data import --min-rating` does.
@@ -52,14 +60,14 @@ def check_path(path: str | Path, *, min_rating: float | None = None, progress: P
         if str(path) in SOURCES:
             dataset = load_dataset(path, min_rating=min_rating, ties=FILE_ORDER, progress=progress)
         else:
-            dataset = read_folder(existing_folder(path), findings, min_rating=min_rating, progress=progress)
+            folder = existing_folder(path)
+            dataset = read_folder(folder, findings, min_rating=min_rating, options=options, progress=progress)
     except CapsidError as error:
         if not findings.kept and str(path) not in SOURCES and not Path(path).expanduser().is_dir():
             raise
-        findings.error("unreadable", str(path), error.message, error.hint)
+        wanted = None if str(path) in SOURCES or options.columns else _suggestion(existing_folder(path))
+        findings.error("unreadable", str(path), error.message, f"try {wanted}" if wanted else error.hint)
     counts: dict[str, int] = {}
-    if str(path) not in SOURCES and dataset is not None:
-        _check_columns(existing_folder(path), min_rating, findings)
     if dataset is not None:
         check_dataset(dataset, findings)
         counts = {"users": len(dataset.users), "items": len(dataset.items), "interactions": dataset.interactions}
@@ -67,17 +75,16 @@ def check_path(path: str | Path, *, min_rating: float | None = None, progress: P
     return CheckReport(str(path), tuple(ordered), counts, dict(findings.counts))
 
 
-def _check_columns(folder: Path, min_rating: float | None, findings: Findings) -> None:
-    """Name the columns of the interactions that nothing reads."""
-    if form_of(folder) != "tables":
-        return
-    files = TableFiles.of(folder)
-    used = set(files.look(BlockSize(), min_rating=min_rating).names.values())
-    first = next(files.blocks(Findings()), None)
-    unused = [] if first is None else [name for name in first.frame.columns if name not in used]
-    if first is not None and unused:
-        hint = "`rating` is read with --min-rating" if "rating" in map(str.lower, unused) else None
-        findings.info("unused-column", first.file, f"columns that are not used: {', '.join(unused)}", hint)
+def _suggestion(folder: Path) -> str | None:
+    """The columns of tables, guessed from their values."""
+    if not is_tables(folder):
+        return None
+    try:
+        files = TableFiles.of(folder)
+        first = next(files.blocks(Findings(), BlockSize()), None)
+        return None if first is None else suggest(first, files.items_block(Findings()))
+    except CapsidError:
+        return None
 
 
 def check_dataset(dataset: Dataset, findings: Findings) -> None:

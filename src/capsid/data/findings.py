@@ -6,6 +6,7 @@ Readers record a bad line here and continue. Loading then calls `raise_first`; `
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -34,6 +35,9 @@ class Findings:
     kept: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     severities: dict[str, Severity] = field(default_factory=dict)
+    # Whether all findings are kept, not the first few alone: for rows that are skipped.
+    whole: bool = False
+    skipped: list[Finding] = field(default_factory=list)
 
     def error(self, code: str, where: str, message: str, hint: str | None = None) -> None:
         """Add an error: the data cannot be used as it is."""
@@ -68,16 +72,25 @@ class Findings:
             hint += f"`capsid data check {source}` explains them all"
         raise DataError(f"{first.where}: {first.message}{tail}", hint=hint)
 
+    def skip(self, codes: Collection[str]) -> int:
+        """Errors of these codes are no errors any more; returns how many there were."""
+        out = [f.code in codes and f.severity == "error" for f in self.kept]
+        self.skipped = [f for f, gone in zip(self.kept, out) if gone]
+        self.kept = [f for f, gone in zip(self.kept, out) if not gone]
+        return sum(self.counts.pop(code, 0) for code in codes if self.severities.get(code) == "error")
+
     def tell(self, progress: Progress) -> None:
-        """Print the warnings."""
+        """Print the warnings, and what of the data is not used."""
         for finding in self.kept:
-            if finding.severity == "warning":
-                progress.line(f"warning: {finding.where}: {finding.message}")
+            if finding.severity == "warning" or finding.code in ("unused-column", "duplicate-row"):
+                what = "warning" if finding.severity == "warning" else "note"
+                hint = f" ({finding.hint})" if finding.hint and what == "note" else ""
+                progress.line(f"{what}: {finding.where}: {finding.message}{hint}")
 
     def _add(self, finding: Finding, times: int = 1) -> None:
         code = finding.code
         self.severities.setdefault(code, finding.severity)
-        shown = sum(1 for f in self.kept if f.code == code) if self.counts[code] else 0
+        shown = sum(1 for f in self.kept if f.code == code) if self.counts[code] and not self.whole else 0
         self.counts[code] += times
         if shown < EXAMPLES:
             self.kept.append(finding)

@@ -15,8 +15,10 @@ import polars as pl
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.block import Block
 from capsid.data.columns import as_text_ids, find_column, item_attributes
-from capsid.data.events import check_any, look, read_events
+from capsid.data.events import EventForm, check_any, look, read_events
 from capsid.data.findings import Findings
+from capsid.data.table_options import PLAIN, TableOptions
+from capsid.errors import DataError
 from capsid.ragged import Ragged
 
 
@@ -38,25 +40,58 @@ def join_tables(
     findings: Findings,
     columns: Mapping[str, str] | None = None,
     min_rating: float | None = None,
+    options: TableOptions = PLAIN,
 ) -> Histories:
     """Everything readable; problems go to `findings`. `columns` names the user, item, timestamp or rating column."""
+    columns = {**options.roles, **(columns or {})}
     form = look(interactions, columns=columns, min_rating=min_rating)
+    _note_unused(interactions[0], form, findings)
     parts = [read_events(block, form, findings) for block in interactions]
     rows = sum(block.frame.height for block in interactions)
     check_any(rows, sum(part.height for part in parts), interactions[0].file, min_rating, findings)
     if items is None:
-        events = pl.concat(parts)
+        events = _without_duplicates(pl.concat(parts), interactions[0].file, options, findings)
         item_ids = first_seen(events["item"])
         attributes = no_attributes(len(item_ids))
     else:
-        ids, attributes = read_catalogue(items, columns or {}, findings)
+        ids, attributes = read_catalogue(_renamed(items, options), columns, findings)
         item_ids = ids.to_list()
         unknown = [~part["item"].is_in(ids.implode()) for part in parts]
         for block, part, which in zip(interactions, parts, unknown, strict=True):
             note_unknown(part.filter(which), block, items.file, findings)
         events = pl.concat([part.filter(~which) for part, which in zip(parts, unknown, strict=True)])
+        events = _without_duplicates(events, interactions[0].file, options, findings)
     users, sequences, times = group_events(events, item_ids)
     return Histories(users, Vocabulary(item_ids), sequences, attributes, times)
+
+
+def _note_unused(block: Block, form: EventForm, findings: Findings) -> None:
+    """Name the columns of the interactions that nothing reads."""
+    unused = [name for name in block.frame.columns if name not in form.names.values()]
+    if unused:
+        hint = "`rating` is read with --min-rating" if "rating" in map(str.lower, unused) else None
+        findings.info("unused-column", block.file, f"columns that are not used: {', '.join(unused)}", hint)
+
+
+def _without_duplicates(events: pl.DataFrame, file: str, options: TableOptions, findings: Findings) -> pl.DataFrame:
+    """Count rows that repeat a user, item and time; with `drop_duplicates` the first of equal rows is kept."""
+    kept = events.unique(["user", "item", "timestamp"], keep="first", maintain_order=True)
+    if repeated := events.height - kept.height:
+        message = f"{repeated:,} rows repeat the user, item and time of another row"
+        hint = "they were dropped" if options.drop_duplicates else "--drop-duplicates keeps one of them"
+        findings.info("duplicate-row", file, message, hint, times=repeated)
+    return kept if options.drop_duplicates else events
+
+
+def _renamed(items: Block, options: TableOptions) -> Block:
+    """The table of items with the attributes' own names."""
+    names = items.frame.columns
+    for column, name in options.renamed.items():
+        if column not in names:
+            raise DataError(f"{items.file} has no column {column!r}", hint="it has: " + ", ".join(names))
+        if name in names and name != column:
+            raise DataError(f"{items.file} has a column {name!r} already, so {column!r} cannot become it")
+    return replace(items, frame=items.frame.rename(options.renamed))
 
 
 def no_attributes(count: int) -> pl.DataFrame:

@@ -17,6 +17,7 @@ from capsid.data.mapped import is_mapped, read_mapped
 from capsid.data.movielens import LIKED, read_movies
 from capsid.data.planted import planted_dataset
 from capsid.data.prepared import is_prepared, read_prepared
+from capsid.data.table_options import PLAIN, ROWS, TableOptions
 from capsid.data.tables import is_tables, read_tables
 from capsid.data.ties import check_ties, with_order
 from capsid.errors import DataError, nearest
@@ -66,9 +67,13 @@ def load_dataset(
     min_rating: float | None = None,
     ties: str | None = None,
     order_seed: int = 0,
+    options: TableOptions = PLAIN,
+    findings: Findings | None = None,
     progress: Progress = silent,
 ) -> Dataset:
     """The dataset of that name or in that folder. Ratings below `min_rating` are left out.
+
+    `options` say how a folder of tables is read; rows that they skip are in `findings`.
 
     `ties`: interactions with equal times are put in the order of a hash ("shuffle", drawn with `order_seed`) or stay in
     that of the file ("file"); without it they are shuffled wherever times are known.
@@ -76,10 +81,14 @@ def load_dataset(
     check_ties(ties)
     source = SOURCES.get(str(name_or_path))
     if source is not None:
+        _check_tables(options, str(name_or_path), "tables" if options == PLAIN else "built in")
         return with_order(source.load(min_rating, progress), ties, order_seed)
-    findings = Findings()
-    dataset = read_folder(existing_folder(name_or_path), findings, min_rating=min_rating, progress=progress)
+    findings, folder = findings or Findings(), existing_folder(name_or_path)
+    dataset = read_folder(folder, findings, min_rating=min_rating, options=options, progress=progress)
+    skipped = findings.skip(ROWS) if options.skip_bad else 0
     findings.raise_first(str(name_or_path))
+    if not dataset.interactions and skipped:
+        raise DataError(f"{name_or_path}: all {skipped:,} rows were skipped", hint="see `capsid data check`")
     findings.tell(progress)
     return with_order(dataset, ties, order_seed)
 
@@ -108,12 +117,18 @@ def as_dataset(
 
 
 def read_folder(
-    folder: Path, findings: Findings, *, min_rating: float | None = None, progress: Progress = silent
+    folder: Path,
+    findings: Findings,
+    *,
+    min_rating: float | None = None,
+    options: TableOptions = PLAIN,
+    progress: Progress = silent,
 ) -> Dataset:
     """Read a folder in any supported format, tolerantly: problems go to `findings`."""
     form = form_of(folder)
+    _check_tables(options, str(folder), form)
     if form == "tables":
-        return read_tables(folder, findings, min_rating=min_rating)
+        return read_tables(folder, findings, min_rating=min_rating, options=options)
     if form == "amazon":
         return read_amazon(folder, findings, min_rating=min_rating, progress=progress)
     if min_rating is not None:
@@ -165,6 +180,13 @@ def existing_folder(name_or_path: str | Path) -> Path:
     raise DataError(
         f"there is no dataset and no folder called {str(name_or_path)!r}", hint=f"{names}, or the path of a folder"
     )
+
+
+def _check_tables(options: TableOptions, what: str, form: str) -> None:
+    if form != "tables" and options.needed is not None:
+        raise DataError(
+            f"{options.needed} is for folders of tables, and {what} is none", hint=f"leave {options.needed} out"
+        )
 
 
 def _no_ratings(what: str) -> Dataset:

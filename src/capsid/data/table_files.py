@@ -318,7 +318,9 @@ def _valid_rows(
             if source.ended:
                 # A complete row is given before the next line is asked for.
                 message = "a quotation mark is opened here and never closed"
-                findings.error("broken-line", where, message, "close it, or write it twice if it belongs to the text")
+                findings.error(
+                    "unclosed-quote", where, message, "close it, or write it twice if it belongs to the text"
+                )
             elif len(row) < width and row and not source.last.endswith(("\n", "\r")):
                 message = f"the file ends within a line: {len(row)} fields, the header has {width}"
                 findings.error("truncated-file", where, message, "the copy or download is not complete: fetch it again")

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import polars as pl
+
 from capsid.data.block import Block
 from capsid.data.dataset import Dataset
 from capsid.data.events import EventForm, look
@@ -16,6 +18,7 @@ from capsid.data.findings import Findings
 from capsid.data.frames import join_tables
 from capsid.data.lines import find_file
 from capsid.data.table_files import ENDINGS, BlockSize, table_blocks
+from capsid.data.table_options import PLAIN, TableOptions
 from capsid.errors import DataError
 
 NAME = "interactions"
@@ -78,7 +81,9 @@ def is_tables(folder: Path) -> bool:
     return find_file(folder, *INTERACTIONS) is not None or (folder / NAME).is_dir()
 
 
-def read_tables(folder: Path, findings: Findings, *, min_rating: float | None = None) -> Dataset:
+def read_tables(
+    folder: Path, findings: Findings, *, min_rating: float | None = None, options: TableOptions = PLAIN
+) -> Dataset:
     """Everything that can be read; problems go to `findings`."""
     files = TableFiles.of(folder)
     histories = join_tables(
@@ -86,8 +91,15 @@ def read_tables(folder: Path, findings: Findings, *, min_rating: float | None = 
         files.items_block(findings),
         findings=findings,
         min_rating=min_rating,
+        options=options,
     )
-    return Dataset.of(histories, name=folder.resolve().name, provenance=provenance(min_rating))
+    texts = [n for n, dtype in histories.attributes.schema.items() if dtype in (pl.String, pl.List(pl.String))]
+    unknown = next((name for name in options.text if name not in texts), None)
+    if unknown is not None:
+        hint = f"the items have: {', '.join(texts) or 'none'}"
+        raise DataError(f"--text names {unknown!r}, which is no column of text", hint=hint)
+    note = provenance(min_rating) | {f"column of {name}": column for name, column in options.columns.items()}
+    return Dataset.of(histories, name=folder.resolve().name, text_fields=options.text, provenance=note)
 
 
 def provenance(min_rating: float | None) -> dict[str, str]:

@@ -23,9 +23,9 @@ from capsid.base.storage.locks import held
 from capsid.data.dataset import Dataset
 from capsid.data.split import Holdout
 from capsid.errors import ArtifactError, ConfigError
+from capsid.fit.ranges import Range
 from capsid.progress import Progress
 from capsid.recipe import Recipe
-from capsid.recipes.ranges import Range
 from capsid.recommender import Recommender
 
 if TYPE_CHECKING:
