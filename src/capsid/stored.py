@@ -98,6 +98,11 @@ def searchable(
     return FittedModel(network, ids, tries, generator.history, over, dense)
 
 
+def stored_recipe(run: str | Path) -> Recipe:
+    """The recipe of a finished run, with the sizes that were used."""
+    return Recipe.from_dict(read_json(open_folder(Path(run), kind=KIND) / "recipe.json"))
+
+
 def generator_entries(log: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The entries of a log in which the generator learns: the budget of a method counts these alone."""
     return [entry for entry in log if entry.get("trains", "generator") == "generator"]

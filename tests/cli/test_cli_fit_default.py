@@ -8,24 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_world import TINY, capsid, contents
+from cli_world import TINY, Answer, capsid, contents
 
 from capsid.base.storage.arrays import load_arrays
+from capsid.fit.effort import recommended as recommended_recipes
 from capsid.fit.effort import with_effort
 from capsid.recipes import RECIPES, RECOMMENDED, get_recipe
 
-# A network for 64 items, and vectors without a language model.
-SMALL = [
-    part
-    for setting in (*(s for s in TINY if not s.startswith("tokenizer")), "encoder=hashing", "encoder.dim=8")
-    for part in ("--set", setting)
-]
+# Vectors without a language model, and a network for 64 items.
+VECTORS = ["--set", "encoder=hashing", "--set", "encoder.dim=8"]
+SMALL = [*VECTORS, *(part for s in TINY if not s.startswith("tokenizer") for part in ("--set", s))]
 
 
 @pytest.fixture(scope="module")
 def recommended(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("recommended") / "run"
-    answer = capsid("fit", "--data", shop, "--out", out, *SMALL)
+    answer = capsid("fit", "--data", shop, "--out", out, *VECTORS)
     assert answer.code == 0, answer.err
     assert "this run minus it" in answer.out
     assert "better than all three" in answer.out or "as good as this run" in answer.out
@@ -34,7 +32,7 @@ def recommended(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_recommended_recipe_is_fitted_and_compared(shop: Path, recommended: Path) -> None:
     assert json.loads((recommended / "recipe.json").read_text())["name"] == RECOMMENDED
-    answer = capsid("fit", "--data", shop, "--out", recommended, *SMALL, "--json")
+    answer = capsid("fit", "--data", shop, "--out", recommended, *VECTORS, "--json")
     assert "already finished" in answer.err
     rows = answer.json["baselines"]
     assert [row["name"] for row in rows] == ["popularity", "memory", "item-knn"]
@@ -47,15 +45,32 @@ def test_the_recommended_recipe_is_fitted_and_compared(shop: Path, recommended: 
         assert row["verdict"] == ("" if low > 0 else "better than this run" if high < 0 else "as good as this run")
 
 
+def kept_trial(answer: Answer) -> tuple[dict[str, float], str]:
+    """What every trial validated, and which was kept."""
+    (line,) = (text for text in answer.err.splitlines() if text.startswith("valid ndcg@10: "))
+    *trials, kept = line.removeprefix("valid ndcg@10: ").split("; ")
+    return {name: float(value) for name, value in (t.rsplit(" ", 1) for t in trials)}, kept.removeprefix("kept: ")
+
+
+def test_standard_tries_three_penalties_and_best_a_network_too(shop: Path, tmp_path: Path) -> None:
+    answer = capsid("fit", "--data", shop, "--out", tmp_path / "standard", *VECTORS)
+    values, kept = kept_trial(answer)
+    assert list(values) == [f"ease-memory, penalty {p}" for p in (50, 200, 1000)]
+    assert values[kept] == max(values.values())
+    best = list(recommended_recipes("best"))
+    assert best == [*values, *(f"sasrec-memory, dropout {rate}" for rate in (0.2, 0.4, 0.6))]
+    assert list(recommended_recipes("quick")) == [RECOMMENDED]
+
+
 def test_it_is_served_and_explained_like_any_run(recommended: Path) -> None:
     assert len(capsid("recommend", recommended, "--history", "i1,i2", "-k", 3, "--json").json["items"]) == 3
     assert capsid("evaluate", recommended, "--json").json["filter_history"] is True
 
 
 def test_a_baseline_that_is_as_good_is_named(shop: Path, tmp_path: Path) -> None:
-    """A network of one step knows nothing, and the memory beside it is the memory."""
-    weak = [*SMALL, "--set", "schedule.0.training.steps=1", "--set", "memory=null"]
-    out = capsid("fit", "--data", shop, "--out", tmp_path / "weak", *weak).out
+    """Without a memory and with a penalty that leaves nothing, the run is popularity."""
+    weak = [*VECTORS, "--set", "memory=null", "--set", "generator.neighbours=1"]
+    out = capsid("fit", "--data", shop, "--out", tmp_path / "weak", "--effort", "quick", *weak).out
     assert "memory is better than this run" in out or "memory is as good as this run" in out
     assert "better than all three" not in out
 
@@ -63,18 +78,25 @@ def test_a_baseline_that_is_as_good_is_named(shop: Path, tmp_path: Path) -> None
 def test_nothing_is_compared_where_nothing_is_held_out_or_a_recipe_is_named(shop: Path, tmp_path: Path) -> None:
     for name, options in (("none", ("--holdout", "none")), ("named", ("--effort", "quick"))):
         command = ["fit", *([RECOMMENDED] if name == "named" else []), "--data", shop, "--out", tmp_path / name]
-        assert "baselines" not in capsid(*command, *SMALL, *options, "--json").json
+        assert "baselines" not in capsid(*command, *VECTORS, *options, "--json").json
         assert not (tmp_path / f"{name}.baselines").exists()
 
 
+def test_all_data_with_the_recipe_of_an_earlier_run(shop: Path, recommended: Path, tmp_path: Path) -> None:
+    command = ("fit", "--data", shop, "--out", tmp_path / "live", "--holdout", "none", "--steps-from", recommended)
+    assert capsid(*command).code == 0
+    before, after = (json.loads((run / "recipe.json").read_text()) for run in (recommended, tmp_path / "live"))
+    assert before == after
+
+
 def test_best_keeps_the_trial_that_validates_best(shop: Path, tmp_path: Path) -> None:
-    command = ("fit", RECOMMENDED, "--data", shop, "--out", tmp_path / "best", "--effort", "best", *SMALL)
+    command = ("fit", "sasrec", "--data", shop, "--out", tmp_path / "best", "--effort", "best", *SMALL[4:])
     answer = capsid(*command)
     assert answer.code == 0, answer.err
-    (line,) = (text for text in answer.err.splitlines() if text.startswith("validation ndcg@10-filtered: "))
-    values = {part.split()[0]: float(part.split()[1]) for part in line.partition(": ")[2].split(";")[0].split(", ")}
-    assert list(values) == ["dropout-0.2", "dropout-0.4", "dropout-0.6"]
-    kept = f"dropout-{json.loads((tmp_path / 'best' / 'recipe.json').read_text())['generator']['dropout']}"
+    values, kept = kept_trial(answer)
+    assert list(values) == [f"sasrec, dropout {rate}" for rate in (0.2, 0.4, 0.6)]
+    generator = json.loads((tmp_path / "best" / "recipe.json").read_text())["generator"]
+    assert kept == f"sasrec, dropout {generator['dropout']}"
     assert values[kept] == max(values.values())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["best"], "the trials are gone"
     before = contents(tmp_path / "best")
@@ -86,13 +108,13 @@ def test_best_keeps_the_trial_that_validates_best(shop: Path, tmp_path: Path) ->
     ("options", "message"),
     [
         (("--effort", "fast"), "--effort must be quick, standard, best, got 'fast'"),
-        (("--effort", "best", "--holdout", "none"), "--effort best chooses by validation"),
+        (("--effort", "best", "--holdout", "none"), "several trials are chosen by validation"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(
     options: tuple[str, ...], message: str, shop: Path, tmp_path: Path
 ) -> None:
-    answer = capsid("fit", "--data", shop, "--out", tmp_path / "run", *SMALL, *options)
+    answer = capsid("fit", "sasrec", "--data", shop, "--out", tmp_path / "run", *SMALL[4:], *options)
     assert answer.code == 2
     assert message in answer.err
     assert list(tmp_path.iterdir()) == []
@@ -106,6 +128,7 @@ def test_efforts_of_every_recipe() -> None:
             assert short.training.steps == max(1, round(phase.training.steps / 8))
             assert dataclasses.replace(short, training=phase.training) == phase
         best = with_effort(recipe, "best")
-        assert len(best) == (3 if recipe.schedule and hasattr(recipe.generator, "dropout") else 1)
-    rates = [r.generator.embedding_dropout for r in with_effort(get_recipe(RECOMMENDED), "best").values()]
+        drops = bool(recipe.schedule) and hasattr(recipe.generator, "dropout")
+        assert len(best) == (3 if drops or hasattr(recipe.generator, "regularisation") else 1)
+    rates = [r.generator.embedding_dropout for r in with_effort(get_recipe("sasrec"), "best").values()]
     np.testing.assert_allclose(rates, [0.2, 0.4, 0.6])

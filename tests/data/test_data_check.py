@@ -128,7 +128,7 @@ def found_errors(folder: Path, *lines: str, end: str = "\n") -> list[tuple[str, 
 
 
 def test_a_quotation_mark_that_is_never_closed_swallows_no_rows_silently(tmp_path: Path) -> None:
-    assert found_errors(tmp_path, 'v,i1,1,"open', "v,i2,2,", "v,i3,3,") == [("broken-line", "interactions.csv:42")]
+    assert found_errors(tmp_path, 'v,i1,1,"open', "v,i2,2,", "v,i3,3,") == [("unclosed-quote", "interactions.csv:42")]
     # Within a field it is only a character; closed, a field may have several lines.
     assert found_errors(tmp_path, 'v,i1,1,12" pot', "v,i2,2,") == []
     assert found_errors(tmp_path, 'v,i1,1,"two', 'lines"', "v,i2,2,") == []
@@ -148,7 +148,7 @@ def test_open_quotes_are_found_in_blocks_too(tmp_path: Path, blocks: bool) -> No
     size = BlockSize(rows=4, bytes=40) if blocks else None
     rows = sum(block.frame.height for block in table_blocks(tmp_path / "items.csv", findings, size))
     assert rows == 26
-    assert [(f.code, f.where) for f in findings.kept] == [("broken-line", "items.csv:28")]
+    assert [(f.code, f.where) for f in findings.kept] == [("unclosed-quote", "items.csv:28")]
 
 
 @pytest.mark.parametrize(

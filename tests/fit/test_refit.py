@@ -142,3 +142,15 @@ def test_weights_are_not_measured_on_what_they_have_seen(before: str, now: str, 
     with pytest.raises(ConfigError, match="may have seen what --holdout"):
         refit(tmp_path / "before", world, tmp_path / "now", holdout=Holdout(now, 0.2))
     refit(tmp_path / "before", world, tmp_path / "now", holdout=Holdout("none"))
+
+
+def test_a_method_without_training_is_fitted_again_and_names_new_items(tmp_path: Path) -> None:
+    recipe = RECIPES["ease-memory"].with_settings(["encoder=hashing", "encoder.dim=8"])
+    fit_or_reuse(Recommender(recipe), earlier(tiny_world()), tmp_path / "before")
+    found = refit(tmp_path / "before", tiny_world(), tmp_path / "now")
+    assert (found.churn.changed_ids, found.churn.new_items) == (0, 2)
+    new = Recommender.from_pretrained(tmp_path / "now")
+    joined, _ = known_first(tiny_world(), Recommender.from_pretrained(tmp_path / "before").catalogue_)
+    again = Recommender(recipe).fit(joined)
+    assert set(NEW) <= set(new.recommend(["i1", "i2"], k=len(joined.items), filter_history=False).items)
+    assert new.recommend(["i1", "i2"], k=10) == again.recommend(["i1", "i2"], k=10)

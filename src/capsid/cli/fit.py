@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from capsid.data.table_options import TableOptions
     from capsid.fit.baselines import Beside
     from capsid.fit.folder import RunSummary
+    from capsid.recipe import Recipe
     from capsid.recommender import Recommender
 
 app = single_verb()
@@ -54,7 +55,7 @@ Effort = Annotated[
     typer.Option(
         "--effort",
         metavar="EFFORT",
-        help="quick (an eighth of the steps), standard, or best (three dropouts, the best by validation).",
+        help="How much work: quick, standard or best (several trials; the best by validation is kept).",
     ),
 ]
 StepsFrom = Annotated[
@@ -123,14 +124,17 @@ def fit(
     """
     from capsid.base.devices import choose
     from capsid.data.split import Holdout
-    from capsid.recipes import RECOMMENDED
+    from capsid.recommender import Recommender
     from capsid.train.team import joined
 
     held, chosen = Holdout(holdout, check_share(holdout_share), holdout_target), choose(device)
     with joined(chosen) as team:
         progress = Console() if team.rank == 0 else silent
-        given = (*_derived(recipe or RECOMMENDED, team, steps_from), *all_settings(config, settings))
-        trials = _trials(recipe or RECOMMENDED, effort, seed, given, vectors, exact)
+        recipes = _recipes(recipe, effort, steps_from, held)
+        given = (*_derived(next(iter(recipes.values())), team, steps_from), *all_settings(config, settings))
+        rest: dict[str, Any] = {"seed": seed, "settings": given, "vectors": vectors}
+        rest["sizes"] = "exact" if exact else "auto"
+        trials = {name: Recommender.from_recipe(one, **rest) for name, one in recipes.items()}
         if holdout == "none" and steps_from is None:
             progress.line(ALL_STEPS)
         run = run_options(checkpoint_every, team, str(chosen))
@@ -142,28 +146,26 @@ def fit(
         _tell(summary, rows, as_json)
 
 
-def _derived(recipe: str, team: Team, steps_from: Path | None) -> tuple[str, ...]:
+def _recipes(name: str | None, effort: str, steps_from: Path | None, held: Holdout) -> dict[str, Recipe]:
+    """The recipes to fit, by the name of the trial: that of an earlier run if no other is named."""
+    from capsid.fit.effort import recommended, with_effort
+    from capsid.recipes import get_recipe
+    from capsid.stored import stored_recipe
+
+    if name is not None:
+        return with_effort(get_recipe(name), effort)
+    if steps_from is not None:
+        return {"as before": stored_recipe(steps_from)}
+    return recommended("quick" if held.kind == "none" else effort)
+
+
+def _derived(recipe: Recipe, team: Team, steps_from: Path | None) -> tuple[str, ...]:
     """Settings that follow from the team and from `--steps-from`; those given by the user take precedence."""
     from capsid.fit.folder import lanes_of_team, steps_until_best
     from capsid.train.team import launched
 
     lanes = lanes_of_team(recipe, team) if launched() else ()
     return (*lanes, *(() if steps_from is None else steps_until_best(steps_from)))
-
-
-def _trials(
-    name: str, effort: str, seed: int, settings: tuple[str, ...], vectors: Path | None, exact: bool
-) -> dict[str, Recommender]:
-    """A recommender for each recipe to fit; more than one with `--effort best` alone."""
-    from capsid.fit.effort import with_effort
-    from capsid.recipes import get_recipe
-    from capsid.recommender import Recommender
-
-    rest: dict[str, Any] = {"seed": seed, "settings": settings, "vectors": vectors}
-    return {
-        trial: Recommender.from_recipe(recipe, sizes="exact" if exact else "auto", **rest)
-        for trial, recipe in with_effort(get_recipe(name), effort).items()
-    }
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ class _Job:
 
         (first, *others) = self.trials.values()
         if others and self.run.team.size > 1:
-            raise ConfigError("--effort best fits several runs, which torchrun cannot", hint="use --effort standard")
+            raise ConfigError("torchrun fits one run, not several trials", hint="name a recipe, or use --effort quick")
         if self.run.team.rank:
             assist_fit(first, self.dataset, holdout=self.holdout, run=self.run)
             return None
@@ -238,7 +240,8 @@ def _tell(summary: RunSummary, rows: Sequence[Beside], as_json: bool) -> None:
     took = f", {duration(summary.seconds)}" if summary.seconds else ""
     say(f"{summary.recipe} on {summary.data}, seed {summary.seed}, order of ties: {summary.order}{took}")
     if summary.validation is not None:
-        say(f"validation {summary.selected_by} {summary.validation:.4f} at step {summary.best_step:,}")
+        at = "" if summary.best_step is None else f" at step {summary.best_step:,}"
+        say(f"validation {summary.selected_by} {summary.validation:.4f}{at}")
     say(f"run: {summary.run}")
     _compare(rows)
     say("next:")

@@ -51,8 +51,8 @@ def beside(run: Path, dataset: Dataset, *, holdout: Holdout, seed: int, progress
     rows = [_row(run, None, progress)]
     for name in BASELINES:
         recipe = get_recipe(name)
-        # The memory knows the same item vectors as the run.
-        recipe = replace(recipe, encoder=encoder) if recipe.encoder is not None else recipe
+        # The memory knows the same item vectors as the run, if that has any.
+        recipe = replace(recipe, encoder=encoder) if recipe.encoder and encoder else recipe
         method = Recommender.from_recipe(recipe, seed=seed)
         fit_or_reuse(method, dataset, folder / name, holdout=holdout, replace=True, progress=progress)
         rows.append(_row(folder / name, run, progress))

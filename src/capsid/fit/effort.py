@@ -1,12 +1,14 @@
-"""How much work a fit does: `quick`, `standard` or `best`. A pure function of recipes, and a fit of several trials.
+"""How much work a fit does: `quick`, `standard` or `best`. Pure functions of recipes, and a fit of several trials.
 
-`quick` trains an eighth of the steps at twice the rate, `standard` is the recipe as it is, and `best` fits it with
-three dropouts and keeps the run that validates best.
+Of a recipe that trains, `quick` takes an eighth of the steps at twice the rate, and `best` tries three dropouts.
+Without a recipe, `quick` is the recommended one, `standard` tries three penalties of it, and `best` also a network.
+Of several trials the one that validates best is kept.
 """
 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,31 +19,51 @@ from capsid.data.dataset import Dataset
 from capsid.data.split import Holdout
 from capsid.errors import ConfigError, nearest
 from capsid.fit.folder import RunSummary, fit_or_reuse, holds, summarise
-from capsid.progress import Progress, duration
+from capsid.progress import Progress
 from capsid.recipe import Phase, Recipe
+from capsid.recipes import RECOMMENDED, get_recipe
 from capsid.recommender import Recommender
 from capsid.stored import KIND
 
 EFFORTS = ("quick", "standard", "best")
 QUICK = 8
 DROPOUTS = (0.2, 0.4, 0.6)
+METRIC = "ndcg@10"
+PENALTIES = (50.0, 200.0, 1_000.0)
 _DROPPED = ("dropout", "embedding_dropout", "hidden_dropout")
+
+
+def recommended(effort: str) -> dict[str, Recipe]:
+    """What is fitted if no recipe is named, by the name of the trial."""
+    first = get_recipe(RECOMMENDED)
+    if effort == "quick":
+        return {first.name: first}
+    trials = with_effort(first, "best")
+    return trials if _checked(effort) == "standard" else {**trials, **with_effort(get_recipe("sasrec-memory"), "best")}
 
 
 def with_effort(recipe: Recipe, effort: str) -> dict[str, Recipe]:
     """The recipes to fit, by the name of the trial; there are several with `best` alone."""
-    if effort not in EFFORTS:
-        raise ConfigError(f"--effort must be {', '.join(EFFORTS)}, got {effort!r}", hint=nearest(effort, EFFORTS))
-    if effort == "quick":
+    if _checked(effort) == "quick":
         return {"quick": replace(recipe, schedule=tuple(map(_quick, recipe.schedule)))}
     generator: Any = recipe.generator
-    names = [name for name in _DROPPED if hasattr(generator, name)]
-    if effort == "standard" or not recipe.schedule or not names:
+    dropped = [name for name in _DROPPED if hasattr(generator, name)] if recipe.schedule else []
+    if effort == "best" and dropped:
+        tried = {f"dropout {rate}": dict.fromkeys(dropped, rate) for rate in DROPOUTS}
+    elif effort == "best" and hasattr(generator, "regularisation"):
+        tried = {f"penalty {penalty:g}": {"regularisation": penalty} for penalty in PENALTIES}
+    else:
         return {"standard": recipe}
     return {
-        f"dropout-{rate}": replace(recipe, generator=replace(generator, **dict.fromkeys(names, rate)))
-        for rate in DROPOUTS
+        f"{recipe.name}, {name}": replace(recipe, generator=replace(generator, **changes))
+        for name, changes in tried.items()
     }
+
+
+def _checked(effort: str) -> str:
+    if effort not in EFFORTS:
+        raise ConfigError(f"--effort must be {', '.join(EFFORTS)}, got {effort!r}", hint=nearest(effort, EFFORTS))
+    return effort
 
 
 def _quick(phase: Phase) -> Phase:
@@ -67,22 +89,24 @@ def fit_best(
     """Fit every trial and save the one that validates best at `out`. A killed fit resumes with the trial it was in."""
     if holdout.kind == "none":
         raise ConfigError(
-            "--effort best chooses by validation, and --holdout none holds out nothing",
+            "several trials are chosen by validation, and --holdout none holds out nothing",
             hint="fit with --holdout last first, then use --steps-from",
         )
+    began = time.monotonic()
     with reserved(out, kind=KIND, replace=True) as place:
         if not force and any(holds(place, one, dataset, holdout) for one in trials.values()):
             return summarise(out)
         folder = place.parent.absolute() / f".{place.name}.trials"
-        found = {}
+        values = {}
         for number, (name, one) in enumerate(trials.items(), start=1):
             progress.line(f"trial {number} of {len(trials)}: {name}")
-            rest = {"holdout": holdout, "force": force, "progress": progress, **options}
-            found[name] = fit_or_reuse(one, dataset, folder / name, replace=True, **rest)
-        best = max(found, key=lambda name: found[name].validation or 0.0)
-        values = ", ".join(f"{name} {summary.validation:.4f}" for name, summary in found.items())
-        seconds = sum(summary.seconds for summary in found.values())
-        progress.line(f"validation {found[best].selected_by}: {values}; kept {best}, {duration(seconds)} in all")
-        Recommender.from_pretrained(folder / best).save_pretrained(place)
+            own = folder / str(number)
+            fit_or_reuse(one, dataset, own, holdout=holdout, force=force, replace=True, progress=progress, **options)
+            values[own, name] = Recommender.from_pretrained(own).evaluate("valid", progress=progress).metrics[METRIC]
+        (kept, name), best = max(values.items(), key=lambda pair: pair[1])
+        shown = "; ".join(f"{one} {value:.4f}" for (_, one), value in values.items())
+        progress.line(f"valid {METRIC}: {shown}; kept: {name}")
+        Recommender.from_pretrained(kept).save_pretrained(place)
         shutil.rmtree(folder, ignore_errors=True)
-    return summarise(out, seconds=seconds, reused=False)
+    summary = summarise(out, seconds=time.monotonic() - began, reused=False)
+    return replace(summary, selected_by=f"{METRIC}-filtered", validation=best)

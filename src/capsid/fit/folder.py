@@ -18,9 +18,8 @@ from capsid.data.split import Holdout, Split
 from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Progress, silent
 from capsid.recipe import Recipe
-from capsid.recipes import get_recipe
 from capsid.recommender import Recommender
-from capsid.stored import KIND, generator_entries
+from capsid.stored import KIND, generator_entries, stored_recipe
 
 if TYPE_CHECKING:
     from capsid.fit.schedule import TokenizerFrom
@@ -143,12 +142,12 @@ def summarise(run: str | Path, *, seconds: float = 0.0, reused: bool = True) -> 
     )
 
 
-def lanes_of_team(recipe: str, team: Team) -> tuple[str, ...]:
+def lanes_of_team(recipe: Recipe, team: Team) -> tuple[str, ...]:
     """Settings that cut batches into lanes which the processes of a team can share."""
     from capsid.train.lanes import lanes_for
 
     lanes = lanes_for(team.size)
-    return tuple(f"schedule.{n}.training.lanes={lanes}" for n in range(len(get_recipe(recipe).schedule)))
+    return tuple(f"schedule.{n}.training.lanes={lanes}" for n in range(len(recipe.schedule)))
 
 
 def steps_until_best(run: str | Path) -> tuple[str, ...]:
@@ -156,8 +155,9 @@ def steps_until_best(run: str | Path) -> tuple[str, ...]:
 
     For a fit on all data, which has nothing to validate on.
     """
-    folder = open_folder(Path(run), kind=KIND)
-    recipe, log = Recipe.from_dict(read_json(folder / "recipe.json")), read_json(folder / "log.json")
+    recipe, log = stored_recipe(run), read_json(Path(run) / "log.json")
+    if not recipe.schedule:
+        return ()
     if not log or not log[-1]["curve"]:
         raise ConfigError(
             f"{run} was fitted without validation, so it does not know how many steps are best",

@@ -101,8 +101,9 @@ def refit(
         recipe = continued(old.recipe, settings)
         joined, gone = known_first(dataset, old.catalogue_)
         added = len(joined.items) - len(old.catalogue_.items)
-        start = old.fitted
-        if added:
+        # Without training nothing is continued. Known items stand first, so ids of one token stay the same.
+        start = old.fitted if recipe.schedule else None
+        if added and start is not None:
             frame = joined.attributes[-added:].with_columns(item_id=pl.Series(joined.items[-added:]))
             start = dataclasses.replace(start, tokenizer=start.tokenizer.with_items(frame))
         new, split = Recommender(recipe, seed=old.seed), holdout.split(joined)

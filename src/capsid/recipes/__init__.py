@@ -15,12 +15,14 @@ from capsid.recipes.bert4rec import BERT4REC
 from capsid.recipes.capsid import CAPSID
 from capsid.recipes.capsid_bpe import CAPSID_BPE
 from capsid.recipes.capsid_dense import CAPSID_DENSE
+from capsid.recipes.capsid_industrial import CAPSID_INDUSTRIAL
 from capsid.recipes.capsid_paper import CAPSID_PAPER
 from capsid.recipes.capsid_strong import CAPSID_STRONG
 from capsid.recipes.capsid_two import CAPSID_TWO
 from capsid.recipes.cobra import COBRA
 from capsid.recipes.diger import DIGER
 from capsid.recipes.ease import EASE
+from capsid.recipes.ease_memory import EASE_MEMORY
 from capsid.recipes.etegrec import ETEGREC
 from capsid.recipes.frequency import FREQUENCY
 from capsid.recipes.id_order import ID_ORDER
@@ -51,6 +53,7 @@ RECIPES: dict[str, Recipe] = {
         ID_ORDER,
         ITEM_KNN,
         EASE,
+        EASE_MEMORY,
         TEXT_KNN,
         VECTOR_KNN,
         SASREC,
@@ -79,12 +82,13 @@ RECIPES: dict[str, Recipe] = {
         CAPSID_STRONG,
         CAPSID_TWO,
         CAPSID_PAPER,
+        CAPSID_INDUSTRIAL,
     )
 }
 
 
-# What is fitted if no recipe is named: chosen by the plan `recommended` (docs/recipes.md).
-RECOMMENDED = SASREC_MEMORY.name
+# What is fitted if no recipe is named (docs/recipes.md#the-recommended-recipe).
+RECOMMENDED = EASE_MEMORY.name
 
 
 def get_recipe(name: str) -> Recipe:

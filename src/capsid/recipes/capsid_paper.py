@@ -35,6 +35,22 @@ STAGE_TWO = Training(
 )
 STAGE_ONE = dataclasses.replace(STAGE_TWO, steps=100, learning_rate=1e-3, validate_every=5, patience_from=0.5)
 
+CAPSULES = CapsuleTokenizer(
+    codebooks=(256,) * 6,
+    dim=64,
+    poses="full",
+    rounds=3,
+    routing="unit",
+    winner_mass=(0.3,),
+    confidence=0.82,
+    residual=0.08,
+    max_sharing=0,
+    rivals="sum",
+    margin=(0.2, 0.3, 0.6, 0.9, 0.3),
+    codes_weight=0.0,
+    training=StageOneTraining.of(STAGE_ONE),
+)
+
 CAPSID_PAPER = Recipe(
     name="capsid-paper",
     about="The CapsID paper's own system: trained capsules, ids that end by confidence, SemanticBPE, its Transformer",
@@ -53,21 +69,7 @@ CAPSID_PAPER = Recipe(
         " end, at most 5 % of them, because the generator was trained on the old ones",
     ),
     encoder=default_encoder(),
-    tokenizer=CapsuleTokenizer(
-        codebooks=(256,) * 6,
-        dim=64,
-        poses="full",
-        rounds=3,
-        routing="unit",
-        winner_mass=(0.3,),
-        confidence=0.82,
-        residual=0.08,
-        max_sharing=0,
-        rivals="sum",
-        margin=(0.2, 0.3, 0.6, 0.9, 0.3),
-        codes_weight=0.0,
-        training=StageOneTraining.of(STAGE_ONE),
-    ),
+    tokenizer=CAPSULES,
     collisions=Bucket(),
     reading=ItemByItem(every_end=True),
     merges=SemanticBPE(alpha=(0.6, 0.6), spare=True, beside=True),
