@@ -19,7 +19,7 @@ SEEDED = {"sasrec", "rq-kmeans", "tiger", "capsid", "capsid-bpe", "kmeans-flat",
 
 
 def test_the_plans_that_come_with_capsid() -> None:
-    assert plan_names() == ["ablation", "clean", "clean-time", "heart", "main", "sensitivity", "smoke"]
+    assert plan_names() == ["ablation", "clean", "clean-time", "file-order", "heart", "main", "sensitivity", "smoke"]
     for name in plan_names():
         plan = read_plan(name)
         assert plan.name == name

@@ -30,7 +30,7 @@ PlanName = Annotated[
     str,
     typer.Argument(
         metavar="PLAN",
-        help="clean, clean-time, heart, main, ablation, sensitivity, smoke, a TOML file, or its name later.",
+        help="clean, clean-time, file-order, heart, main, ablation, sensitivity, smoke, a TOML file, or its name later.",
     ),
 ]
 DataPaths = Annotated[
