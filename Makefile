@@ -62,7 +62,7 @@ bench: $(STAMP)  ## the quick mode of every benchmark
 
 clean:  ## remove caches and build products; the environment and runs/ stay
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests benchmarks faults -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is written last: a set-up stopped half-way is done again, a finished one costs nothing and no network.
 # A python without ensurepip (some Linux distributions split it off) still makes an environment: its own pip fills it.

@@ -36,6 +36,6 @@ for file, text, new in (("rng.py", "nothing of the kind", ""), ("ragged.py", old
 
 def test_a_mistake_is_planted_and_judged(tmp_path: Path) -> None:
     # In a process that has not imported capsid: its forks import the copy with the mistake.
-    command = [sys.executable, "-c", SCRIPT, ROOT / "benchmarks", tmp_path]
+    command = [sys.executable, "-c", SCRIPT, ROOT / "faults", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.stdout.split() == ["stale", "noticed", "unnoticed"], done.stderr

@@ -1,6 +1,6 @@
 """Plants one mistake at a time in a copy of the package and checks whether the tests notice.
 
-    python benchmarks/mutants.py [--quick] [--only WORDS] [--seconds N] [--resume] [--out FILE.json]
+    python faults/mutants.py [--quick] [--only WORDS] [--seconds N] [--resume] [--out FILE.json]
 
 The list is fixed (`_planted.py` and its three lists). A mistake whose place in the code is gone is stale: it counts as
 unnoticed until its entry is updated. At least 95 % should be noticed. With `--seconds` no mistake is started after that
@@ -25,6 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import _benchmarks
 import _forked
 import pytest
 from _mutant import Mutant
@@ -98,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     chosen = sorted((m for m in MUTANTS if options.only in m.name), key=_cost)[: 2 if options.quick else None]
-    path = options.out or (None if options.quick or options.only else ROOT / "benchmarks" / "results" / "mutants.json")
+    path = options.out or (None if options.quick or options.only else _benchmarks.RESULTS / "mutants.json")
     known = _noticed_before(path) if options.resume and path else {}
     for name in LIBRARIES:
         import_module(name)

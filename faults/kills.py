@@ -1,6 +1,6 @@
 """Kills fit, bench, import and predict at random moments: nothing is half-written, and resumed runs are bit-identical.
 
-    python benchmarks/kills.py [--quick] [--kills N] [--seed N] [--out FILE.json]
+    python faults/kills.py [--quick] [--kills N] [--seed N] [--out FILE.json]
 
 Every round starts a command and kills it at a moment drawn from the time that the whole command takes, a few times in a
 row, and then lets it finish. After each kill the output must be complete or absent; at the end it must equal that of a
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import _benchmarks
 import _forked
 import faiss  # noqa: F401  (loaded once, before any fork)
 import numpy as np
@@ -206,7 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     print(json.dumps(dict(total)))
     if options.out or not options.quick:
         config = {"kills": options.kills, "seed": options.seed, "settings": SETTINGS}
-        write_result("kills", options.out, config, {**outcome, "machine": machine(1)})
+        write_result(
+            "kills", options.out or _benchmarks.RESULTS / "kills.json", config, {**outcome, "machine": machine(1)}
+        )
     return outcome
 
 

@@ -1,6 +1,6 @@
 """Loads and queries thousands of crafted run folders, in processes with little memory and time.
 
-    python benchmarks/fuzz_artifacts.py [--quick] [--cases N] [--first N] [--out FILE.json]
+    python faults/fuzz_artifacts.py [--quick] [--cases N] [--first N] [--out FILE.json]
 
 Good is an error of one sentence with a hint, or a recommender that answers. Bad is any other exception, an error
 without a hint, more memory than the bound, a process that dies, or one that hangs. `--first N --cases 1` reproduces
@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import _benchmarks
 import torch
 from _crafted import spoil
 from common import machine, memory_now, write_result
@@ -195,7 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     slowest = max((r.get("seconds", 0.0) for r in results), default=0.0)
     result = {**found, "slowest_seconds": slowest, "memory_bound_mb": MEMORY >> 20, "machine": machine(1)}
     if options.out or not options.quick:
-        write_result("fuzz_artifacts", options.out, {"cases": cases, "first": options.first, "runs": names}, result)
+        out = options.out or _benchmarks.RESULTS / "fuzz_artifacts.json"
+        write_result("fuzz_artifacts", out, {"cases": cases, "first": options.first, "runs": names}, result)
     return {**result, "bad_cases": bad}
 
 

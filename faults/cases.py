@@ -1,6 +1,6 @@
 """What a new user or an adversary might try: thousands of cases in groups, each with the kind of answer it must get.
 
-    python benchmarks/cases.py [--quick] [--group NAME] [--only WORDS] [--out FILE.json]
+    python faults/cases.py [--quick] [--group NAME] [--only WORDS] [--out FILE.json]
 
 Good is success where the case should work, and otherwise one sentence with a hint and exit code 1 or 2. A traceback, a
 missing hint, control characters, or output that destroys something is bad. Most cases run in this process; those about
@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import _benchmarks
 import _cases_api
 import _cases_commands
 import _cases_data
@@ -98,7 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     print(json.dumps(found, indent=1))
     if options.out or not (options.quick or options.group or options.only):
         about = {"date": datetime.date.today().isoformat(), "bad": [f"{r['group']}: {r['name']}" for r in bad]}
-        write_result("cases", options.out, {"quick": options.quick}, {**found, **about, "machine": machine(1)})
+        write_result(
+            "cases",
+            options.out or _benchmarks.RESULTS / "cases.json",
+            {"quick": options.quick},
+            {**found, **about, "machine": machine(1)},
+        )
     return {**found, "bad": bad}
 
 

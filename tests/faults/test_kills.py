@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+FOLDER = Path(__file__).resolve().parents[2] / "faults"
 
 
 def test_killed_commands_end_with_the_same_bits(tmp_path: Path) -> None:
