@@ -32,9 +32,8 @@ from common import folder_hash, machine, write_result
 from industrial import write_vectors
 
 from capsid.progress import silent
-from capsid.scale.engine import Engine, Here, Processes, Ray
+from capsid.scale.engine import Engine, Here, Processes, Ray, run_job
 from capsid.scale.jobs import EncodeJob, WaitJob, job_text
-from capsid.scale.submit import run_job
 
 SLEEPERS = 16
 # A worker or a command is killed when this many shards are there.

@@ -280,11 +280,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("data/test_data_forms.py",),
     ),
     Mutant(
-        "months for days", "data/times.py", 'return ["%d/%m/%Y"]', 'return ["%m/%d/%Y"]', ("data/test_data_forms.py",)
+        "months for days", "data/events.py", 'return ["%d/%m/%Y"]', 'return ["%m/%d/%Y"]', ("data/test_data_forms.py",)
     ),
     Mutant(
         "ambiguous dates are guessed",
-        "data/times.py",
+        "data/events.py",
         "if self.second > 12 >= self.first else []",
         "if self.second >= 0 else []",
         ("data/test_data_forms.py",),

@@ -32,12 +32,19 @@ MISTAKES: Mistakes = {
             "if left.get(p) == right.get(p)}",
             "helpers/test_config.py",
         ),
+        ("another kind under the name", "if own != kind:", "if False:", "recommender/test_outside_parts.py"),
     ),
     "data/amazon.py": (
         (
             "ratings equal to the least are dropped",
             "rating >= min_rating",
             "rating > min_rating",
+            "data/test_data_amazon.py",
+        ),
+        (
+            "a wrong checksum is accepted",
+            ".split()[:1] != [file_hash(path)]",
+            ".split()[:1] == [file_hash(path)]",
             "data/test_data_amazon.py",
         ),
     ),
@@ -56,6 +63,12 @@ MISTAKES: Mistakes = {
             "rng.integers(0, np.maximum(lengths - kept, 1))",
             "data/test_augment.py",
         ),
+        (
+            "pieces overlap by two",
+            "np.maximum(stop - history - 1, 0)",
+            "np.maximum(stop - history - 2, 0)",
+            "data/test_pieces.py",
+        ),
     ),
     "data/check.py": (
         (
@@ -71,14 +84,6 @@ MISTAKES: Mistakes = {
             "filled &= series.list.len() > 0",
             "filled &= series.list.len() >= 0",
             "data/test_data_dataset.py data/test_data_tables.py data/test_data_check.py",
-        ),
-    ),
-    "data/download.py": (
-        (
-            "a wrong checksum is accepted",
-            ".split()[:1] != [file_hash(path)]",
-            ".split()[:1] == [file_hash(path)]",
-            "data/test_data_amazon.py",
         ),
     ),
     "data/fields.py": (
@@ -108,14 +113,6 @@ MISTAKES: Mistakes = {
             "data/test_data_prepared.py data/test_data_forms.py data/test_data_check.py",
         ),
     ),
-    "data/windows.py": (
-        (
-            "pieces overlap by two",
-            "np.maximum(stop - history - 1, 0)",
-            "np.maximum(stop - history - 2, 0)",
-            "data/test_pieces.py",
-        ),
-    ),
     "data/planted.py": (
         (
             "walks jump a step",
@@ -124,7 +121,7 @@ MISTAKES: Mistakes = {
             "data/test_data_planted.py",
         ),
     ),
-    "data/sequences.py": (
+    "data/prepared.py": (
         (
             "descending times pass",
             "if pair[1] < pair[0]), None)",
@@ -208,6 +205,12 @@ MISTAKES: Mistakes = {
             "tiers[targets] >= t for t, name",
             "evaluate/test_evaluator.py",
         ),
+        (
+            "the last users only",
+            "np.linspace(0, len(cases) - 1,",
+            "np.linspace(len(cases) - 1, len(cases) - 1,",
+            "evaluate/test_positions.py",
+        ),
     ),
     "evaluate/merge_report.py": (
         (
@@ -215,14 +218,6 @@ MISTAKES: Mistakes = {
             "chosen = pairs.merge >= 0",
             "chosen = pairs.merge >= -1",
             "tokenize/merging/test_semantic_bpe.py",
-        ),
-    ),
-    "evaluate/positions.py": (
-        (
-            "the last users only",
-            "np.linspace(0, len(cases) - 1,",
-            "np.linspace(len(cases) - 1, len(cases) - 1,",
-            "evaluate/test_positions.py",
         ),
     ),
     "evaluate/tokenizer_quality.py": (
@@ -281,9 +276,6 @@ MISTAKES: Mistakes = {
     ),
     "ids/sinkhorn.py": (
         ("epsilon multiplies", "_scaled(costs_NK) / epsilon", "_scaled(costs_NK) * epsilon", "ids/test_sinkhorn.py"),
-    ),
-    "base/installed.py": (
-        ("another kind under the name", "if own != kind:", "if False:", "recommender/test_outside_parts.py"),
     ),
     "base/popularity.py": (
         (
@@ -367,7 +359,7 @@ MISTAKES: Mistakes = {
             "helpers/test_vocabulary.py",
         ),
     ),
-    "data/times.py": (
+    "data/events.py": (
         ("dates of days and months swapped", 'return ["%d/%m/%Y"]', 'return ["%m/%d/%Y"]', "data/test_data_forms.py"),
         ("late blocks do not count", "self.whole + other.whole", "self.whole", "data/test_streaming.py"),
     ),
@@ -380,15 +372,13 @@ MISTAKES: Mistakes = {
             "data/test_streaming.py",
         ),
     ),
-    "data/numbering.py": (
+    "data/streaming.py": (
         (
             "texts with one hash are one",
             "found[rows[hit]] = numbers[hit]",
             "found[rows] = numbers",
             "data/test_streaming.py",
         ),
-    ),
-    "data/numbered_rows.py": (
         (
             "rows change their order in a partition",
             'np.argsort(parts, kind="stable")',

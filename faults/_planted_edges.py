@@ -13,7 +13,7 @@ MISTAKES: Mistakes = {
             "bench/test_bench_keys.py",
         ),
     ),
-    "bench/estimate.py": (
+    "bench/prepare.py": (
         (
             "the busiest worker gets the next cell",
             "first = min(range(workers)",
@@ -21,7 +21,7 @@ MISTAKES: Mistakes = {
             "bench/test_bench_runner.py bench/test_bench_show.py",
         ),
     ),
-    "bench/cell_journal.py": (
+    "bench/shared_runs.py": (
         (
             "memory of the last attempt only",
             'max(self.kept["peak_memory_mb"], peak_memory_mb())',
@@ -118,7 +118,7 @@ MISTAKES: Mistakes = {
             "recommender/test_explain.py",
         ),
     ),
-    "explain/merged_tokens.py": (
+    "explain/items.py": (
         (
             "rarest merges first",
             "key=lambda use: (-use.taken,",
@@ -161,7 +161,7 @@ MISTAKES: Mistakes = {
             "serve/test_journal.py",
         ),
     ),
-    "serve/lineage.py": (
+    "serve/replay.py": (
         (
             "versions do not count",
             "return self.current.version + 1",

@@ -13,31 +13,39 @@ MISTAKES: Mistakes = {
             "blocks/test_packed.py",
         ),
     ),
-    "base/blocks/children_cross_entropy.py": (
+    "base/blocks/cross_entropy.py": (
         (
             "smoothing not shared among children",
             "(smoothing / torch.bincount(row_E, minlength=count))[row_E]",
             "(smoothing / torch.ones(count))[row_E]",
             "generate/test_children_loss.py",
         ),
-    ),
-    "base/blocks/cross_entropy.py": (
         (
             "gradient of the target without smoothing",
             "alpha=smoothing - 1)",
             "alpha=-1)",
             "blocks/test_cross_entropy.py",
         ),
-    ),
-    "base/blocks/dropout.py": (
-        ("kept values are not scaled up", "keep.mul_(256 / (256 - threshold))", "keep", "blocks/test_dropout.py"),
-    ),
-    "base/blocks/group_cross_entropy.py": (
         (
             "shares of the target not divided by their group",
             "= shares_E / sums_CG[pairs]",
             "= shares_E",
             "generate/test_soft_target.py",
+        ),
+        (
+            "places of used columns from 1",
+            "used_V.cumsum(0) - 1",
+            "used_V.cumsum(0)",
+            "decode/test_likelihood.py",
+        ),
+    ),
+    "base/blocks/packed.py": (
+        ("kept values are not scaled up", "keep.mul_(256 / (256 - threshold))", "keep", "blocks/test_dropout.py"),
+        (
+            "rows placed as if the sequences were in order",
+            "slots_R = order_B[rows.row_numbers] * width + rows.values",
+            "slots_R = rows.row_numbers * width + rows.values",
+            "blocks/test_packed.py",
         ),
     ),
     "base/blocks/layers.py": (
@@ -46,22 +54,6 @@ MISTAKES: Mistakes = {
             ".softmax(-1)\n",
             ".sigmoid()\n",
             "blocks/test_layers.py generate/test_network.py",
-        ),
-    ),
-    "base/blocks/packed.py": (
-        (
-            "rows placed as if the sequences were in order",
-            "slots_R = order_B[rows.row_numbers] * width + rows.values",
-            "slots_R = rows.row_numbers * width + rows.values",
-            "blocks/test_packed.py",
-        ),
-    ),
-    "base/blocks/pairs.py": (
-        (
-            "places of used columns from 1",
-            "used_V.cumsum(0) - 1",
-            "used_V.cumsum(0)",
-            "decode/test_likelihood.py",
         ),
     ),
     "encode/attribute_encoder.py": (

@@ -20,10 +20,9 @@ import pytest
 from capsid.encode.large_vectors import open_vectors
 from capsid.errors import ArtifactError, CapsidError, ConfigError
 from capsid.progress import silent
-from capsid.scale.engine import Engine, Here, Processes, Ray, engine_named
+from capsid.scale.engine import Engine, Here, Processes, Ray, engine_named, run_job
 from capsid.scale.jobs import EncodeJob, ShardError, WaitJob, job_text, run_shard
 from capsid.scale.shards import ShardsDone, shard_lock
-from capsid.scale.submit import run_job
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 

@@ -12,8 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsid.errors import ConfigError
-from capsid.scale.plan import CORES_PER_GPU, GENERATORS, SAMPLE, SHARD_ROWS, START_SECONDS, TEXTS, Workload, make_plan
-from capsid.scale.rates import Growth, Rates
+from capsid.scale.plan import (
+    CORES_PER_GPU,
+    GENERATORS,
+    SAMPLE,
+    SHARD_ROWS,
+    START_SECONDS,
+    TEXTS,
+    Growth,
+    Rates,
+    Workload,
+    make_plan,
+)
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 SIZES = {"items": 10**9, "interactions": 10**10, "users": 10**9, "codes": 4096, "depth": 12, "dim": 2048, "epochs": 50}

@@ -15,8 +15,7 @@ import pytest
 from worlds import small_disk
 
 from capsid.serve.errors import refused
-from capsid.serve.journal import NAME, DiskFull, Journal
-from capsid.serve.sealed import JournalDamaged, Mark
+from capsid.serve.journal import NAME, DiskFull, Journal, JournalDamaged, Mark
 
 EDITS = [{"version": n, "operation": "retire", "items": [f"item {n}", "é"]} for n in range(2, 6)]
 MARK = f"{NAME}.mark"

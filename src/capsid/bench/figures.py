@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from capsid.base.popularity import TIERS
-from capsid.bench.paper import DATASETS, number
 from capsid.bench.results import Result, Results
 from capsid.bench.row_values import Source
-from capsid.bench.rows import BASELINE, FULL, has_ids, in_order
+from capsid.bench.rows import BASELINE, DATASETS, FULL, has_ids, in_order, number
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from capsid.base.popularity import TIERS
-from capsid.bench.current import remarks
-from capsid.bench.paper import DATASETS, METRICS, main_value, number, paper
 from capsid.bench.plans import POSITIONS, read_plan
 from capsid.bench.published import published_table
 from capsid.bench.row_values import (
@@ -23,10 +21,25 @@ from capsid.bench.row_values import (
     corrected,
     id_values,
     metric_values,
+    remarks,
     short_name,
     tier_values,
 )
-from capsid.bench.rows import BASELINE, FULL, MARKS, comparable, in_order, main_rows, mark_of, with_own_ids
+from capsid.bench.rows import (
+    BASELINE,
+    DATASETS,
+    FULL,
+    MARKS,
+    METRICS,
+    comparable,
+    in_order,
+    main_rows,
+    main_value,
+    mark_of,
+    number,
+    paper,
+    with_own_ids,
+)
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import fnmatch
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from capsid.bench.results import Result
 from capsid.data.dataset import FILE_ORDER
 from capsid.data.split import Holdout
 from capsid.data.ties import check_ties
@@ -46,7 +47,7 @@ class Cell:
     An evaluation is a split's name, with `-filtered` if items of the user's history are excluded. `ties` and `order`
     (its seed) say how interactions with equal times are ordered, `holdout` and `target` what is held out. All cells of
     a plan ask the same question; plans and stored cells that state none keep file order and leave one out. `tried`: the
-    trials whose best settings the cell takes over (`capsid.bench.trials`); `trial`: the settings that a trial tries.
+    trials whose best settings the cell takes over (`capsid.bench.plans`); `trial`: the settings that a trial tries.
     """
 
     plan: str
@@ -261,3 +262,26 @@ def _list(value: Any, kind: type, key: str) -> list[Any]:
         example = '["...", "..."]' if kind is str else "[0, 1]"
         raise ConfigError(f"{key} must be a list, got {value!r}", hint=f"{key} = {example}")
     return value
+
+
+# Trials are compared by this number. Equal ones: the first of the plan.
+METRIC = "ndcg@10"
+
+
+def trial_of(label: str) -> str | None:
+    """The row of a trial; None if the label is not that of a trial. Plans write `ROW [SETTING]`."""
+    row, bracket, setting = label.rpartition(" [")
+    return row if bracket and setting.endswith("]") else None
+
+
+def settled(cell: Cell, trials: Mapping[str, Cell], result: Callable[[Cell], Result | None]) -> Cell | None:
+    """The cell with the setting of its best trial; None while a trial is not finished."""
+    if not cell.tried:
+        return cell
+    found = [(trials[name], result(trials[name])) for name in cell.tried]
+    values = [done.metric(METRIC, TRIED) for _, done in found if done is not None]
+    if len(values) < len(found):
+        return None
+    best, _ = found[values.index(max(values))]
+    # Settings that come later win: those of the row itself come after its group's, and the trial's after both.
+    return replace(cell, settings=(*cell.settings, *best.trial))

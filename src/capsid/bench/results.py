@@ -1,6 +1,8 @@
 """Reads the store: finished cells as frozen values, and per-user values on request.
 
-Tables and figures start here. Writes nothing; a truncated last line is skipped and reported in `notes`.
+Tables and figures start here. Writes nothing; a truncated last line is skipped and reported in `notes`. Results
+that an earlier release has stored can be read and recomputed, but not rerun or added to: their recipes were written by
+code that is gone, so nothing compares them with the recipes of today (`archive.json` in the folder of a plan).
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from capsid.base.storage import untrusted
 from capsid.base.storage.arrays import load_arrays
+from capsid.base.storage.artifacts import read_json
 from capsid.data.dataset import FILE_ORDER
 from capsid.data.split import Holdout
 from capsid.data.ties import order_of
@@ -129,7 +133,7 @@ class Result:
 class Results:
     """Finished cells of a plan, the latest of each name, in the order in which they ended.
 
-    `superseded` are cells that a table must leave out (`capsid.bench.current`).
+    `superseded` are cells that a table must leave out (`capsid.bench.row_values`).
     """
 
     plan: str
@@ -233,3 +237,26 @@ def _result(line: dict[str, Any], path: Path, number: int) -> Result:
 
 def _fits(value: Any, wanted: Any) -> bool:
     return value in wanted if isinstance(wanted, list | tuple | set | frozenset) else bool(value == wanted)
+
+
+FILE = "archive.json"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The release that stored the cells, and the keys of those that tables leave out or whose recipe had changed."""
+
+    release: str
+    superseded: frozenset[str]
+    outdated: frozenset[str]
+
+
+def archive_of(folder: Path) -> Archive | None:
+    """What is known of an archived plan; None for a plan that today's code has run."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    with untrusted.interpreting(path, "archive of results"):
+        content = untrusted.mapping(read_json(path), FILE)
+        left_out, old = (frozenset(untrusted.texts(content[n], f"{FILE}: {n}")) for n in ("superseded", "outdated"))
+        return Archive(untrusted.text(content["release"], f"{FILE}: release"), left_out, old)

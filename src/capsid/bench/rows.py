@@ -1,15 +1,18 @@
 """Which rows the tables show, in which order, and which of them may be compared.
 
-Read from the recipes, the plan and the paper's tables, so that a new recipe needs no entry here. Knows no results.
+Read from the recipes, the plan and the paper's tables, so that a new recipe needs no entry here. The paper's numbers
+are in `paper.toml`: they are shown beside ours, always marked, and never computed with. Knows no results.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 from capsid.base.config import fingerprint
-from capsid.bench.paper import paper
 from capsid.bench.plans import read_plan
 from capsid.decode.ensemble import Ensemble
 from capsid.encode.defaults import default_encoder
@@ -19,6 +22,31 @@ from capsid.recipes import RECIPES
 from capsid.recipes.capsid_bpe import CAPSID_BPE
 from capsid.tokenize.actionpiece.merges import Pieces
 from capsid.tokenize.atomic import Atomic
+
+FILE = Path(__file__).parent / "paper.toml"
+DATASETS = {"amazon-beauty": "beauty", "amazon-sports": "sports", "amazon-toys": "toys"}
+METRICS = ("recall@5", "recall@10", "ndcg@5", "ndcg@10")
+
+
+@cache
+def paper() -> dict[str, Any]:
+    """All of it, by table."""
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
+def main_value(method: str, dataset: str, metric: str) -> float | None:
+    """A number of the paper's main table; None where it has none."""
+    row = paper()["main"].get(method, {}).get(DATASETS.get(dataset, ""))
+    return row[METRICS.index(metric)] if row is not None and metric in METRICS else None
+
+
+def number(table: str, row: str, place: int | None = None) -> float | None:
+    """A number of another table: the row itself, or one of its places."""
+    found = paper()[table].get(row)
+    if found is None or place is None:
+        return found if isinstance(found, float) else None
+    return float(found[place]) if place < len(found) else None
+
 
 # The full system, which the tables compare with everything else; and the method that costs are relative to.
 FULL = CAPSID_BPE.name

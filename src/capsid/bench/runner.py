@@ -18,14 +18,24 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from capsid.base.run_options import RunOptions
-from capsid.bench.cell_journal import read_journal
 from capsid.bench.cells import Job, code_fingerprint
-from capsid.bench.estimate import LEAST_LEFT, Estimate, estimate, fitting, time_left
 from capsid.bench.plans import TRIED, Plan
-from capsid.bench.prepare import FINISHED, TWIN, UNAVAILABLE, WAITING, Prospect, look
+from capsid.bench.prepare import (
+    FINISHED,
+    LEAST_LEFT,
+    TWIN,
+    UNAVAILABLE,
+    WAITING,
+    Estimate,
+    Prospect,
+    estimate,
+    fitting,
+    look,
+    time_left,
+)
 from capsid.bench.process import COMMAND, DONE, FAILED, KILLED, CellProcess, left_result
 from capsid.bench.results import Result
-from capsid.bench.shared_runs import SharedRun, forget_other_code
+from capsid.bench.shared_runs import SharedRun, forget_other_code, read_journal
 from capsid.bench.store import Finished, Place, adopt, append, forget_work, opened
 from capsid.errors import ArtifactError
 from capsid.progress import duration

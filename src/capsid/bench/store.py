@@ -23,9 +23,8 @@ import numpy as np
 
 from capsid.base.storage.artifacts import write_bytes
 from capsid.base.storage.locks import held
-from capsid.bench.archive import archive_of
 from capsid.bench.cells import Job, stored_recipe_key, values_key
-from capsid.bench.results import LINES, VALUES, Result, load, plans_in, read_lines
+from capsid.bench.results import LINES, VALUES, Result, archive_of, load, plans_in, read_lines
 from capsid.errors import ArtifactError
 
 

@@ -26,12 +26,11 @@ from capsid.base.config import from_dict
 from capsid.base.run_options import RunOptions
 from capsid.base.storage.artifacts import MANIFEST, check_place, new_folder, open_folder, read_json, write_json
 from capsid.base.storage.locks import held
-from capsid.bench.cell_journal import Journal, now
 from capsid.bench.cells import DataFacts, Job, code_fingerprint, tokenizer_fingerprint, values_key
 from capsid.bench.plans import POSITIONS
 from capsid.bench.process import JOB, RESULT
 from capsid.bench.results import Result, arrays_hash
-from capsid.bench.shared_runs import SharedRun
+from capsid.bench.shared_runs import Journal, SharedRun, now
 from capsid.bench.store import Place, plain, write_values
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
@@ -40,8 +39,7 @@ from capsid.data.split import Cases, Split
 from capsid.data.ties import order_of, tied
 from capsid.encode.cache import cached_parts, encode_items
 from capsid.errors import ArtifactError, CapsidError, DataError
-from capsid.evaluate.evaluator import metrics_of
-from capsid.evaluate.positions import position_accuracy
+from capsid.evaluate.evaluator import metrics_of, position_accuracy
 from capsid.evaluate.tokenizer_quality import quality_of
 from capsid.progress import Progress, duration
 from capsid.recommender import Recommender

@@ -95,9 +95,7 @@ def run_command(
     if budget is not None and not budget > 0:
         raise ConfigError(f"--budget must be above 0, got {budget:g}", hint="give minutes, such as --budget 120")
     run = run_options(checkpoint_every)
-    from capsid.bench.estimate import fitting
-    from capsid.bench.prepare import data_sources, look
-    from capsid.bench.remembered import find_plan, remember, remembered_sources
+    from capsid.bench.prepare import data_sources, find_plan, fitting, look, remember, remembered_sources
     from capsid.bench.runner import Options, run_plan
     from capsid.bench.store import Place
 
@@ -131,8 +129,7 @@ def status(
 
       capsid bench status smoke --store bench-results --json
     """
-    from capsid.bench.prepare import data_sources, look
-    from capsid.bench.remembered import find_plan, remembered_sources
+    from capsid.bench.prepare import data_sources, find_plan, look, remembered_sources
     from capsid.bench.results import load
     from capsid.bench.store import Place
 

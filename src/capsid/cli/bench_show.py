@@ -14,7 +14,7 @@ from capsid.cli.output import print_json, print_table, say
 from capsid.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from capsid.bench.claims import Claim, Claims
+    from capsid.bench.check import Claim, Claims
     from capsid.bench.row_values import Source
     from capsid.bench.table import Table
 
@@ -155,7 +155,7 @@ def claims_command(
     """
     import dataclasses
 
-    from capsid.bench.claims import pages_in
+    from capsid.bench.check import pages_in
 
     if write:
         claims = _claims(store)
@@ -211,13 +211,13 @@ VERBS: dict[str, Callable[..., None]] = {
 
 
 def _claims(store: Path) -> Claims:
-    from capsid.bench.claims import Claims
+    from capsid.bench.check import Claims
 
     return Claims(_source(store, False).plan)
 
 
 def _claims_of(folder: Path, store: Path) -> list[Claim]:
-    from capsid.bench.claims import pages_in
+    from capsid.bench.check import pages_in
 
     claims = _claims(store)
     return [c for page in pages_in(folder) for c in claims.of_page(page, page.relative_to(folder).as_posix())]

@@ -24,6 +24,11 @@ def say(*values: object, end: str = "\n", flush: bool = False) -> None:
     print(printable(" ".join(map(str, values))), end=end, flush=flush)
 
 
+def warn(text: str) -> None:
+    """A line on standard error, also with --quiet."""
+    print(printable(text), file=sys.stderr)
+
+
 def json_line(value: Any) -> str:
     """One line of a JSON-lines file."""
     return json_text(value) + "\n"

@@ -50,8 +50,7 @@ def plan(
 
       capsid plan --items 1M --interactions 1B --generator encoder-decoder --device cuda --workers 4
     """
-    from capsid.scale.plan import Workload, make_plan
-    from capsid.scale.rates import Rates
+    from capsid.scale.plan import Rates, Workload, make_plan
 
     rates = Rates()
     number = parse_count(interactions, "--interactions")

@@ -11,12 +11,12 @@ import typer
 
 from capsid.cli.options import Device, Force, single_verb
 from capsid.cli.output import check_items, parse_ids, parse_k, print_json, print_table
-from capsid.cli.ranked_file import RankedFile, RankedList
+from capsid.cli.output_file import RankedFile, RankedList
 from capsid.errors import ConfigError
 from capsid.progress import Console, Progress
 
 if TYPE_CHECKING:
-    from capsid.cli.histories_file import UserHistories
+    from capsid.cli.input_files import UserHistories
     from capsid.recommender import Recommender
 
 app = single_verb()
@@ -119,7 +119,7 @@ def _asked(
     data: str | None,
     progress: Progress,
 ) -> UserHistories:
-    from capsid.cli.histories_file import UserHistories, of_dataset, of_run, read_histories
+    from capsid.cli.input_files import UserHistories, of_dataset, of_run, read_histories
 
     catalogue = recommender.catalogue_
     if history is not None:

@@ -121,7 +121,7 @@ def encode(
     """
     import polars as pl
 
-    from capsid.cli.items_file import read_items_file
+    from capsid.cli.input_files import read_items_file
     from capsid.cli.tokenizer_text import drift_text
     from capsid.fit.tokenizers import open_tokenizer
 
@@ -167,7 +167,7 @@ def add(
     """
     import polars as pl
 
-    from capsid.cli.items_file import read_items_file
+    from capsid.cli.input_files import read_items_file
     from capsid.cli.tokenizer_text import drift_text
     from capsid.fit.tokenizers import add_items
 
@@ -274,7 +274,7 @@ def merges(
 
       capsid tokenizer merges runs/films --top 50 --json
     """
-    from capsid.cli.tokenizer_merges import merges_text
+    from capsid.cli.tokenizer_text import merges_text
     from capsid.evaluate.metrics import check_k
     from capsid.fit.tokenizers import open_tokenizer
 

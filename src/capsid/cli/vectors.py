@@ -27,7 +27,7 @@ from capsid.cli.options import (
 )
 from capsid.cli.output import print_json, say
 from capsid.errors import ConfigError
-from capsid.progress import Console, duration
+from capsid.progress import Console, Progress, duration
 
 app = verb_group("Ids from your own vectors, for catalogues that may be larger than memory.")
 Vectors = Annotated[
@@ -135,10 +135,9 @@ def embed(
     """
     from dataclasses import asdict
 
-    from capsid.cli.item_texts import text_items
-    from capsid.scale.engine import engine_named
+    from capsid.cli.vectors import text_items
+    from capsid.scale.engine import engine_named, run_job
     from capsid.scale.jobs import EmbedJob
-    from capsid.scale.submit import run_job
     from capsid.scale.texts import rows_written
 
     chosen, which = engine_named(engine, workers=workers, address=address), parse_part(part)
@@ -192,9 +191,8 @@ def encode(
     """
     from dataclasses import asdict
 
-    from capsid.scale.engine import engine_named
+    from capsid.scale.engine import engine_named, run_job
     from capsid.scale.jobs import EncodeJob
-    from capsid.scale.submit import run_job
 
     chosen, which = engine_named(engine, workers=workers, address=address), parse_part(part)
     progress, start = Console(), time.monotonic()
@@ -230,10 +228,9 @@ def ids(
     """
     from dataclasses import asdict
 
-    from capsid.scale.engine import engine_named
+    from capsid.scale.engine import engine_named, run_job
     from capsid.scale.ids import build_trie
     from capsid.scale.jobs import IdsJob
-    from capsid.scale.submit import run_job
 
     chosen = engine_named(engine, workers=workers, address=address)
     progress, start = Console(), time.monotonic()
@@ -261,3 +258,50 @@ def check_shard_rows(rows: int) -> int:
     if rows < 1:
         raise ConfigError(f"--shard-rows must be at least 1, got {rows}", hint="such as --shard-rows 65536")
     return rows
+
+
+def text_items(data: str | None, items: Path | None, fields: str, progress: Progress) -> tuple[Path, tuple[str, ...]]:
+    """The file or folder of items and the columns of their text; other forms are rewritten as Parquet once."""
+    from capsid.base.storage.artifacts import file_hash
+    from capsid.cli.input_files import read_items_file
+    from capsid.data.dataset import choose_text_fields
+    from capsid.data.sources import as_dataset
+    from capsid.scale.texts import stored_items
+
+    if (data is None) == (items is None):
+        raise ConfigError("give either --data or --items", hint="such as --data movies, or --items items.parquet")
+    named = tuple(field.strip() for field in fields.split(",") if field.strip())
+    if data is not None:
+        dataset = as_dataset(data, progress=progress)
+        chosen = _known(named or dataset.text_fields, dataset.attributes.columns)
+        return stored_items(dataset.items, dataset.attributes, chosen, dataset.fingerprint), chosen
+    assert items is not None
+    if items.is_dir() or items.suffix == ".parquet":
+        return items, named or _usual(items)
+    ids, attributes = read_items_file(items)
+    chosen = _known(named or choose_text_fields(attributes), attributes.columns)
+    return stored_items(ids, attributes, chosen, file_hash(items)), chosen
+
+
+def _usual(items: Path) -> tuple[str, ...]:
+    """The usual fields, judged by the first rows of the first file."""
+    import polars as pl
+
+    from capsid.data.dataset import choose_text_fields
+    from capsid.errors import DataError
+
+    files = sorted(items.glob("*.parquet")) if items.is_dir() else [items]
+    try:
+        return choose_text_fields(pl.read_parquet(files[0], n_rows=1000)) if files else ()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise DataError(f"{files[0]} could not be read: {reason}", hint="the file may be truncated") from None
+
+
+def _known(fields: tuple[str, ...], columns: list[str]) -> tuple[str, ...]:
+    from capsid.errors import nearest
+
+    for field in fields:
+        if field not in columns:
+            raise ConfigError(f"the items have no text field {field!r}", hint=nearest(field, columns))
+    return fields

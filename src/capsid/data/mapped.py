@@ -18,8 +18,7 @@ import polars as pl
 from capsid.base.storage import untrusted
 from capsid.base.storage.arrays import load_array
 from capsid.base.storage.artifacts import new_folder, open_folder, read_json, write_json
-from capsid.base.storage.mapped_arrays import ArrayWriter, blocks_of
-from capsid.base.storage.mapped_texts import TextsWriter, map_texts
+from capsid.base.storage.mapped_arrays import ArrayWriter, TextsWriter, blocks_of, map_texts
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset
 from capsid.ragged import Ragged

@@ -20,17 +20,15 @@ from capsid.base.config import canonical_json, difference, kinds_of
 from capsid.base.popularity import popularity_ranks
 from capsid.base.randomness import numpy_rng
 from capsid.base.run_options import CheckpointFile, RunOptions
+from capsid.data.augment import training_pieces
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Split
-from capsid.data.windows import training_pieces
 from capsid.decode.ranked import validating
 from capsid.decode.retrieve import Retriever
 from capsid.encode.base import fresh
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import metric_values
-from capsid.fit.log import PhaseLog, entry_of
-from capsid.fit.stages import Stages
-from capsid.fit.with_memory import with_memory
+from capsid.fit.stages import PhaseLog, Stages, entry_of, with_memory
 from capsid.generate.dense_items import DenseItems
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import Generator, ReadsSoftly, Trainable

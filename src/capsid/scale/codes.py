@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from capsid.base.storage.arrow_lists import lists
 from capsid.base.storage.mapped_arrays import release_pages
+from capsid.base.storage.parquet import lists
 from capsid.encode.large_vectors import MappedVectors
 from capsid.progress import Progress, silent
 from capsid.scale.shards import (

@@ -12,9 +12,20 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from capsid.errors import ConfigError, nearest
-from capsid.scale.jobs import opened, shard_done
+from capsid.progress import Progress, silent
+from capsid.scale.jobs import Job, job_text, opened, shard_done
 from capsid.scale.processes import run_in_processes
-from capsid.scale.shards import ShardDone, write_shard
+from capsid.scale.shards import (
+    Part,
+    ShardDone,
+    Shards,
+    ShardsDone,
+    check_folder,
+    collect,
+    numbers_of,
+    shard_lock,
+    write_shard,
+)
 
 
 class Engine(Protocol):
@@ -87,3 +98,17 @@ def engine_named(name: str, *, workers: int | None = None, address: str | None =
     if name == Ray.kind:
         return Ray(workers, address)
     return Processes(workers or os.cpu_count() or 1) if name == Processes.kind else Here()
+
+
+def run_job(
+    job: Job, engine: Engine | None = None, *, part: Part = (1, 1), progress: Progress = silent
+) -> tuple[Shards, ShardsDone]:
+    """Make the shards of a job that are not there yet; returns the opened folder and what was done.
+
+    `part` (i, n) takes every n-th shard beginning with the i-th. Which engine makes a shard does not change a byte.
+    """
+    shards, engine = job.open(), engine or Here()
+    numbers = numbers_of(part, shards.count)
+    check_folder(shards)
+    with shard_lock(shards.folder, part):
+        return shards, collect(shards, engine.map(job_text(job), numbers), progress, job.kind)

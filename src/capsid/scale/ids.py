@@ -19,9 +19,8 @@ import numpy as np
 from capsid.base.config import fingerprint, from_dict
 from capsid.base.storage import untrusted
 from capsid.base.storage.arrays import load_array, load_arrays
-from capsid.base.storage.arrow_lists import lists, ragged
 from capsid.base.storage.artifacts import file_hash, new_folder, read_json, write_bytes
-from capsid.base.storage.shard_files import SUMMARY, read_about
+from capsid.base.storage.parquet import SUMMARY, lists, ragged, read_about
 from capsid.encode.base import fresh
 from capsid.errors import ArtifactError, ConfigError
 from capsid.fit.tokenizers import open_parts

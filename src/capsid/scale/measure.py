@@ -1,4 +1,4 @@
-"""Measures the rates of `capsid.scale.rates` on this machine: small jobs of every stage, in processor time.
+"""Measures the rates of `capsid.scale.plan` on this machine: small jobs of every stage, in processor time.
 
 Costs that depend on the number of codes are measured at two sizes and split into their parts. Takes half a minute of
 one thread.
@@ -31,7 +31,7 @@ from capsid.ids.collisions import Bucket
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
-from capsid.scale.rates import Growth, Rates
+from capsid.scale.plan import Growth, Rates
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 DEPTH, DIM = 4, 128

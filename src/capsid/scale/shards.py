@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from capsid.base.storage.artifacts import write_bytes, write_json
 from capsid.base.storage.locks import held, holder
-from capsid.base.storage.shard_files import METADATA, SUMMARY, read_about
+from capsid.base.storage.parquet import METADATA, SUMMARY, read_about
 from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Progress
 

@@ -37,11 +37,11 @@ from capsid.serve.edge import (
     internal,
 )
 from capsid.serve.errors import Refused, invalid, not_json, refused
-from capsid.serve.headers import METRICS
 from capsid.serve.metrics import Metrics
 from capsid.serve.options import ServeOptions
 from capsid.serve.routes import Routes
 from capsid.serve.service import Service
+from capsid.serve.start import METRICS
 
 logger = logging.getLogger("capsid.serve")
 PAGE = Path(__file__).parent / "page"

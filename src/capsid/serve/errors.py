@@ -8,8 +8,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from capsid.errors import ArtifactError, CapsidError, ConfigError, DataError, UnknownIdError
-from capsid.serve.journal import DiskFull
-from capsid.serve.sealed import JournalDamaged
+from capsid.serve.journal import DiskFull, JournalDamaged
 
 
 class Refused(HTTPException):

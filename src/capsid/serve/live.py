@@ -14,11 +14,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from capsid.errors import ArtifactError
-from capsid.serve.ahead import Ahead
 from capsid.serve.errors import Refused
 from capsid.serve.journal import Journal
-from capsid.serve.lineage import Lineage, Load
-from capsid.serve.replay import Line, check_consecutive, edit_of, is_whole, replayed, shortened, state_of, version_of
+from capsid.serve.replay import (
+    Ahead,
+    Line,
+    Lineage,
+    Load,
+    check_consecutive,
+    edit_of,
+    is_whole,
+    replayed,
+    shortened,
+    state_of,
+    version_of,
+)
 from capsid.serve.snapshot import Edit, Snapshot, State, with_state
 
 logger = logging.getLogger("capsid.serve")

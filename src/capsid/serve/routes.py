@@ -18,8 +18,7 @@ from capsid.answering import Query, Recommendation
 from capsid.serve import schema
 from capsid.serve.edge import VERSION, App, Receive, Scope, Send
 from capsid.serve.errors import Refused, invalid
-from capsid.serve.others import compared, listed
-from capsid.serve.questions import about_item, example_history, explained, info, search_items
+from capsid.serve.questions import about_item, compared, example_history, explained, info, listed, search_items
 from capsid.serve.reports import Reports
 from capsid.serve.service import Service
 from capsid.serve.snapshot import Edit, Snapshot

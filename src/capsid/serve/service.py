@@ -20,16 +20,16 @@ import torch
 from capsid.answering import Query
 from capsid.errors import CapsidError
 from capsid.recommender import Recommender
-from capsid.serve.ahead import COMING, Ahead
 from capsid.serve.batching import Batcher, Ticket, Work, late
 from capsid.serve.errors import Refused, refused, too_many
 from capsid.serve.journal import Journal
 from capsid.serve.live import LiveCatalogue, Made, Make
 from capsid.serve.metrics import SHARED, Metrics
 from capsid.serve.options import ServeOptions
-from capsid.serve.others import OtherRun
-from capsid.serve.peers import Peers
+from capsid.serve.questions import OtherRun
+from capsid.serve.replay import COMING, Ahead
 from capsid.serve.snapshot import Snapshot
+from capsid.serve.workers import Peers
 
 logger = logging.getLogger("capsid.serve")
 T = TypeVar("T")

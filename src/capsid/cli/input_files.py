@@ -1,4 +1,4 @@
-"""Histories of many users: from a table of interactions, from a dataset, or from a run's own users."""
+"""Files that verbs read: histories of many users (from a table, a dataset or a run), and the items of `--items`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from capsid.base.vocabulary import Vocabulary
+from capsid.data.findings import Findings
+from capsid.data.frames import read_catalogue
+from capsid.data.prepared import read_items
+from capsid.data.table_files import read_table
 from capsid.errors import DataError, UnknownIdError
 from capsid.progress import Progress
 
@@ -70,3 +76,25 @@ def read_histories(path: Path) -> UserHistories:
 
 def _of(dataset: Dataset) -> UserHistories:
     return UserHistories(dataset.users, [dataset.items.ids(row) for row in dataset.sequences])
+
+
+FORMS = (".jsonl", ".jsonl.gz", ".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
+
+
+def read_items_file(path: Path) -> tuple[Vocabulary, pl.DataFrame]:
+    """Ids and attributes, in the same order."""
+    if not path.is_file():
+        raise DataError(f"there is no file {path}", hint=f"--items takes a file: {', '.join(FORMS)}")
+    if not path.name.endswith(FORMS):
+        raise DataError(
+            f"--items must end in {' or '.join(FORMS)}, got {path.name}",
+            hint="convert the file",
+        )
+    findings = Findings()
+    if ".jsonl" in path.name:
+        names, attributes = read_items(path, findings, spaces=True)
+    else:
+        ids, attributes = read_catalogue(read_table(path, findings), {}, findings)
+        names = Vocabulary(ids)
+    findings.raise_first()
+    return names, attributes
