@@ -65,7 +65,7 @@ MISTAKES: Mistakes = {
             "cli/test_cli_compare.py",
         ),
     ),
-    "cli/config_file.py": (
+    "cli/input_files.py": (
         (
             "--set before the file",
             "(*(() if config is None else read_settings(config)), *(settings or ()))",
@@ -85,8 +85,6 @@ MISTAKES: Mistakes = {
     "cli/output.py": (
         ("ids in quotes that do not end", ", strict=True)", ")", "cli/test_cli_found_by_cases.py"),
         ("² is a number", "part.isascii() and part.isdigit()", "part.isdigit()", "cli/test_cli_odd_values.py"),
-    ),
-    "cli/output_file.py": (
         (
             "a file is overwritten unasked",
             "about.st_size and not force",

@@ -1,16 +1,16 @@
 """The paper's figures from our own store, as PNG or SVG. Uses the results of the lowest seed.
 
-A figure without results is not drawn; the error says what to run. matplotlib is loaded when needed.
+A figure without results is not drawn; the error says what to run.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from capsid.base.plots import COLOURS, figure_bytes
 from capsid.base.popularity import TIERS
 from capsid.bench.results import Result, Results
 from capsid.bench.row_values import Source
@@ -18,28 +18,15 @@ from capsid.bench.rows import BASELINE, DATASETS, FULL, has_ids, in_order, numbe
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
 
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#8a8a8a", "#56b4e9", "#d55e00", "#000000")
 BEAUTY = "amazon-beauty"
 TOP = 32
 
 
 def draw(name: str, source: Source, form: str = "svg") -> bytes:
     """Draw one figure and return the bytes of the file."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        hint = "pip install 'capsid-rec[plots]' -c constraints.txt"
-        raise ConfigError("figures need a package that is missing: matplotlib", hint=hint) from None
     cells = source.plan("main")
-    out = io.BytesIO()
-    # Text of the SVG stays text, and equal numbers give equal bytes.
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "capsid", "font.size": 9, "axes.titlesize": 11}):
-        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-        FIGURES[name](figure, cells, source)
-        metadata = {"Date": None} if form == "svg" else {}
-        figure.savefig(out, format=form, dpi=150, metadata=metadata)
-    return out.getvalue()
+    style = {"font_size": 9, "axes_titlesize": 11}
+    return figure_bytes(lambda figure: FIGURES[name](figure, cells, source), (6.4, 3.8), form, 150, **style)
 
 
 def _lengths(figure: Any, cells: Results, source: Source) -> None:

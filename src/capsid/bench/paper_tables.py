@@ -6,7 +6,7 @@ Every function takes the finished cells by plan and returns a `Table`. The measu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from capsid.base.popularity import TIERS
@@ -51,13 +51,8 @@ COLD = 5
 COST_NOTE = f"Cost: time of a recommendation, {BASELINE} = 1, all rows measured in one run (benchmarks/decode_cost.py)."
 # Numbers of a tokenizer's report that the table of ids shows.
 QUALITY = (
-    "collision_rate",
-    "utilization",
-    "gini",
-    "intra_code_similarity",
-    "mean_similarity",
-    "mean_length",
-    "mean_tokens",
+    *("collision_rate", "utilization", "gini", "intra_code_similarity", "mean_similarity"),
+    *("mean_length", "mean_tokens"),
 )
 
 
@@ -128,8 +123,7 @@ def significance_table(source: Source) -> Table:
         "The t-test is the paper's: paired over seeds; it needs two seeds of both rows and says little with three.",
         *remarks(cells),
     )
-    run = {c.label for c in cells}
-    absent = tuple(label for label in main_rows() if label not in run)
+    absent = _rows_beyond({c.label for c in cells})
     return Table("significance", f"Is {FULL} better?", columns, tuple(rows), "against", notes, absent)
 
 
@@ -244,14 +238,15 @@ def tiers_table(source: Source) -> Table:
     for label in in_order(run):
         tiers = tier_values(cells, label, BEAUTY, "recall@10", source.evaluation)
         theirs = (None, None, paper()["tail"].get(label))
-        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(tiers, theirs)), context=not comparable(label)))
+        rows.append(_beside(label, tiers, theirs))
     columns = tuple(Column(t) for t in TIERS)
     notes = (
         "Head: the most popular 20 % of the items; torso: the next 40 %; tail: the rest (docs/protocol.md).",
         *remarks(cells, [BEAUTY]),
     )
-    absent = tuple(label for label in main_rows() if label not in run)
-    return Table("tiers", "Recall@10 by popularity on Beauty", columns, tuple(rows), notes=notes, absent=absent)
+    return Table(
+        "tiers", "Recall@10 by popularity on Beauty", columns, tuple(rows), notes=notes, absent=_rows_beyond(run)
+    )
 
 
 def cold_start_table(source: Source) -> Table:
@@ -269,14 +264,13 @@ def cold_start_table(source: Source) -> Table:
         kept = tuple(c / w for c, w in zip(cold, whole) if w)
         entries = (tuple(whole), tuple(cold), kept)
         theirs = [number("cold-start", label, place) for place in range(3)]
-        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(entries, theirs)), context=not comparable(label)))
+        rows.append(_beside(label, entries, theirs))
     columns = (Column("Recall@10"), Column("cold Recall@10"), Column("kept", "high", 1, 100, "%"))
     notes = (
         f"Cold: the next item has fewer than {COLD} training interactions. Kept: cold Recall@10 over Recall@10.",
         *remarks(cells, [BEAUTY]),
     )
-    absent = tuple(label for label in main_rows() if label not in shown)
-    return Table("cold-start", "Cold items on Beauty", columns, tuple(rows), notes=notes, absent=absent)
+    return Table("cold-start", "Cold items on Beauty", columns, tuple(rows), notes=notes, absent=_rows_beyond(shown))
 
 
 def positions_table(source: Source) -> Table:
@@ -374,6 +368,16 @@ TABLES: dict[str, Callable[[Source], Table]] = {
     "cold-start": cold_start_table,
     "tiers": tiers_table,
 }
+
+
+def _beside(label: str, values: Iterable[tuple[float, ...]], theirs: Iterable[float | None]) -> Row:
+    """A row with the paper's numbers beside ours."""
+    return Row(label, tuple(Entry(v, p) for v, p in zip(values, theirs)), context=not comparable(label))
+
+
+def _rows_beyond(run: Collection[str]) -> tuple[str, ...]:
+    """The rows of the main table that were not run."""
+    return tuple(label for label in main_rows() if label not in run)
 
 
 def _plan_labels(name: str) -> list[str]:

@@ -158,8 +158,8 @@ def import_data(
       capsid data import ./large --out ./mapped --k-core 5 --mapped
     """
     from capsid.base.storage.artifacts import reserved
-    from capsid.data.importing import import_dataset
     from capsid.data.prepared import KIND
+    from capsid.data.streaming import import_dataset
     from capsid.progress import Console
 
     progress = Console()

@@ -12,8 +12,7 @@ from typing import Annotated
 import typer
 
 from capsid.cli.options import Address, EngineName, Force, Workers, single_verb
-from capsid.cli.output import parse_k
-from capsid.cli.output_file import OutputFile, RankedFile, RankedList
+from capsid.cli.output import OutputFile, RankedFile, RankedList, parse_k
 from capsid.progress import Console
 
 app = single_verb()

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capsid.cli.options import Device, Force, single_verb
-from capsid.cli.output import check_items, parse_ids, parse_k, print_json, print_table
-from capsid.cli.output_file import RankedFile, RankedList
+from capsid.cli.output import RankedFile, RankedList, check_items, parse_ids, parse_k, print_json, print_table
 from capsid.errors import ConfigError
 from capsid.progress import Console, Progress
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from capsid.cli.config_file import all_settings
+from capsid.cli.input_files import all_settings
 from capsid.cli.options import (
     CHECKPOINT_EVERY,
     CheckpointEvery,
@@ -26,8 +26,7 @@ from capsid.cli.options import (
     run_options,
     verb_group,
 )
-from capsid.cli.output import check_items, json_line, parse_k, print_json, print_table, say
-from capsid.cli.output_file import OutputFile
+from capsid.cli.output import OutputFile, check_items, json_line, parse_k, print_json, print_table, say
 from capsid.errors import ConfigError
 from capsid.progress import Console
 
@@ -122,7 +121,7 @@ def encode(
     import polars as pl
 
     from capsid.cli.input_files import read_items_file
-    from capsid.cli.tokenizer_text import drift_text
+    from capsid.cli.tokenizer_shown import drift_text
     from capsid.fit.tokenizers import open_tokenizer
 
     file = OutputFile.check(out, force=force)
@@ -168,7 +167,7 @@ def add(
     import polars as pl
 
     from capsid.cli.input_files import read_items_file
-    from capsid.cli.tokenizer_text import drift_text
+    from capsid.cli.tokenizer_shown import drift_text
     from capsid.fit.tokenizers import add_items
 
     names, attributes = read_items_file(items)
@@ -199,8 +198,7 @@ def report(
 
       capsid tokenizer report runs/films --plots film-plots
     """
-    from capsid.cli.tokenizer_plots import Pictures, write_plots
-    from capsid.cli.tokenizer_text import report_rows
+    from capsid.cli.tokenizer_shown import Pictures, report_rows, write_plots
     from capsid.fit.tokenizers import open_tokenizer
 
     opened = open_tokenizer(path)
@@ -228,7 +226,7 @@ def inspect(
 
       capsid tokenizer inspect runs/film-ids 318 --json
     """
-    from capsid.cli.tokenizer_text import item_text
+    from capsid.cli.tokenizer_shown import item_text
     from capsid.fit.tokenizers import open_tokenizer
 
     opened = open_tokenizer(path)
@@ -252,7 +250,7 @@ def facets(
 
       capsid tokenizer facets runs/film-ids -k 3 --depth 2 --json
     """
-    from capsid.cli.tokenizer_text import facets_text
+    from capsid.cli.tokenizer_shown import facets_text
     from capsid.fit.tokenizers import open_tokenizer
 
     count = parse_k(k)
@@ -274,7 +272,7 @@ def merges(
 
       capsid tokenizer merges runs/films --top 50 --json
     """
-    from capsid.cli.tokenizer_text import merges_text
+    from capsid.cli.tokenizer_shown import merges_text
     from capsid.evaluate.metrics import check_k
     from capsid.fit.tokenizers import open_tokenizer
 

@@ -16,9 +16,8 @@ import polars as pl
 
 from capsid.base.storage.mapped_arrays import BLOCK, blocks_of, counted, int64_blocks
 from capsid.base.vocabulary import Vocabulary
-from capsid.data.block import Block
 from capsid.data.columns import to_polars
-from capsid.data.findings import Findings
+from capsid.data.findings import Block, Findings
 from capsid.data.frames import Histories, join_tables
 from capsid.errors import DataError
 from capsid.ragged import Ragged

@@ -13,9 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from capsid.data.block import Block
 from capsid.data.columns import ALIASES, as_text_ids, find_column
-from capsid.data.findings import Findings
+from capsid.data.findings import Block, Findings
 from capsid.errors import DataError
 
 DAYS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y")

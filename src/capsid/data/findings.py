@@ -1,13 +1,17 @@
-"""Collects the problems that readers find, so that all of them can be shown.
+"""Collects the problems that readers find, so that all of them can be shown; and says where rows stand.
 
-Readers record a bad line here and continue. Loading then calls `raise_first`; `capsid data check` shows all findings.
+Readers record a bad line here and continue. Loading then calls `raise_first`; `capsid data check` shows all findings. A
+message names the line of a text file on which a row begins, else the number of the row.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
+
+import polars as pl
 
 from capsid.errors import DataError
 from capsid.progress import Progress
@@ -81,3 +85,23 @@ class Findings:
         self.counts[code] += times
         if shown < EXAMPLES:
             self.kept.append(finding)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of a file or a frame; `first` is the number of the first one, counted from 1.
+
+    In a text file, `line_of` gives the line on which a row begins, as an editor counts. Broken lines, blank lines and
+    fields with line breaks make it differ from the number of the row.
+    """
+
+    file: str
+    first: int
+    frame: pl.DataFrame
+    line_of: Callable[[int], int] | None = None
+
+    def where(self, row: int) -> str:
+        """The place of a row of this block, counted from 0."""
+        if self.line_of is None:
+            return f"{self.file} row {self.first + row}"
+        return f"{self.file}:{self.line_of(row)}"

@@ -13,10 +13,9 @@ import numpy as np
 import polars as pl
 
 from capsid.base.vocabulary import Vocabulary
-from capsid.data.block import Block
 from capsid.data.columns import as_text_ids, find_column, item_attributes
 from capsid.data.events import check_any, look, read_events
-from capsid.data.findings import Findings
+from capsid.data.findings import Block, Findings
 from capsid.ragged import Ragged
 
 

@@ -25,13 +25,14 @@ from capsid.base.storage.artifacts import new_folder
 from capsid.base.storage.mapped_arrays import BLOCK, ArrayWriter, TextsWriter, array_blocks, map_texts
 from capsid.base.storage.parquet import numbers as arrow_numbers
 from capsid.base.vocabulary import Vocabulary
-from capsid.data.block import Block
-from capsid.data.dataset import choose_text_fields
+from capsid.data.dataset import FILE_ORDER, choose_text_fields
 from capsid.data.events import check_any, read_events
-from capsid.data.findings import Findings
+from capsid.data.findings import Block, Findings
 from capsid.data.frames import no_attributes, note_unknown, read_catalogue
-from capsid.data.kcore import Core, check_k, core_provenance, everything, find_core
-from capsid.data.mapped import ITEMS, KIND, USERS, about_of, copy_texts, histories_writer, write_rest
+from capsid.data.kcore import Core, check_k, core_provenance, everything, find_core, k_core
+from capsid.data.mapped import ITEMS, KIND, USERS, about_of, copy_texts, histories_writer, write_mapped, write_rest
+from capsid.data.prepared import write_prepared
+from capsid.data.sources import SOURCES, existing_folder, form_of, load_dataset
 from capsid.data.table_files import BlockSize
 from capsid.data.tables import TableFiles, provenance
 from capsid.errors import DataError
@@ -332,3 +333,24 @@ class _Import:
 def _refuse_unknown(events: pl.DataFrame, numbers: np.ndarray, block: Block, table: str, findings: Findings) -> None:
     if len(numbers) and numbers.min() < 0:
         note_unknown(events.filter(pl.Series(numbers < 0)), block, table, findings)
+
+
+def import_dataset(
+    source: str | Path,
+    out: Path,
+    *,
+    k: int | None = None,
+    min_rating: float | None = None,
+    mapped: bool = False,
+    progress: Progress = silent,
+) -> Imported:
+    """Write the dataset of that name or in that folder, or its k-core, to `out`: whole or not at all."""
+    if k is not None:
+        check_k(k)
+    if mapped and str(source) not in SOURCES and form_of(existing_folder(source)) == "tables":
+        return import_tables(existing_folder(source), out, k=k, min_rating=min_rating, progress=progress)
+    dataset = load_dataset(source, min_rating=min_rating, ties=FILE_ORDER, progress=progress)
+    if k is not None:
+        dataset = k_core(dataset, k)
+    (write_mapped if mapped else write_prepared)(dataset, out)
+    return Imported(len(dataset.users), len(dataset.items), dataset.interactions)

@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from capsid.data.block import Block
 from capsid.data.dataset import Dataset
 from capsid.data.events import EventForm, look
-from capsid.data.findings import Findings
+from capsid.data.findings import Block, Findings
 from capsid.data.frames import join_tables
 from capsid.data.lines import find_file
 from capsid.data.table_files import ENDINGS, BlockSize, table_blocks

@@ -16,8 +16,7 @@ import numpy as np
 from capsid.base.popularity import TIERS
 from capsid.base.vocabulary import Vocabulary
 from capsid.errors import ConfigError
-from capsid.evaluate.capsule_meaning import Capsule, TitleWords, capsules, two_facets
-from capsid.evaluate.capsule_report import Drift, Routing, drift, spread
+from capsid.evaluate.capsule_report import Capsule, Drift, Routing, TitleWords, capsules, drift, spread, two_facets
 from capsid.evaluate.merge_report import MergeUse, merge_uses
 from capsid.evaluate.tokenizer_quality import TokenizerQuality, quality_of
 from capsid.explain.answers import (

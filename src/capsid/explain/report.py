@@ -7,15 +7,14 @@ metrics.
 from __future__ import annotations
 
 import html
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from capsid.base.plots import figure_bytes
 from capsid.base.storage.artifacts import write_bytes
-from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import Evaluation
 from capsid.evaluate.significance import Comparison, paired_bootstrap
 from capsid.evaluate.tokenizer_quality import TokenizerQuality
@@ -102,20 +101,18 @@ class Report:
     notes: tuple[str, ...] = ()
 
 
+# Draws a panel.
+Draw = Callable[[Any, Report], None]
+
+
 def write_report(path: Path, report: Report) -> None:
     """Write the page atomically."""
     write_bytes(path, render(report).encode())
 
 
-def overview_png(report: Report, *, dpi: int = 110) -> bytes:
+def overview_png(report: Report) -> bytes:
     """The page's four plots as one image."""
-    out = io.BytesIO()
-    with _style():
-        figure, axes = _figure(10.0, 6.4, 2, 2)
-        for axis, draw in zip(axes, PANELS.values()):
-            draw(axis, report)
-        figure.savefig(out, format="png", dpi=dpi)
-    return out.getvalue()
+    return _drawn(report, tuple(PANELS.values()), 2, (10.0, 6.4), "png")
 
 
 def render(report: Report) -> str:
@@ -276,7 +273,7 @@ def _draw_exposure(axis: Any, report: Report) -> None:
     axis.set_xlim(0, 1)
 
 
-PANELS: dict[str, Callable[[Any, Report], None]] = {
+PANELS: dict[str, Draw] = {
     "metrics": _draw_metrics,
     "training": _draw_training,
     "sharing": _draw_sharing,
@@ -284,34 +281,19 @@ PANELS: dict[str, Callable[[Any, Report], None]] = {
 }
 
 
-def _style() -> Any:
-    try:
-        from matplotlib import rc_context
-    except ImportError:
-        hint = "pip install 'capsid-rec[plots]' -c constraints.txt"
-        raise ConfigError("plots need a package that is missing: matplotlib", hint=hint) from None
-    sizes: dict[Any, Any] = {"axes.titlesize": 11, "axes.labelsize": 8.5, "xtick.labelsize": 8, "ytick.labelsize": 8.5}
-    # Keep SVG text as text: small, sharp and searchable in the browser.
-    return rc_context({**sizes, "legend.fontsize": 8.5, "svg.fonttype": "none", "svg.hashsalt": "capsid"})
+def _drawn(report: Report, draws: Sequence[Draw], rows: int, size: tuple[float, float], form: str) -> bytes:
+    def fill(figure: Any) -> None:
+        for axis, draw in zip(figure.subplots(rows, rows, squeeze=False).ravel(), draws):
+            axis.spines[["top", "right"]].set_visible(False)
+            draw(axis, report)
+
+    # Text of an SVG is small, sharp and searchable in the browser.
+    sizes: dict[str, Any] = {"axes_titlesize": 11, "axes_labelsize": 8.5, "xtick_labelsize": 8, "ytick_labelsize": 8.5}
+    return figure_bytes(fill, size, form, **sizes, legend_fontsize=8.5)
 
 
-def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, list[Any]]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).ravel())
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _svg(report: Report, draw: Callable[[Any, Report], None]) -> str:
-    out = io.StringIO()
-    with _style():
-        figure, (axis,) = _figure(5.2, 3.4)
-        draw(axis, report)
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    text = out.getvalue()
+def _svg(report: Report, draw: Draw) -> str:
+    text = _drawn(report, (draw,), 1, (5.2, 3.4), "svg").decode()
     return text[text.index("<svg") :]
 
 

@@ -18,11 +18,10 @@ from capsid.answering import Query, Recommendation
 from capsid.serve import schema
 from capsid.serve.edge import VERSION, App, Receive, Scope, Send
 from capsid.serve.errors import Refused, invalid
-from capsid.serve.questions import about_item, compared, example_history, explained, info, listed, search_items
+from capsid.serve.questions import about_item, compared, example_history, explained, info, listed, search_items, tree
 from capsid.serve.reports import Reports
 from capsid.serve.service import Service
 from capsid.serve.snapshot import Edit, Snapshot
-from capsid.serve.tree import tree
 
 _TOKENS = r"^(\d{1,9}(,\d{1,9}){0,63})?$"
 ItemInPath = Annotated[str, InPath(min_length=1, max_length=200)]
