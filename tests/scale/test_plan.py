@@ -137,7 +137,7 @@ def test_the_rates_are_those_that_were_measured() -> None:
     # Ids are read from files and written to files, which a small job in memory does not show.
     made = json.loads((RESULTS / "end_to_end.json").read_text())
     stored["ids"]["each"] = made["rows"][0]["commands"]["ids"]["cpu_seconds"] / made["config"]["items"]
-    for name, rate in Rates().to_dict().items():
+    for name, rate in dataclasses.asdict(Rates()).items():
         parts = rate if isinstance(rate, dict) else {"": rate}
         for part, value in parts.items():
             expected = stored[name][part] if part else stored[name]

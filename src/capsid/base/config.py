@@ -106,7 +106,9 @@ def from_dict(cls: type | None, data: Any, kinds: Kinds) -> Any:
     if cls is None:
         raise ConfigError("a part has no kind", hint="the dictionary of every part needs the key 'kind'")
     hints = typing.get_type_hints(cls)
-    given = _as_named_today(cls, data)
+    # A file of an earlier version may have other names, and fields that were dropped since.
+    now = {old: rule.name for rule in rules_of(cls) for old in rule.formerly}
+    given = {now.get(key, key): value for key, value in data.items() if key not in _dropped(cls)}
     for key in given:
         _require_field(cls, key)
     return cls(**{key: _coerce(value, hints[key], kinds) for key, value in given.items()})
@@ -168,7 +170,9 @@ def _override(part: Any, path: str, text: str, kinds: Kinds, above: tuple[str, .
         else:
             hint = typing.get_type_hints(type(part))[head]
             name = ".".join((*above, head))
-            value = _named(text, hint, kinds, name) if _takes_parts(hint) else _parse(text, hint)
+            types_ = [a for a in typing.get_args(hint) if a is not type(None)] or [hint]
+            is_part = any(a is Any or dataclasses.is_dataclass(a) or _is_protocol(a) for a in types_)
+            value = _named(text, hint, kinds, name) if is_part else _parse(text, hint)
     except _Unreadable:
         rule = next(r for r in rules_of(type(part)) if r.name == head)
         raise SettingError(".".join(above), rule, rule.text, text) from None
@@ -238,12 +242,6 @@ def _require_field(cls: type, name: str) -> None:
         raise ConfigError(f"{cls.__name__} has no field {name!r}", hint=hint)
 
 
-def _as_named_today(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Values from a file of an earlier version, under the current field names."""
-    now = {old: rule.name for rule in rules_of(cls) for old in rule.formerly}
-    return {now.get(key, key): value for key, value in data.items() if key not in _dropped(cls)}
-
-
 def _coerce(value: Any, hint: Any, kinds: Kinds) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -262,11 +260,6 @@ def _coerce(value: Any, hint: Any, kinds: Kinds) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return value
-
-
-def _takes_parts(hint: Any) -> bool:
-    wanted = [a for a in typing.get_args(hint) if a is not type(None)] or [hint]
-    return any(a is Any or dataclasses.is_dataclass(a) or _is_protocol(a) for a in wanted)
 
 
 def _is_protocol(hint: Any) -> bool:

@@ -30,7 +30,8 @@ class Vocabulary(Sequence[str]):
 
     def __init__(self, ids: Iterable[str]) -> None:
         self._ids = _column(ids)
-        self._refuse_doubles()
+        for row in self.repeats()[:1]:
+            raise DataError(f"id {self[row]!r} occurs twice", hint="ids must be unique")
 
     @classmethod
     def of_unique(cls, ids: pa.LargeStringArray) -> Vocabulary:
@@ -106,7 +107,6 @@ class Vocabulary(Sequence[str]):
         return found[found >= 0] if missing == "drop" else found
 
     def ids(self, numbers: Iterable[int]) -> list[str]:
-        """Ids of many numbers."""
         rows = np.asarray(numbers if isinstance(numbers, np.ndarray) else list(numbers), dtype=np.int64)
         # Arrow refuses negative rows; as indices of a sequence they count from the end.
         return _taken(self._ids, np.where(rows < 0, rows + len(self), rows)).to_pylist()
@@ -159,10 +159,6 @@ class Vocabulary(Sequence[str]):
         rows = np.unique(numbers[np.concatenate([again, again + 1])])
         seen: set[str] = set()
         return np.array([r for r, i in zip(rows, self.ids(rows)) if i in seen or seen.add(i)], dtype=np.int64)  # type: ignore[func-returns-value]
-
-    def _refuse_doubles(self) -> None:
-        for row in self.repeats()[:1]:
-            raise DataError(f"id {self[row]!r} occurs twice", hint="ids must be unique")
 
     def _near(self, id_: Any) -> str:
         """A few known ids that look like this one, else the first few."""

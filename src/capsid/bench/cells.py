@@ -49,7 +49,6 @@ class DataFacts:
 
     @classmethod
     def of(cls, name: str, source: str, dataset: Dataset, held: Holdout) -> DataFacts:
-        """The facts of a loaded dataset."""
         sizes = (len(dataset.users), len(dataset.items), dataset.interactions)
         return cls(name, source, dataset.fingerprint, *sizes, dataset.order, str(held))
 
@@ -98,7 +97,6 @@ class Job:
 
     @property
     def steps(self) -> int:
-        """How many steps the schedule has."""
         return sum(phase.training.steps for phase in self.recipe.schedule)
 
     @property

@@ -89,12 +89,12 @@ class Claims:
         """The figure as a page shows it; an error if the store does not have it."""
         entries = [self._entry(wanted, wanted.row, metric) for metric in wanted.metrics]
         if wanted.above is None:
-            return " / ".join(map(_written, entries))
+            stored = ((f"{e.mean:.4f}", "" if e.deviation is None else f" ± {e.deviation:.4f}") for e in entries)
+            return " / ".join(map("".join, stored))
         others = [self._entry(wanted, wanted.above, metric) for metric in wanted.metrics]
         return " / ".join(f"{100 * (a.mean / b.mean - 1):+.0f} %" for a, b in zip(entries, others) if a.mean and b.mean)
 
     def of_page(self, page: Path, name: str) -> Iterator[Claim]:
-        """The claims of a page, in order."""
         text = page.read_text(encoding="utf-8")
         for mark in MARK.finditer(text):
             line = text.count("\n", 0, mark.start()) + 1
@@ -124,11 +124,6 @@ class Claims:
 def pages_in(folder: Path) -> list[Path]:
     """README and the guides of a repository."""
     return [page for page in (folder / "README.md", *sorted((folder / "docs").glob("*.md"))) if page.is_file()]
-
-
-def _written(entry: Entry) -> str:
-    mean = f"{entry.mean:.4f}"
-    return mean if entry.deviation is None else f"{mean} ± {entry.deviation:.4f}"
 
 
 # One target per user: a hit at rank 6 to 10 adds 1 / log2(rank + 1) to NDCG and 1 to recall.

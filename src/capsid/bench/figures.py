@@ -117,11 +117,11 @@ def _pareto(figure: Any, cells: Results, source: Source) -> None:
     found = [
         (label, _first(cells, label, BEAUTY))
         for label in dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY))
-        if label in costs and BASELINE in costs
+        if label in costs
     ]
     for place, (label, cell) in enumerate(_needed(found, f"decode costs with {BASELINE} among them")):
         recall = cell.metric("recall@10", source.evaluation)
-        _named_dot(axes, label, costs[label] / costs[BASELINE], recall, place)
+        _named_dot(axes, label, costs[label], recall, place)
     axes.set(
         xlabel=f"cost of a recommendation, {BASELINE} = 1", ylabel="Recall@10", title="Accuracy against cost, Beauty"
     )

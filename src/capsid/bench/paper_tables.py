@@ -61,7 +61,7 @@ def main_table(source: Source) -> Table:
     cells = source.plan("main")
     datasets = [d for d in DATASETS if d == BEAUTY or len(cells.select(dataset=d))]
     columns = [Column(f"{DATASETS[d]} {short_name(m)}") for d in datasets for m in METRICS]
-    costs = relative_costs(source)
+    costs = source.costs()
     if costs:
         columns.append(Column("cost", None, 2, 1, "x"))
     rows = []
@@ -72,7 +72,7 @@ def main_table(source: Source) -> Table:
             for m in METRICS
         ]
         if costs:
-            entries.append(Entry(costs.get(label, ())))
+            entries.append(Entry((costs[label],) if label in costs else ()))
         mark = mark_of(label)
         rows.append(Row(label, tuple(entries), f" {mark}" if mark else "", context=not comparable(label)))
     notes = [
@@ -85,12 +85,6 @@ def main_table(source: Source) -> Table:
     ]
     absent = _only_cost(rows)
     return Table("main", "Main results", tuple(columns), tuple(rows), notes=tuple(notes), absent=absent)
-
-
-def relative_costs(source: Source) -> dict[str, tuple[float, ...]]:
-    """The cost of a recommendation of every measured row, as a multiple of the baseline's."""
-    costs = source.costs()
-    return {label: (cost / costs[BASELINE],) for label, cost in costs.items()} if BASELINE in costs else {}
 
 
 def _only_cost(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -335,14 +329,14 @@ def hyperparameters_table(source: Source) -> Table:
 def patching_table(source: Source) -> Table:
     """Dense patches against better ids, with the cost of a recommendation relative to the baseline."""
     cells = source.plan("main")
-    costs = relative_costs(source)
+    costs = source.costs()
     rows = []
     # The paper's rows, and whatever else has something beside ids.
     for label in in_order((*paper()["patching"], *(label for label in main_rows() if "†" in mark_of(label)))):
         found = [metric_values(cells, label, BEAUTY, m, source.evaluation) for m in ("recall@10", "ndcg@10")]
-        cost = costs.get(label, ())
+        cost = (costs[label],) if label in costs else ()
         theirs = [number("patching", label, place) for place in range(3)]
-        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip((*found, cost), theirs))))
+        rows.append(Row(label, tuple(map(Entry, (*found, cost), theirs))))
     columns = (Column("Recall@10"), Column("NDCG@10"), Column("cost", "low", 2, 1, "x"))
     notes = [COST_NOTE]
     unmeasured = [row.label for row in rows if row.measured and not row.entries[2].values]
@@ -372,7 +366,7 @@ TABLES: dict[str, Callable[[Source], Table]] = {
 
 def _beside(label: str, values: Iterable[tuple[float, ...]], theirs: Iterable[float | None]) -> Row:
     """A row with the paper's numbers beside ours."""
-    return Row(label, tuple(Entry(v, p) for v, p in zip(values, theirs)), context=not comparable(label))
+    return Row(label, tuple(map(Entry, values, theirs)), context=not comparable(label))
 
 
 def _rows_beyond(run: Collection[str]) -> tuple[str, ...]:

@@ -68,7 +68,6 @@ class Cell:
 
     @property
     def held(self) -> Holdout:
-        """What is held out."""
         return Holdout(self.holdout, target=self.target)
 
     @property
@@ -87,7 +86,6 @@ class Plan:
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """Every dataset of the plan, once."""
         return tuple(dict.fromkeys(cell.dataset for cell in self.cells))
 
     def only(self, *patterns: str) -> Plan:
@@ -101,7 +99,11 @@ class Plan:
         return Plan(self.name, self.about, tuple(trials | chosen))
 
     def _matching(self, pattern: str) -> list[Cell]:
-        found = [c for c in self.cells if _matches(c, pattern)]
+        found = [
+            cell
+            for cell in self.cells
+            if any(fnmatch.fnmatchcase(t, pattern) for t in (cell.name, cell.label, cell.dataset, str(cell.seed)))
+        ]
         if not found:
             labels = sorted({c.label for c in self.cells})
             raise ConfigError(
@@ -232,11 +234,6 @@ def _shared(group: Mapping[str, Any], lists: Mapping[str, tuple[str, ...]]) -> t
         if name not in lists:
             raise ConfigError(f"the plan shares no settings called {name!r}", hint=nearest(name, sorted(lists)))
     return tuple(setting for name in names for setting in lists[name])
-
-
-def _matches(cell: Cell, pattern: str) -> bool:
-    texts = (cell.name, cell.label, cell.dataset, str(cell.seed))
-    return any(fnmatch.fnmatchcase(text, pattern) for text in texts)
 
 
 def _known(table: Mapping[str, Any], allowed: Sequence[str], what: str) -> None:

@@ -81,15 +81,11 @@ def _scaled(result: Result, job: Job) -> float:
     """Scale training by sequences and the rest by interactions. A run that stopped early is assumed to be typical."""
     training = float(result.seconds.get("training", 0.0))
     wall = float(result.seconds.get("wall", training))
-    planned = _planned(result)
+    phases = (phase["training"] for phase in result.recipe["schedule"])
+    planned = float(sum(training["steps"] * training["batch_size"] for training in phases))
     interactions = job.data.interactions / max(float(result.data["interactions"]), 1.0)
     more = job.sequences / planned if planned else 1.0
     return training * more + max(wall - training, 0.0) * interactions
-
-
-def _planned(result: Result) -> float:
-    phases = (phase["training"] for phase in result.recipe["schedule"])
-    return float(sum(training["steps"] * training["batch_size"] for training in phases))
 
 
 def fitting(seconds: Sequence[float], workers: int, budget: float | None) -> list[bool]:

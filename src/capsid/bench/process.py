@@ -129,11 +129,9 @@ class CellProcess:
             memory = " (out of memory?)" if code == -signal.SIGKILL else ""
             name = signal.Signals(-code).name
             return Ending(KILLED, f"its process was killed by {name}{memory}", "run the plan again to resume it")
-        return Ending(FAILED, f"its process ended with code {code}: {self._last_words()}", f"see {self.folder / LOG}")
-
-    def _last_words(self) -> str:
         lines = (self.folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it printed nothing"
+        last = lines[-1] if lines else "it printed nothing"
+        return Ending(FAILED, f"its process ended with code {code}: {last}", f"see {self.folder / LOG}")
 
 
 def left_result(folder: Path, job: Job) -> Result | None:

@@ -37,7 +37,6 @@ class Gain:
 
     @property
     def label(self) -> str:
-        """The row of the table."""
         return f"{self.row} over {self.against}: {self.data}"
 
     @classmethod

@@ -79,7 +79,6 @@ class Result:
 
     @property
     def name(self) -> str:
-        """The cell's name in the plan."""
         seed = order_of(self.order)[1]
         return f"{self.label}/{self.dataset}/{self.seed}" + (f"/order-{seed}" if seed else "")
 
@@ -90,7 +89,6 @@ class Result:
 
     @property
     def split(self) -> str:
-        """How the data were split."""
         return str(self.data.get("split", LEAVE_ONE_OUT))
 
     @property
@@ -100,7 +98,11 @@ class Result:
 
     def metric(self, name: str, evaluation: str = "test") -> float:
         """`recall@10` and the like, `recall@10:expected` as well."""
-        found = self._evaluation(evaluation)
+        if evaluation not in self.evaluations:
+            raise ConfigError(
+                f"{self.name} has no evaluation {evaluation!r}", hint=nearest(evaluation, self.evaluations)
+            )
+        found = self.evaluations[evaluation]
         metrics = {**found["metrics"], **found.get("variants", {})}
         if name not in metrics:
             raise ConfigError(f"{self.name} has no metric {name!r}", hint=nearest(name, metrics))
@@ -110,11 +112,6 @@ class Result:
         """Whether the cell has this metric: plans have evaluations and ks of their own, and these may change."""
         found = self.evaluations.get(evaluation, {})
         return name in found.get("metrics", {}) or name in found.get("variants", {})
-
-    def _evaluation(self, name: str) -> Mapping[str, Any]:
-        if name not in self.evaluations:
-            raise ConfigError(f"{self.name} has no evaluation {name!r}", hint=nearest(name, self.evaluations))
-        return self.evaluations[name]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, one line of the store."""
@@ -154,7 +151,8 @@ class Results:
         for name in wanted:
             if name not in names:
                 raise ConfigError(f"a result has no field {name!r}", hint=nearest(name, names))
-        kept = (c for c in self.cells if all(_fits(getattr(c, n), v) for n, v in wanted.items()))
+        allowed = {n: v if isinstance(v, list | tuple | set | frozenset) else (v,) for n, v in wanted.items()}
+        kept = (c for c in self.cells if all(getattr(c, n) in values for n, values in allowed.items()))
         return dataclasses.replace(self, cells=tuple(kept))
 
     def values(self, cell: Result, evaluation: str, metric: str) -> np.ndarray:
@@ -233,10 +231,6 @@ def _result(line: dict[str, Any], path: Path, number: int) -> Result:
         return Result.from_dict(line)
     except (TypeError, AttributeError) as error:
         raise ArtifactError(f"line {number} of {path} is not a finished cell: {error}", hint="remove it") from None
-
-
-def _fits(value: Any, wanted: Any) -> bool:
-    return value in wanted if isinstance(wanted, list | tuple | set | frozenset) else bool(value == wanted)
 
 
 FILE = "archive.json"

@@ -19,6 +19,7 @@ from capsid.base.storage.artifacts import read_json
 from capsid.bench.cells import DataFacts, make_job, recipe_key, stored_recipe_key
 from capsid.bench.plans import is_built_in, read_plan
 from capsid.bench.results import Result, Results, archive_of, load
+from capsid.bench.rows import BASELINE
 from capsid.bench.table import Entry, Row
 from capsid.data.ties import order_of
 from capsid.errors import CapsidError
@@ -141,9 +142,11 @@ class Source:
         return load_rows(self.store, name)
 
     def costs(self) -> dict[str, float]:
-        """The cost of a recommendation by run, if `benchmarks/decode_cost.py` has measured it."""
+        """The cost of a recommendation by run, as a multiple of the baseline's; none before `benchmarks/decode_cost.py`
+        has measured it."""
         path = self.store / "main" / COSTS
-        return {line["run"]: float(line["cost"]) for line in read_json(path)["runs"]} if path.exists() else {}
+        costs = {line["run"]: float(line["cost"]) for line in read_json(path)["runs"]} if path.exists() else {}
+        return {run: cost / costs[BASELINE] for run, cost in costs.items()} if BASELINE in costs else {}
 
 
 def short_name(metric: str) -> str:

@@ -54,7 +54,6 @@ class Journal:
         self.write()
 
     def write(self) -> None:
-        """Write the current values."""
         self.kept["wall"] = self.before + time.monotonic() - self.began
         self.kept["peak_memory_mb"] = max(self.kept["peak_memory_mb"], peak_memory_mb())
         write_json(self.path, self.kept)
@@ -154,7 +153,6 @@ class SharedRun:
         return run
 
     def remove(self) -> None:
-        """Forget the run."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.about.unlink(missing_ok=True)
 

@@ -37,7 +37,6 @@ class Place:
 
     @property
     def folder(self) -> Path:
-        """The folder of the plan."""
         return self.store / self.plan
 
     @property
@@ -57,15 +56,12 @@ class Place:
 
     @property
     def trained(self) -> Path:
-        """Trained runs that cells share."""
         return self.works / "trained"
 
     def work(self, key: str) -> Path:
-        """The working folder of a cell."""
         return self.works / key
 
     def values(self, key: str) -> Path:
-        """The per-user values of a cell."""
         return self.folder / VALUES / f"{key}.npz"
 
 
@@ -150,7 +146,6 @@ class Finished:
         return cls(tuple(c for plan in plans for c in load(place.store, plan, history=True)), code)
 
     def and_also(self, result: Result) -> Finished:
-        """With one more cell."""
         return replace(self, cells=(*self.cells, result))
 
     def of(self, job: Job) -> Result | None:

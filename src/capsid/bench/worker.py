@@ -26,7 +26,7 @@ from capsid.base.config import from_dict
 from capsid.base.run_options import RunOptions
 from capsid.base.storage.artifacts import MANIFEST, check_place, new_folder, open_folder, read_json, write_json
 from capsid.base.storage.locks import held
-from capsid.bench.cells import DataFacts, Job, code_fingerprint, tokenizer_fingerprint, values_key
+from capsid.bench.cells import Job, code_fingerprint, tokenizer_fingerprint, values_key
 from capsid.bench.plans import POSITIONS
 from capsid.bench.process import JOB, RESULT
 from capsid.bench.results import Result, arrays_hash
@@ -76,7 +76,6 @@ class Told:
             self.journal.tick()
 
     def say(self, **message: Any) -> None:
-        """Send one message."""
         self.file.write(json.dumps(message) + "\n")
         self.file.flush()
 
@@ -98,7 +97,8 @@ def run_cell(
         check_place(keep, kind=RUN, replace=True)
     ties, order = order_of(job.data.order)
     dataset = load_dataset(job.data.source, ties=ties, order_seed=order, progress=progress)
-    _check_same(dataset, job.data)
+    if dataset.fingerprint != job.data.fingerprint:
+        raise DataError(f"the data at {job.data.source} changed since the run began", hint="run the plan again")
     split = job.cell.held.split(dataset)
     shared = SharedRun.of(job, place)
     recommender = shared.load(dataset, journal, progress)
@@ -204,11 +204,6 @@ def _tied_targets(dataset: Dataset, cases: Cases) -> np.ndarray:
     return found
 
 
-def _check_same(dataset: Dataset, facts: DataFacts) -> None:
-    if dataset.fingerprint != facts.fingerprint:
-        raise DataError(f"the data at {facts.source} changed since the run began", hint="run the plan again")
-
-
 def _make_vectors(
     encoder: Any, table: ItemTable, seed: int, place: Place, journal: Journal, progress: Progress
 ) -> None:
@@ -230,7 +225,7 @@ def _result(
     tokenizer, log = fitted.tokenizer, fitted.log
     quality = quality_of(tokenizer)
     journal.stage("training", float(sum(phase["seconds"] for phase in log)))
-    kept = journal.kept
+    kept, network = journal.kept, getattr(fitted.generator, "network", None)
     return Result(
         plan=cell.plan,
         method=cell.method,
@@ -250,7 +245,7 @@ def _result(
         ids={**quality.to_dict(), "vocabulary": tokenizer.ids.layout.vocabulary},
         seconds={**kept["seconds"], "wall": kept["wall"]},
         peak_memory_mb=kept["peak_memory_mb"],
-        parameters=_parameters(fitted.generator),
+        parameters=0 if network is None else sum(p.numel() for p in network.parameters()),
         tokens=sum(phase["tokens"] for phase in generator_entries(log)),
         sequences=sum(phase["sequences"] for phase in generator_entries(log)),
         steps=sum(phase["steps"] for phase in generator_entries(log)),
@@ -264,11 +259,6 @@ def _result(
         values_hash=values_hash,
         trained_by=kept.get("trained_by"),
     )
-
-
-def _parameters(generator: Any) -> int:
-    network = getattr(generator, "network", None)
-    return 0 if network is None else sum(p.numel() for p in network.parameters())
 
 
 def _versions() -> dict[str, str]:

@@ -157,7 +157,6 @@ class BenchConsole(Console):
         super().line(text)
 
     def workers(self, lines: Sequence[str]) -> None:
-        """Show what every worker is doing."""
         if time.monotonic() - self._told < self._between:
             return
         self._told = time.monotonic()
@@ -216,7 +215,8 @@ def _show_prospects(
         return
     columns = ["cell", "state", "recall@10", "ndcg@10", "minutes", "note"]
     shown = [
-        [r["cell"], r["state"], r["recall@10"], r["ndcg@10"], _minutes(r["seconds"]), r["note"] or ""] for r in rows
+        [*(r[n] for n in columns[:4]), "-" if r["seconds"] is None else f"{r['seconds'] / 60:.1f}", r["note"] or ""]
+        for r in rows
     ]
     print_table(columns, shown)
     for hint in dict.fromkeys(row["hint"] for row in rows if row["hint"]):
@@ -254,10 +254,6 @@ def _prospect_row(prospect: Prospect, fits: bool, failure: str | None) -> dict[s
         "note": note,
         "hint": error.hint if error else None,
     }
-
-
-def _minutes(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds / 60:.1f}"
 
 
 def _show_summary(summary: Summary, lines: Path, store: Path, as_json: bool) -> None:

@@ -72,7 +72,10 @@ def table_command(
         raise ConfigError(f"--format must be one of {', '.join(FORMS)}, got {form!r}", hint="such as --format latex")
     made = _table(name, store, filtered, plan, dataset, against)
     text = {"markdown": markdown, "latex": latex, "json": lambda t: json.dumps(plain(t), indent=2) + "\n"}[form](made)
-    _put(text.encode(), out)
+    if out is None:
+        say(text, end="")
+    else:
+        write_bytes(out, text.encode())
 
 
 def figure_command(
@@ -265,10 +268,3 @@ def _source(store: Path, filtered: bool) -> Source:
     from capsid.bench.row_values import Source
 
     return Source(store, _evaluation(filtered))
-
-
-def _put(content: bytes, out: Path | None) -> None:
-    if out is None:
-        say(content.decode(), end="")
-    else:
-        write_bytes(out, content)

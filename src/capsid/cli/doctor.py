@@ -91,14 +91,11 @@ def _show(facts: dict[str, Any]) -> None:
         say(f"[{extra}]".ljust(12) + _named({n: v for n, v in found.items() if v}))
         if missing:
             say(f"{'':<12}missing: {', '.join(missing)}; pip install 'capsid-rec[{extra}]' -c constraints.txt")
-    say(f"machine     {facts['cores']} cores, torch uses {facts['threads']} threads, CUDA {_yes(facts['cuda'])}")
+    cuda = "yes" if facts["cuda"] else "no"
+    say(f"machine     {facts['cores']} cores, torch uses {facts['threads']} threads, CUDA {cuda}")
     say(f"speed       {facts['sgemm_gflops']:.0f} GFLOP/s (float32 matrix product)")
     say(f"cache       {facts['cache']}, {facts['cache_bytes'] / 1e6:.1f} MB")
 
 
 def _named(versions: dict[str, str | None]) -> str:
     return ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

@@ -196,7 +196,6 @@ class RankedList:
     personal: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """One JSON line."""
         known = {"titles": self.titles, "personal": self.personal}
         plain = {"user": self.user, "items": self.items, "scores": self.scores}
         return plain | {name: value for name, value in known.items() if value is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -73,7 +74,7 @@ def plan(
         rates = measured()
     made = make_plan(work, rates)
     if as_json:
-        print_json({**made.to_dict(), "rates": rates.to_dict(), "rates_of_this_machine": measure})
+        print_json({**made.to_dict(), "rates": dataclasses.asdict(rates), "rates_of_this_machine": measure})
     else:
         _show(made)
 

@@ -10,7 +10,6 @@ whatever it gains comes from how the file was sorted. Takes a dataset in file or
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -54,7 +53,9 @@ class FollowerScores:
 
     def hits(self, cases: Cases, k: int = 10, ranks: np.ndarray | None = None, weight: float = 0.0) -> np.ndarray:
         """Whether each target is among the best k; equal scores share their places. Shape: (cases,)."""
-        return np.concatenate([_hits(part, self, k, ranks, weight) for part in _batches(cases)] or [np.zeros(0, bool)])
+        starts = range(0, len(cases), BATCH)
+        batches = (cases.take(np.arange(start, min(start + BATCH, len(cases)))) for start in starts)
+        return np.concatenate([_hits(part, self, k, ranks, weight) for part in batches] or [np.zeros(0, bool)])
 
     def known(self, cases: Cases) -> float:
         """Share of the cases whose target followed their last item in training."""
@@ -103,10 +104,6 @@ def _last(cases: Cases, distance: int) -> np.ndarray:
     place = cases.histories.offsets[1:] - np.minimum(distance, cases.histories.lengths)
     found: np.ndarray = cases.histories.values[place].astype(np.int64)
     return found
-
-
-def _batches(cases: Cases) -> Iterator[Cases]:
-    return (cases.take(np.arange(s, min(s + BATCH, len(cases)))) for s in range(0, len(cases), BATCH))
 
 
 # More cases than this are sampled.
@@ -253,12 +250,14 @@ def audit(dataset: Dataset) -> Audit:
     measured = [_accuracy(name, ordered) for name, ordered in orders.items()]
     counts = np.sort(counted(dataset.sequences.values, len(dataset.items)))[::-1]
     by_time, later = _over_time(dataset)
+    pairs = dataset.sequences.row_numbers * max(len(dataset.items), 1) + dataset.sequences.values
     return Audit(
         dataset=dataset.name,
         order=order_facts(dataset),
         accuracy=tuple(found for found, _ in measured),
         cases=measured[0][1],
-        repeats=_repeats(dataset),
+        # Share of the interactions with an item that the user has taken before.
+        repeats=1 - len(np.unique(pairs)) / len(pairs),
         popular=tuple(float(part.sum() / counts.sum()) for part in np.array_split(counts, PARTS)),
         by_time=by_time,
         later=later,
@@ -284,12 +283,6 @@ def _accuracy(name: str, dataset: Dataset) -> tuple[Accuracy, int]:
 def _sample(cases: Cases) -> Cases:
     chosen = numpy_rng(0, "audit").permutation(len(cases))[:CASES]
     return cases.take(np.sort(chosen))
-
-
-def _repeats(dataset: Dataset) -> float:
-    """Share of the interactions with an item that the user has taken before."""
-    pairs = dataset.sequences.row_numbers * max(len(dataset.items), 1) + dataset.sequences.values
-    return 1 - len(np.unique(pairs)) / len(pairs)
 
 
 def _over_time(dataset: Dataset) -> tuple[tuple[float, ...], float | None]:

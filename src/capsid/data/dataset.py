@@ -98,7 +98,6 @@ class Dataset:
         text_fields: tuple[str, ...] = (),
         provenance: Mapping[str, str] | None = None,
     ) -> Dataset:
-        """From tables that have been read."""
         return cls(
             name=name,
             users=histories.users,
@@ -112,7 +111,6 @@ class Dataset:
 
     @property
     def interactions(self) -> int:
-        """Number of interactions."""
         return len(self.sequences.values)
 
     @cached_property
@@ -141,7 +139,6 @@ class Dataset:
         return item_title(self.items, self.attributes, number)
 
     def describe(self) -> dict[str, object]:
-        """Summary statistics."""
         lengths = self.sequences.lengths
         counts = counted(self.sequences.values, len(self.items))
         return {

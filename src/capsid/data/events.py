@@ -36,7 +36,6 @@ class TextTimes:
 
     @classmethod
     def of(cls, series: pl.Series) -> TextTimes:
-        """Look at one block."""
         text = _filled(series)
         whole, numbers = (int(text.cast(t, strict=False).is_not_null().sum()) for t in (pl.Int64, pl.Float64))
         first, second = (0, 0) if whole or numbers else _slashed(text)
@@ -163,7 +162,6 @@ class Column:
         return Column(kind, self.texts + other.texts)
 
     def cast(self, series: pl.Series) -> pl.Series:
-        """A block with the column's type."""
         same = self.kind in (_kind(series.dtype), "other")
         return series if same else series.cast(_TYPES[self.kind])
 

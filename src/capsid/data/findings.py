@@ -73,7 +73,6 @@ class Findings:
         raise DataError(f"{first.where}: {first.message}{tail}", hint=hint)
 
     def tell(self, progress: Progress) -> None:
-        """Print the warnings."""
         for finding in self.kept:
             if finding.severity == "warning":
                 progress.line(f"warning: {finding.where}: {finding.message}")

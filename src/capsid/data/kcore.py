@@ -28,7 +28,6 @@ class Core:
     items_I: np.ndarray
 
     def keeps(self, users_B: np.ndarray, items_B: np.ndarray) -> np.ndarray:
-        """Which of these interactions remain."""
         return self.users_U[users_B] & self.items_I[items_B]
 
     def counts(self, blocks: Iterable[Pairs]) -> tuple[np.ndarray, np.ndarray]:

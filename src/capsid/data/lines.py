@@ -58,19 +58,16 @@ def numbered_lines(path: Path, findings: Findings) -> Iterator[tuple[int, bytes]
 
 def not_utf8(line: bytes) -> tuple[str, str]:
     """Message and hint for text that is not UTF-8: its bytes, and what they say in the most common other encoding."""
-    shown = line[max(0, _first_bad(line) - 20) :][:40]
+    bad = 0
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        bad = error.start
+    shown = line[max(0, bad - 20) :][:40]
     return (
         f"the line is not valid UTF-8 text: {shown!r}, in Windows-1252 {shown.decode('cp1252', 'replace')!r}",
         "save the file as UTF-8; if the second form looks right: iconv -f WINDOWS-1252 -t UTF-8 FILE",
     )
-
-
-def _first_bad(line: bytes) -> int:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return error.start
-    return 0
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

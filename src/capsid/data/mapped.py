@@ -71,7 +71,8 @@ def write_mapped(dataset: Dataset, folder: Path) -> Path:
                     times.add(dataset.times[part])
         for name, ids in ((USERS, dataset.users), (ITEMS, dataset.items)):
             copy_texts(ids, new / name)
-        write_rest(new, dataset.sequences.offsets, dataset.attributes, _about(dataset))
+        about = about_of(dataset.name, dataset.text_fields, dataset.provenance)
+        write_rest(new, dataset.sequences.offsets, dataset.attributes, about)
     return folder
 
 
@@ -107,10 +108,6 @@ def write_rest(folder: Path, offsets: np.ndarray, attributes: pl.DataFrame, abou
 def about_of(name: str, text_fields: tuple[str, ...], provenance: Mapping[str, str]) -> dict[str, Any]:
     """The content of dataset.json."""
     return {"name": name, "text_fields": list(text_fields), "provenance": dict(provenance)}
-
-
-def _about(dataset: Dataset) -> dict[str, Any]:
-    return about_of(dataset.name, dataset.text_fields, dataset.provenance)
 
 
 def _ids(path: Path) -> Vocabulary:

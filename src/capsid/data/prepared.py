@@ -43,7 +43,9 @@ def read_sequences(
     for number, line in numbered_lines(path, findings):
         user, *ids = line.strip().split(separator)
         where = f"{path.name}:{number}"
-        if not _is_text(line):
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError:
             findings.error("not-utf8", where, *not_utf8(line))
             continue
         if user in users:
@@ -67,14 +69,6 @@ def read_sequences(
     return [u.decode() for u in users], Ragged(np.array(values, dtype=np.int32), np.array(ends, dtype=np.int64))
 
 
-def _is_text(line: bytes) -> bool:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def read_times(
     path: Path, users: list[str], sequences: Ragged, findings: Findings, *, separator: bytes | None = None
 ) -> np.ndarray | None:
@@ -87,7 +81,10 @@ def read_times(
     for number, line in numbered_lines(path, findings):
         user, *texts = line.strip().split(separator)
         where = f"{path.name}:{number}"
-        wrong = _mismatch(user, len(texts), users[rows], lengths[rows]) if rows < len(users) else _beyond(user)
+        if rows < len(users):
+            wrong = _mismatch(user, len(texts), users[rows], lengths[rows])
+        else:
+            wrong = f"user {user.decode(errors='replace')!r} is not in the sequences file"
         if wrong:
             findings.error("times-differ", where, wrong, hint)
             return None
@@ -115,10 +112,6 @@ def _mismatch(user: bytes, times: int, wanted: str, items: int) -> str:
     if user != wanted.encode():
         return f"the line is of user {user.decode(errors='replace')!r} where user {wanted!r} is expected"
     return "" if times == items else f"user {wanted!r} has {times} times for {items} items"
-
-
-def _beyond(user: bytes) -> str:
-    return f"user {user.decode(errors='replace')!r} is not in the sequences file"
 
 
 def _stamp(text: bytes) -> float:

@@ -27,10 +27,10 @@ LIKED = 4.0
 CORE = 5
 
 
-def read_movies(*, min_rating: float = LIKED) -> Dataset:
+def read_movies(min_rating: float | None = None, progress: Progress = silent) -> Dataset:
     """Films that users liked, in time order (file order breaks ties), then the 5-core."""
     findings = Findings()
-    everything = read_tables(FOLDER, findings, min_rating=min_rating)
+    everything = read_tables(FOLDER, findings, min_rating=LIKED if min_rating is None else min_rating)
     findings.raise_first("movies")
     liked = replace(everything, name="movies", text_fields=("title", "categories", "director"))
     core = k_core(liked, CORE)
@@ -46,10 +46,6 @@ class Source:
     load: Callable[[float | None, Progress], Dataset]
 
 
-def _movies(min_rating: float | None, progress: Progress) -> Dataset:
-    return read_movies(min_rating=LIKED if min_rating is None else min_rating)
-
-
 def _planted(min_rating: float | None, progress: Progress) -> Dataset:
     return planted_dataset() if min_rating is None else _no_ratings("planted")
 
@@ -60,7 +56,7 @@ def _benchmark(name: str) -> Source:
 
 
 SOURCES: Mapping[str, Source] = {
-    "movies": Source("films that 659 people liked, with titles, genres and directors (built in)", False, _movies),
+    "movies": Source("films that 659 people liked, with titles, genres and directors (built in)", False, read_movies),
     "planted": Source("synthetic items in a tree, whose best ids are known (for tests)", False, _planted),
     "amazon-beauty": _benchmark("amazon-beauty"),
     "amazon-sports": _benchmark("amazon-sports"),

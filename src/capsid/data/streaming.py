@@ -27,7 +27,7 @@ from capsid.base.storage.parquet import numbers as arrow_numbers
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import FILE_ORDER, choose_text_fields
 from capsid.data.events import check_any, read_events
-from capsid.data.findings import Block, Findings
+from capsid.data.findings import Findings
 from capsid.data.frames import no_attributes, note_unknown, read_catalogue
 from capsid.data.kcore import Core, check_k, core_provenance, everything, find_core, k_core
 from capsid.data.mapped import ITEMS, KIND, USERS, about_of, copy_texts, histories_writer, write_mapped, write_rest
@@ -73,15 +73,12 @@ class NumberedRows:
             writer.add(column)
 
     def pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Users and items, in blocks."""
         return zip(*(array_blocks(path, BLOCK) for path in self._paths[:2]), strict=True)
 
     def rows(self) -> Iterator[Rows]:
-        """Users, items and times, in blocks."""
         return zip(*(array_blocks(path, BLOCK) for path in self._paths), strict=True)
 
     def remove(self) -> None:
-        """Delete the files."""
         for path in self._paths:
             path.unlink()
 
@@ -298,8 +295,8 @@ class _Import:
             for block in self.files.blocks(findings, self.held.block, only=list(form.names.values())):
                 events = read_events(block, form, findings)
                 numbers = items.numbers(events["item"], grow=catalogue is None)
-                if catalogue is not None:
-                    _refuse_unknown(events, numbers, block, catalogue[0], findings)
+                if catalogue is not None and len(numbers) and numbers.min() < 0:
+                    note_unknown(events.filter(pl.Series(numbers < 0)), block, catalogue[0], findings)
                 findings.raise_first(str(self.files.folder))
                 rows.add(users.numbers(events["user"]), numbers, events["timestamp"].to_numpy())
                 read += block.frame.height
@@ -328,11 +325,6 @@ class _Import:
                     times.add(times_B)
                 self.progress.update(f"{items.count:,} of {offsets[-1]:,} interactions sorted")
         return offsets
-
-
-def _refuse_unknown(events: pl.DataFrame, numbers: np.ndarray, block: Block, table: str, findings: Findings) -> None:
-    if len(numbers) and numbers.min() < 0:
-        note_unknown(events.filter(pl.Series(numbers < 0)), block, table, findings)
 
 
 def import_dataset(

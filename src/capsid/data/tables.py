@@ -32,7 +32,6 @@ class TableFiles:
 
     @classmethod
     def of(cls, folder: Path) -> TableFiles:
-        """Find them."""
         path, parts = find_file(folder, *INTERACTIONS), folder / NAME
         if path is not None and parts.is_dir():
             raise DataError(
@@ -60,7 +59,6 @@ class TableFiles:
         return look(self.blocks(Findings(), size, only=only), min_rating=min_rating)
 
     def items_block(self, findings: Findings) -> Block | None:
-        """The whole table of items."""
         return None if self.items is None else _whole(table_blocks(self.items, findings), self.folder, findings)
 
     @property

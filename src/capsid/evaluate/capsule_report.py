@@ -10,7 +10,7 @@ import dataclasses
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -115,24 +115,20 @@ def routing_convergence(
     network: CapsuleNetwork, vectors_NI: np.ndarray, lengths_N: np.ndarray, *, most: int = CONVERGENCE_ITEMS
 ) -> RoutingConvergence:
     """Winner mass and final tokens after 1, 2, ... rounds; on an evenly spaced sample if there are many items."""
+    from capsid.tokenize.capsules.catalogue import BLOCK
+
     rows = spread(len(vectors_NI), most)
     rounds = range(1, network.rounds + 1)
     depths = int(lengths_N[rows].max())
     sums_TL2 = np.zeros((len(rounds), depths, 2))
-    for part in _blocks(rows):
+    for start in range(0, len(rows), BLOCK):
+        part = rows[start : start + BLOCK]
         sums_TL2 += _fewer_rounds(
             network, np.array(vectors_NI[part], dtype=np.float32), lengths_N[part], rounds, depths
         )
     reaching_L = np.array([(lengths_N[rows] > d).sum() for d in range(depths)])
     mass_TL, same_TL = np.moveaxis(sums_TL2 / reaching_L[:, None], 2, 0).tolist()
     return RoutingConvergence(len(rows), tuple(rounds), tuple(map(tuple, mass_TL)), tuple(map(tuple, same_TL)))
-
-
-def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
-    from capsid.tokenize.capsules.catalogue import BLOCK
-
-    for start in range(0, len(rows), BLOCK):
-        yield rows[start : start + BLOCK]
 
 
 def _fewer_rounds(
@@ -180,7 +176,6 @@ class Shift:
         return self.new["50%"] - self.fitted["50%"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {**dataclasses.asdict(self), "median_shift": self.median_shift}
 
 
@@ -222,7 +217,6 @@ class Drift:
         return f"DRIFT: the {self.items:,} new items differ from those of the fit ({about}): consider refitting"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `--json` prints them."""
         shifts = [s.to_dict() for s in self.shifts]
         return {"items": self.items, "large": self.large, "sentence": self.sentence(), "shifts": shifts}
 

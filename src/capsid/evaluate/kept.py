@@ -111,16 +111,13 @@ def compare_runs(
     sides = [[kept_evaluation(run, split, filter_history=filter_history) for run in side] for side in (first, second)]
     every = [kept for side in sides for kept in side]
     for other in every[1:]:
-        _check_same_cases(every[0], other)
+        if not all(np.array_equal(getattr(every[0], n), getattr(other, n)) for n in ("users", "targets")):
+            raise DataError(
+                f"{every[0].run} and {other.run} were evaluated on different cases",
+                hint="compare runs of the same data",
+            )
     ours, theirs = ([per_user(kept.metric(metric), kept.users) for kept in side] for side in sides)
     return paired_bootstrap(ours, theirs)
-
-
-def _check_same_cases(first: KeptEvaluation, second: KeptEvaluation) -> None:
-    if not (np.array_equal(first.users, second.users) and np.array_equal(first.targets, second.targets)):
-        raise DataError(
-            f"{first.run} and {second.run} were evaluated on different cases", hint="compare runs of the same data"
-        )
 
 
 def _open(folder: Path) -> None:

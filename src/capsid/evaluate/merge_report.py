@@ -107,7 +107,8 @@ def merge_uses(ids: SemanticIds, merges: SemanticBPE) -> tuple[MergeUse, ...]:
     """Every merge in the order of the table."""
     table, layout, pairs = ids.layout.merges, ids.layout, merges.candidates_
     carriers = token_carriers(ids)
-    counts_N = _counts(ids, merges.counts_)
+    # Items that were added after the fit have no counts.
+    counts_N = np.concatenate([merges.counts_, np.zeros(len(ids) - len(merges.counts_), dtype=np.int64)])
     tier_N = np.full(len(ids), -1, dtype=np.int64)
     tier_N[: len(merges.counts_)] = popularity_tiers(merges.counts_)
     row_of = {int(m): row for row, m in enumerate(pairs.merge) if m >= 0}
@@ -138,11 +139,6 @@ def merge_uses(ids: SemanticIds, merges: SemanticBPE) -> tuple[MergeUse, ...]:
 def token_carriers(ids: SemanticIds) -> Ragged:
     """The items whose ids have each token, by token."""
     return Ragged.grouped(ids.tokens.row_numbers, ids.tokens.values, ids.layout.vocabulary)
-
-
-def _counts(ids: SemanticIds, counts_N: np.ndarray) -> np.ndarray:
-    """Training counts, 0 for items that were added after the fit."""
-    return np.concatenate([counts_N, np.zeros(len(ids) - len(counts_N), dtype=np.int64)])
 
 
 def _shortening(ids: SemanticIds, counts_N: np.ndarray, which_N: np.ndarray) -> Shortening:

@@ -72,7 +72,6 @@ class TokenizerQuality:
     others: tuple[TokenizerQuality, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `--json` prints them."""
         return asdict(self)
 
 

@@ -136,10 +136,6 @@ class Facets:
     depth: int
     items: tuple[FacetItem, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Shortened:
@@ -174,7 +170,3 @@ class Merges:
     count: int
     tokens_an_item: Shortened
     merges: tuple[ShownMerge, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)

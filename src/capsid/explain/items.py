@@ -35,7 +35,6 @@ from capsid.explain.answers import (
     Subword,
     Titled,
 )
-from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
@@ -125,7 +124,6 @@ class OpenTokenizer:
 
     @property
     def items(self) -> Vocabulary:
-        """All items that have an id."""
         return self.tokenizer.ids.items
 
     def title(self, number: int) -> str:
@@ -155,8 +153,12 @@ class OpenTokenizer:
         out = []
         for i, row in enumerate(rows):
             codes, tokens = tuple(ids.codes[row].tolist()), tuple(ids.tokens[row].tolist())
+            others = tuple(
+                {"codes": tuple(own.codes[row].tolist()), "tokens": tuple(own.tokens[row].tolist())}
+                for own in ids.others
+            )
             sure = None if confidence_RL is None else tuple(_plain(confidence_RL[i, : len(codes)]))
-            out.append(IdLine(ids.items[row], codes, tokens, sure, _others(ids, row)))
+            out.append(IdLine(ids.items[row], codes, tokens, sure, others))
         return out
 
     def inspect(self, item: str) -> ItemInspection:
@@ -218,7 +220,6 @@ class OpenTokenizer:
         return quality_of(self.tokenizer, most=most)
 
     def merges(self, *, top: int) -> Merges:
-        """The most used merged tokens."""
         return merges_of(self.tokenizer, self.title, top=top)
 
     def use(self) -> tuple[np.ndarray, ...]:
@@ -265,13 +266,6 @@ class OpenTokenizer:
 
     def _titled(self, numbers: Iterable[int]) -> tuple[Titled, ...]:
         return tuple(Titled(self.items[n], self.title(n)) for n in numbers)
-
-
-def _others(ids: SemanticIds, row: int) -> tuple[dict[str, tuple[int, ...]], ...]:
-    """Codes and tokens of an item's other ids."""
-    return tuple(
-        {"codes": tuple(own.codes[row].tolist()), "tokens": tuple(own.tokens[row].tolist())} for own in ids.others
-    )
 
 
 def _why(tokenizer: Routing, seen: Trace) -> Stopped:

@@ -58,7 +58,6 @@ class Difference:
 
     @property
     def interval(self) -> str:
-        """The 95 % interval."""
         return f"{self.found.low:+.4f} to {self.found.high:+.4f}"
 
     @property
@@ -69,7 +68,6 @@ class Difference:
         return f"{self.first} is {'above' if self.found.difference > 0 else 'below'}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {"method": self.first, "against": self.second, "metric": self.metric, **self.found.to_dict()}
 
 

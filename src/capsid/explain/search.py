@@ -46,7 +46,6 @@ class Explanation:
     parts: tuple[ScoreParts, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return asdict(self)
 
     def to_svg(self) -> str:

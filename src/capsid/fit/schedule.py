@@ -8,7 +8,7 @@ a phase). Knows no optimiser.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,6 @@ class Fit:
         return with_memory(self.fitted(), self.recipe, self.table, self.split, **rest)
 
     def fitted(self) -> Fitted:
-        """Everything that was learnt so far."""
         return Fitted(self.tokenizer, self.tries, self.generator, self.recipe.over, tuple(self.log), self.dense)
 
     def _first_tokenizer(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
@@ -235,16 +234,13 @@ def bucket_priority(table: ItemTable) -> np.ndarray:
 def _check_supplied(supplied: ItemTokenizer, wanted: ItemTokenizer, table: ItemTable) -> None:
     """A tokenizer that was fitted elsewhere must have the parts of the recipe and the items of the table."""
     if canonical_json(supplied) != canonical_json(wanted):
-        shown = _first(difference(supplied, wanted).items())
+        found = list(difference(supplied, wanted).items())[:3]
+        shown = ", ".join(f"{path} {theirs}, not {ours}" for path, (theirs, ours) in found)
         raise ConfigError(
             f"the given tokenizer does not match the recipe: {shown}", hint="fit it with the same recipe and settings"
         )
     if supplied.ids.items != table.items:
         raise ConfigError("the given tokenizer was fitted on other items", hint="fit it on the same data")
-
-
-def _first(differences: Iterable[tuple[str, tuple[Any, Any]]]) -> str:
-    return ", ".join(f"{path} {theirs}, not {ours}" for path, (theirs, ours) in list(differences)[:3])
 
 
 def _show_ids(ids: SemanticIds, progress: Progress, name: str = "ids") -> None:

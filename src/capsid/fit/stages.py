@@ -57,7 +57,9 @@ class Stages:
             return make(None)
         folder = self.work / name
         if self.options.team.rank:
-            _wait_for(folder / MANIFEST)
+            # Making ids may take hours, so no connection waits, which would time out.
+            while not (folder / MANIFEST).exists():
+                time.sleep(POLL_SECONDS)
         elif not (folder / MANIFEST).exists():
             made = make(self.options.checkpoint(folder.with_suffix(".checkpoint")))
             with new_folder(folder, kind="stage") as new:
@@ -93,12 +95,6 @@ class Stages:
             if carries:
                 (new / "carried.safetensors").write_bytes(tensor_bytes(dict(carried)))
             write_json(new / "log.json", entry)
-
-
-def _wait_for(file: Path) -> None:
-    """Wait until process 0 has written a file. That may take hours, so no connection waits, which would time out."""
-    while not file.exists():
-        time.sleep(POLL_SECONDS)
 
 
 def _open_stage(folder: Path) -> Path:
@@ -148,7 +144,6 @@ class PhaseLog:
         self._by_name[entry["phase"]] = entry
 
     def settled(self, changed: int) -> None:
-        """So many items got new codes."""
         self._new_codes.append(changed)
 
 

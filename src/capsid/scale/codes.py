@@ -56,30 +56,24 @@ class CodeShards:
 
     @cached_property
     def count(self) -> int:
-        """How many shards the rows make."""
         return shard_count(len(self.source), self.rows_per_shard)
 
     @cached_property
     def key(self) -> str:
-        """A hash of the tokenizer."""
         return tokenizer_key(self.tokenizer)
 
     def items(self, number: int) -> int:
-        """Rows of a shard."""
         start, stop = self._bounds(number)
         return stop - start
 
     def common(self) -> dict[str, Any]:
-        """The tokenizer."""
         return {"tokenizer": self.key}
 
     def about(self, number: int) -> dict[str, Any]:
-        """The tokenizer, and the rows' ids and vectors."""
         start, stop = self._bounds(number)
         return {"tokenizer": self.key, "rows": rows_key(self.source, start, stop), "first": start}
 
     def table(self, number: int) -> pa.Table:
-        """Codes and confidences of the rows."""
         import pyarrow as pa
 
         start, stop = self._bounds(number)
@@ -106,7 +100,6 @@ class CodeShards:
         return self.tokenizer.encode(table), None
 
     def summary(self) -> dict[str, Any]:
-        """Sizes, and the tokenizer."""
         sizes = {"items": len(self.source), "rows_per_shard": self.rows_per_shard, "shards": self.count}
         return {**sizes, "tokenizer": self.key}
 

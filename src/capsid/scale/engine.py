@@ -44,7 +44,6 @@ class Here:
     kind: ClassVar[str] = "here"
 
     def map(self, job: str, numbers: Sequence[int]) -> Iterator[ShardDone]:
-        """Make these shards in order."""
         shards = opened(job)
         try:
             for number in numbers:
@@ -62,7 +61,6 @@ class Processes:
     workers: int
 
     def map(self, job: str, numbers: Sequence[int]) -> Iterator[ShardDone]:
-        """Make these shards, `workers` at a time."""
         return map(shard_done, run_in_processes(job, numbers, self.workers))
 
 
@@ -75,7 +73,6 @@ class Ray:
     address: str | None = None
 
     def map(self, job: str, numbers: Sequence[int]) -> Iterator[ShardDone]:
-        """Make these shards, one task each."""
         # Imported here: it needs the extra `scale`.
         from capsid.scale.ray_tasks import run_on_ray
 

@@ -108,7 +108,6 @@ class CodeFolder:
         return found
 
     def codes(self, number: int) -> Ragged:
-        """The codes of a shard."""
         return ragged(self.read(number, ("codes",))["codes"])
 
 
@@ -124,7 +123,6 @@ class IdShards:
 
     @property
     def count(self) -> int:
-        """As many as there are shards of codes."""
         return len(self.codes.files)
 
     @cached_property
@@ -134,17 +132,14 @@ class IdShards:
 
     @cached_property
     def key(self) -> str:
-        """A hash of the layout."""
         merges = {name: array.tolist() for name, array in self.layout.merges.state().items()}
         return fingerprint(self.layout.sizes, self.layout.suffix, merges if len(self.layout.merges) else {})
 
     def items(self, number: int) -> int:
-        """Rows of a shard."""
         start, stop = self.codes.rows(number)
         return stop - start
 
     def common(self) -> dict[str, Any]:
-        """The layout."""
         return {"layout": self.key}
 
     def about(self, number: int) -> dict[str, Any]:
@@ -156,7 +151,6 @@ class IdShards:
         return {"layout": self.key, "rows": digest.hexdigest()[:32], "first": self.codes.rows(number)[0]}
 
     def table(self, number: int) -> pa.Table:
-        """Codes and tokens of the rows."""
         import pyarrow as pa
 
         found = self.codes.read(number, ("item_id", "codes"))
@@ -166,7 +160,6 @@ class IdShards:
         return pa.table(columns)
 
     def summary(self) -> dict[str, Any]:
-        """Sizes and the layout."""
         sizes = {"items": self.codes.items, "rows_per_shard": self.codes.rows_per_shard, "shards": self.count}
         layout = {"sizes": list(self.layout.sizes), "suffix": self.layout.suffix, "vocabulary": self.layout.vocabulary}
         return {**sizes, **layout, "tokenizer": self.codes.tokenizer, "layout": self.key}

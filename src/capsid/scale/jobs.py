@@ -68,7 +68,6 @@ class EncodeJob:
         )
 
     def open(self) -> CodeShards:
-        """Load the network, map the vectors."""
         from capsid.encode.large_vectors import MappedVectors
         from capsid.fit.tokenizers import open_network
         from capsid.scale.codes import CodeShards
@@ -112,7 +111,6 @@ class EmbedJob:
         return cls(**found, **how, out=str(out.absolute()))  # type: ignore[arg-type]
 
     def open(self) -> TextShards:
-        """The shards; the model is loaded with the first one."""
         from capsid.scale.texts import ItemFiles, TextShards
 
         source = ItemFiles(self.files, self.id_column, self.fields)
@@ -141,7 +139,6 @@ class IdsJob:
         return cls(**paths, codes_key=CodeFolder.open(codes).key, suffix=settled.suffix_tokens), settled
 
     def open(self) -> IdShards:
-        """Read the layout, map the suffixes."""
         from capsid.ids.layout import TokenLayout
         from capsid.scale.ids import CodeFolder, IdShards, id_parts
 
@@ -177,7 +174,6 @@ class RankJob:
         return cls(run=str(run.absolute()), run_key=key, out=str(out.absolute()), **question)
 
     def open(self) -> RankShards:
-        """The shards; the run is loaded with the first one."""
         from capsid.scale.ranked import RankShards
 
         question = (self.split, self.k, self.filter_history, self.users)
@@ -194,7 +190,6 @@ class WaitJob:
     seconds: float
 
     def open(self) -> Shards:
-        """The shards."""
         return _Waiting(Path(self.out), self.shards, self.seconds)
 
 

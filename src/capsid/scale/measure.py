@@ -52,7 +52,7 @@ def measured(*, rows: int = 4_096, interactions: int = 100_000, items: int = 20_
         text=_text(),
         fit=Growth(codes=tokenizers[-1][0] / (SIZES[-1] * DEPTH)),
         encode=_with_codes([encode for _, encode in tokenizers]),
-        ids=Growth(each=_ids(items)),
+        ids=Growth(each=_seconds(lambda: Trie.build(_made_ids(items, 256).prefix_free), 1) / items),
         train=trained[TimelineGenerator],
         train_t5=trained[EncoderDecoderGenerator],
         rank=ranked[TimelineGenerator],
@@ -121,10 +121,6 @@ def _tokenizer(rows: int, codes: int) -> tuple[float, float]:
     fit = time.process_time() - start
     encode = _seconds(lambda: tokenizer.encode(table), 1)
     return max(fit - encode, 0.0) / rows, encode / rows
-
-
-def _ids(items: int) -> float:
-    return _seconds(lambda: Trie.build(_made_ids(items, 256).prefix_free), 1) / items
 
 
 def _made_ids(items: int, codes: int) -> SemanticIds:

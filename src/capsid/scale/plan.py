@@ -56,10 +56,6 @@ class Rates:
     rank_t5: Growth = Growth(depth=0.00584, scores=4.65e-07)
     """The same with the encoder-decoder."""
 
-    def to_dict(self) -> dict[str, float | dict[str, float]]:
-        """Plain values."""
-        return dataclasses.asdict(self)
-
 
 DEVICES = ("cpu", "cuda")
 TEXTS = ("minilm", "own")
@@ -155,11 +151,9 @@ class Plan:
 
     @property
     def bottleneck(self) -> Stage:
-        """The stage that takes longest."""
         return max(self.stages, key=lambda stage: stage.seconds)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "workload": dataclasses.asdict(self.workload),
             "stages": [dataclasses.asdict(stage) for stage in self.stages],

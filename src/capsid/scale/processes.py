@@ -132,7 +132,6 @@ class _Worker:
         return {"number": number, "error": said, "hint": "finished shards are kept: run the same command again"}
 
     def end(self) -> None:
-        """Close its input and wait."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):

@@ -55,7 +55,6 @@ class RankShards:
 
     @property
     def count(self) -> int:
-        """How many shards the users make."""
         return shard_count(self.users, USERS_PER_SHARD)
 
     @cached_property
@@ -66,21 +65,17 @@ class RankShards:
         return MappedRun.open(self.run, self.run_key, self.split)
 
     def items(self, number: int) -> int:
-        """Users of a shard."""
         start, stop = shard_bounds(number, USERS_PER_SHARD, self.users)
         return stop - start
 
     def common(self) -> dict[str, Any]:
-        """Everything but the rows."""
         asked = {"split": self.split, "k": self.k, "filter_history": self.filter_history}
         return {"run": self.run_key, **asked, "users": self.users}
 
     def about(self, number: int) -> dict[str, Any]:
-        """The run, the question, and which users."""
         return {**self.common(), "rows": str(number)}
 
     def table(self, number: int) -> pa.Table:
-        """Lists of the users."""
         import pyarrow as pa
 
         rows, run = range(*shard_bounds(number, USERS_PER_SHARD, self.users)), self.opened
@@ -97,7 +92,6 @@ class RankShards:
         return pa.table(columns)
 
     def summary(self) -> dict[str, Any]:
-        """The question."""
         return {**self.common(), "shards": self.count}
 
 

@@ -55,7 +55,6 @@ class ItemFiles:
 
     @cached_property
     def rows(self) -> int:
-        """How many items there are."""
         return int(_read(self.files).select(pl.len()).collect().item())
 
     def texts(self, start: int, stop: int) -> tuple[list[str], list[str]]:
@@ -105,26 +104,21 @@ class TextShards:
 
     @property
     def count(self) -> int:
-        """How many shards the items make."""
         return shard_count(self.rows, self.rows_per_shard)
 
     def items(self, number: int) -> int:
-        """Items of a shard."""
         start, stop = self._bounds(number)
         return stop - start
 
     def common(self) -> dict[str, Any]:
-        """The model and how it is used."""
         return {"model": self.model, "max_tokens": self.max_tokens, "version": VERSION}
 
     def about(self, number: int) -> dict[str, Any]:
-        """The model, and the items' ids and texts."""
         start, stop = self._bounds(number)
         digest = hashlib.sha256(json.dumps(self.source.texts(start, stop)).encode())
         return {**self.common(), "rows": digest.hexdigest()[:32], "first": start}
 
     def table(self, number: int) -> pa.Table:
-        """Vectors of the items that have a text."""
         import pyarrow as pa
 
         ids, texts = self.source.texts(*self._bounds(number))
@@ -138,7 +132,6 @@ class TextShards:
         return pa.table(columns)
 
     def summary(self) -> dict[str, Any]:
-        """Sizes and the model."""
         sizes = {"items": self.rows, "rows_per_shard": self.rows_per_shard, "shards": self.count}
         return {**sizes, **self.common(), "fields": list(self.source.fields)}
 

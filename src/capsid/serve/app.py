@@ -59,7 +59,6 @@ class Page(StaticFiles):
     """The files of the explorer, which may load nothing from elsewhere."""
 
     async def get_response(self, path: str, scope: Any) -> Response:
-        """A file with its headers."""
         response: Response = await super().get_response(path, scope)
         response.headers.update(_HEADERS)
         return response
@@ -72,7 +71,6 @@ class Application:
         self._layers, self.api, self.service = layers, api, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
         await self._layers(scope, receive, send)
 
 

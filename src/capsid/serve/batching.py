@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from capsid.answering import Query, Recommendation
+from capsid.answering import Query
 from capsid.serve.errors import Refused, too_many
 from capsid.serve.snapshot import Snapshot
 
@@ -151,7 +151,6 @@ class Batcher:
 
     @property
     def depth(self) -> int:
-        """How many wait."""
         return len(self._queue)
 
     @property
@@ -338,11 +337,7 @@ def _answers(snapshot: Snapshot, works: list[Work]) -> list[Any]:
     except Exception:
         if len(queries) == 1:
             raise
-        return [_called(lambda s, q=q: _alone(s, q), snapshot) for q in queries]
-
-
-def _alone(snapshot: Snapshot, query: Query) -> Recommendation:
-    return snapshot.answerer.answer([query])[0]
+        return [_called(lambda s, q=q: s.answerer.answer([q])[0], snapshot) for q in queries]
 
 
 def _called(work: Any, snapshot: Snapshot) -> Any:

@@ -56,7 +56,6 @@ class Keys:
 
     @classmethod
     def read(cls, options: ServeOptions) -> Keys:
-        """From the files or the environment."""
         return cls(
             read_key(options.api_key_file, "CAPSID_API_KEY"), read_key(options.admin_key_file, "CAPSID_ADMIN_KEY")
         )
@@ -149,7 +148,6 @@ class Edge:
         self._app, self._metrics, self._version, self._draining = app, metrics, version, draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -210,7 +208,6 @@ class Gate:
         self._admit, self._origins = admit, frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] == "http":
             try:
                 self._check(scope)
@@ -281,7 +278,6 @@ class BodyLimit:
         self._app, self._most, self._draining, self._drain = app, most, draining, drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -297,7 +293,8 @@ class BodyLimit:
             # After the body, the only message left is that the client has gone, for which there is no limit.
             message = await (receive() if complete else self._in_time(receive, latest))
             if message["type"] == "http.disconnect" and not complete:
-                raise _gone()
+                # Nobody reads it, but it is counted as what it is.
+                raise Refused(499, "client_gone", "the client closed the connection before its body was complete")
             complete = not message.get("more_body", False)
             size += len(message.get("body", b""))
             if size > self._most:
@@ -330,11 +327,6 @@ def _too_slow() -> Refused:
     return Refused(408, "body_too_slow", text, headers={"connection": "close"})
 
 
-def _gone() -> Refused:
-    """Nobody reads it, but it is counted as what it is."""
-    return Refused(499, "client_gone", "the client closed the connection before its body was complete")
-
-
 def _stopping() -> Refused:
     return Refused(503, "draining", "the service is stopping", headers={"retry-after": "1"})
 
@@ -349,7 +341,6 @@ class Quick:
         self._app, self._answers = app, answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         answer = self._answers.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         await (answer or self._app)(scope, receive, send)
 

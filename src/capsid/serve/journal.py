@@ -335,7 +335,6 @@ class Journal:
         return f"{what}; the file as it was is {copy}"
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
     def _bytes(self, start: int) -> bytes:

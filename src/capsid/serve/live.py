@@ -86,7 +86,6 @@ class LiveCatalogue:
 
     @property
     def current(self) -> Snapshot:
-        """The version that is served."""
         return self._now.current
 
     @property
@@ -111,8 +110,10 @@ class LiveCatalogue:
 
     def edit(self, edit: Edit) -> Snapshot:
         """Make an edit and return the new version; if it cannot be made, raise and change nothing."""
-        ((_, after),) = map(_made, self.edit_all([lambda _: edit]))
-        return after
+        (made,) = self.edit_all([lambda _: edit])
+        if isinstance(made, Exception):
+            raise made
+        return made[1]
 
     def edit_all(self, makes: Sequence[Make], tried: Try = try_here) -> list[Made | Exception]:
         """Make edits in order, with one trial search and one write for all of them: for each, its result or its error.
@@ -240,9 +241,3 @@ class LiveCatalogue:
             # The edits are safe in the long one.
             logger.warning("the journal stays long: %s", error)
         self._enough = max(self._large, 2 * self._journal.size)
-
-
-def _made(result: Made | Exception) -> Made:
-    if isinstance(result, Exception):
-        raise result
-    return result

@@ -121,14 +121,14 @@ class _Pruner:
             "words": list(below.words),
             "similarity": below.similarity,
             "examples": [
-                {"item": item, "title": _shortened(title), "retired": self.snapshot.is_retired(item)}
+                {
+                    "item": item,
+                    "title": title if len(title) <= MOST_TITLE else f"{title[: MOST_TITLE - 1]}…",
+                    "retired": self.snapshot.is_retired(item),
+                }
                 for item, title in names
             ],
         }
-
-
-def _shortened(title: str) -> str:
-    return title if len(title) <= MOST_TITLE else title[: MOST_TITLE - 1] + "…"
 
 
 # Items of a test history that are listed, the latest.
@@ -277,7 +277,6 @@ class OtherRun:
 
     @classmethod
     def load(cls, path: str) -> OtherRun:
-        """Read a run's folder."""
         return cls(Path(path), Recommender.from_pretrained(path))
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any
 
 from capsid.serve.errors import too_many
@@ -41,12 +42,12 @@ class Reports:
     def facets(self, snapshot: Snapshot, depth: int, count: int) -> dict[str, Any]:
         """Items whose weight is split between two capsules."""
         with self._making:
-            return _plain(snapshot.tokenizer.facets(depth=depth, count=count, most=MOST_ITEMS))
+            return dict(finite(asdict(snapshot.tokenizer.facets(depth=depth, count=count, most=MOST_ITEMS))))
 
     def merges(self, snapshot: Snapshot, top: int) -> dict[str, Any]:
         """The most used merged tokens."""
         with self._making:
-            return _plain(snapshot.tokenizer.merges(top=top))
+            return dict(finite(asdict(snapshot.tokenizer.merges(top=top))))
 
     def watch(self) -> AsyncIterator[str]:
         """Server-sent events, one per second, until the service stops."""
@@ -68,11 +69,6 @@ class Reports:
         counted = service.metrics.totals()
         now = {"ready": service.ready, "version": service.version, "queue": service.depth}
         return {**now, **counted, **service.metrics.latencies()}
-
-
-def _plain(answer: Any) -> dict[str, Any]:
-    out: dict[str, Any] = finite(answer.to_dict())
-    return out
 
 
 def finite(value: Any) -> Any:

@@ -74,19 +74,16 @@ class Service:
 
     @property
     def depth(self) -> int:
-        """How many queries wait."""
         return 0 if self._batcher is None else self._batcher.depth
 
     @property
     def live(self) -> LiveCatalogue:
-        """The catalogue, once it is loaded."""
         if self._live is None:
             raise _not_ready()
         return self._live
 
     @property
     def snapshot(self) -> Snapshot:
-        """The current version."""
         return self.live.current
 
     @property

@@ -144,12 +144,10 @@ class HeaderLimit(HttpToolsProtocol):
     _size = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has connected."""
         super().connection_made(transport)
         self._start()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended."""
         self._stop()
         super().connection_lost(exc)
 
@@ -160,20 +158,18 @@ class HeaderLimit(HttpToolsProtocol):
         if self._begun and not self._just_begun:
             self._size += len(data)
             if self._size > HEADER_BYTES:
-                self._refuse(_too_large())
+                self._refuse(_refused(431, "headers_too_large", f"have at most {HEADER_BYTES // 1024} KiB"))
                 return
         waiting = self.cycle is None or self.cycle.response_complete
         if waiting and self._timer is None:
             self._start()
 
     def on_message_begin(self) -> None:
-        """The first byte of a request has arrived."""
         self._begun = self._just_begun = True
         self._size = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """All headers of a request have arrived."""
         self._begun = False
         self._stop()
         super().on_headers_complete()
@@ -189,7 +185,7 @@ class HeaderLimit(HttpToolsProtocol):
     def _late(self) -> None:
         """Answer a request that has begun. Who asks nothing gets no answer: browsers connect before they need to."""
         if self._begun:
-            self._refuse(_too_slow())
+            self._refuse(_refused(408, "headers_too_slow", f"arrive within {HEADER_SECONDS:g} s"))
         self.transport.close()
 
     def _refuse(self, refusal: Refused) -> None:
@@ -201,14 +197,8 @@ class HeaderLimit(HttpToolsProtocol):
         self.transport.close()
 
 
-def _too_slow() -> Refused:
-    text = f"the headers of a request must arrive within {HEADER_SECONDS:g} s"
-    return Refused(408, "headers_too_slow", text, headers={"connection": "close"})
-
-
-def _too_large() -> Refused:
-    text = f"the headers of a request must have at most {HEADER_BYTES // 1024} KiB"
-    return Refused(431, "headers_too_large", text, headers={"connection": "close"})
+def _refused(status: int, code: str, rule: str) -> Refused:
+    return Refused(status, code, f"the headers of a request must {rule}", headers={"connection": "close"})
 
 
 def _encoded(refusal: Refused, name: str) -> bytes:

@@ -164,7 +164,6 @@ class Peers:
         self._complete = folder is None or workers == 1
 
     def join(self) -> None:
-        """This process is ready."""
         if self._folder is not None:
             _file(self._folder, os.getpid()).touch()
 

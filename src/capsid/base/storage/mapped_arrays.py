@@ -45,7 +45,6 @@ class ArrayWriter:
             self.flush()
 
     def add(self, block: np.ndarray) -> None:
-        """Append values."""
         self._file.write(np.ascontiguousarray(block, dtype=self._dtype).data)
         self.count += len(block)
 
@@ -152,7 +151,6 @@ class TextsWriter:
             pass
 
     def add(self, block: pa.LargeStringArray) -> None:
-        """Append texts."""
         if not len(block):
             return
         _, places, data = block.buffers()

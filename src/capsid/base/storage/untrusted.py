@@ -75,15 +75,12 @@ def whole(value: Any, what: str, *, least: int, most: int) -> int:
 def finite(arrays: Mapping[str, np.ndarray], what: str) -> dict[str, np.ndarray]:
     """Arrays without NaN and infinity."""
     for name, array in arrays.items():
-        if array.dtype.kind == "c" or (array.dtype.kind == "f" and not _all_finite(array)):
+        flat = array.reshape(-1)
+        # In blocks: the array may be a mapped file larger than memory.
+        blocks = (flat[part] for part in blocks_of(len(flat) if array.dtype.kind == "f" else 0))
+        if array.dtype.kind == "c" or not all(np.isfinite(block).all() for block in blocks):
             raise refuse(f"{what} {name} is not made of finite numbers")
     return dict(arrays)
-
-
-def _all_finite(array: np.ndarray) -> bool:
-    # In blocks: the array may be a mapped file larger than memory.
-    flat = array.reshape(-1)
-    return all(np.isfinite(flat[part]).all() for part in blocks_of(len(flat)))
 
 
 def integers(
