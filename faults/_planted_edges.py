@@ -21,7 +21,7 @@ MISTAKES: Mistakes = {
             "bench/test_bench_runner.py bench/test_bench_show.py",
         ),
     ),
-    "bench/shared_runs.py": (
+    "bench/store.py": (
         (
             "memory of the last attempt only",
             'max(self.kept["peak_memory_mb"], peak_memory_mb())',

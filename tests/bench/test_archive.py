@@ -9,7 +9,7 @@ import pytest
 from test_current import earlier, present, put, seeds
 
 from capsid.bench.results import LINES, archive_of
-from capsid.bench.row_values import load_rows, outdated, remarks
+from capsid.bench.rows import load_rows, outdated, remarks
 from capsid.bench.store import Finished, Place, opened
 from capsid.errors import ArtifactError
 

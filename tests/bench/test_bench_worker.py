@@ -20,8 +20,7 @@ from capsid.bench.cells import Job, cell_fingerprint, code_fingerprint, make_job
 from capsid.bench.plans import read_plan
 from capsid.bench.prepare import data_facts, estimate, rough_seconds
 from capsid.bench.results import Result
-from capsid.bench.shared_runs import Journal, read_journal
-from capsid.bench.store import Place, append
+from capsid.bench.store import Journal, Place, append, read_journal
 from capsid.bench.worker import run_cell
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset

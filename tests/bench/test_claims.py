@@ -10,7 +10,7 @@ from test_current import present, put
 from test_tables import cell
 
 from capsid.bench.check import Claims, Selector, pages_in
-from capsid.bench.row_values import Source
+from capsid.bench.rows import Source
 from capsid.cli.main import run
 from capsid.errors import ConfigError
 

@@ -17,8 +17,7 @@ from capsid.bench.paper_tables import TABLES
 from capsid.bench.plan_tables import OWN_TABLES, PlanCells
 from capsid.bench.plans import read_plan
 from capsid.bench.results import LINES, VALUES, Result
-from capsid.bench.row_values import Source, load_rows, outdated, remarks
-from capsid.bench.rows import paper
+from capsid.bench.rows import Source, load_rows, outdated, paper, remarks
 from capsid.bench.table import markdown
 from capsid.recipes import RECIPES
 

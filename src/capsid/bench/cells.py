@@ -104,6 +104,12 @@ class Job:
         """How many sequences it trains on, repeats counted: the training budget of a method."""
         return sum(phase.training.steps * phase.training.batch_size for phase in self.recipe.schedule)
 
+    def described(self) -> dict[str, Any]:
+        """What a result says about the cell."""
+        names = ("plan", "method", "label", "dataset", "seed", "settings")
+        about = {name: getattr(self.cell, name) for name in names}
+        return {**about, "fingerprint": self.fingerprint, "recipe": self.recipe.to_dict()}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the process that runs it."""
         told = {"key": self.key, "fingerprint": self.fingerprint}

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from capsid.bench.results import Result, Results, plans_in
-from capsid.bench.row_values import Source, metric_values
-from capsid.bench.rows import DATASETS, METRICS, paper
+from capsid.bench.rows import BEAUTY, DATASETS, PAPER_METRICS, Source, first_seed, metric_values, paper
 from capsid.bench.table import Entry
 from capsid.errors import ConfigError, DataError, nearest
 from capsid.evaluate.metrics import ndcg_recall_slope
@@ -183,12 +182,9 @@ def _winner_mass(numbers: dict[str, Any]) -> Statement:
 
 
 def _gain(numbers: dict[str, Any], data: str) -> float:
-    place = METRICS.index("recall@10")
+    place = PAPER_METRICS.index("recall@10")
     ours, theirs = (numbers["main"][row][data][place] for row in ("capsid-bpe", "resid"))
     return float(ours / theirs - 1)
-
-
-BEAUTY = "amazon-beauty"
 
 
 @dataclass(frozen=True)
@@ -218,7 +214,7 @@ def of_claim(claim: Claim) -> Check:
 
 
 def _every_cell(cells: Results, evaluation: str) -> Iterator[Check]:
-    done = [c for c in (*cells, *cells.superseded) if all(c.has(m, evaluation) for m in METRICS)]
+    done = [c for c in (*cells, *cells.superseded) if all(c.has(m, evaluation) for m in PAPER_METRICS)]
     bad = [c.name for c in done if not _possible(c, evaluation)]
     detail = f"{len(done)} cells" + (f"; broken by {', '.join(bad)}" if bad else "")
     yield Check(f"{cells.plan}: NDCG is consistent with recall in every cell", not bad if done else None, detail, True)
@@ -230,7 +226,7 @@ def _every_cell(cells: Results, evaluation: str) -> Iterator[Check]:
 
 
 def _possible(cell: Result, evaluation: str) -> bool:
-    recall5, recall10, ndcg5, ndcg10 = (cell.metric(m, evaluation) for m in METRICS)
+    recall5, recall10, ndcg5, ndcg10 = (cell.metric(m, evaluation) for m in PAPER_METRICS)
     share = ndcg_recall_slope(recall5, recall10, ndcg5, ndcg10)
     return (share is None or LOW <= share <= HIGH) and ndcg5 <= recall5 + 1e-12
 
@@ -244,7 +240,7 @@ def _readings(cell: Result, evaluation: str) -> bool | None:
 
 def _mechanisms(cells: Results, evaluation: str) -> Iterator[Check]:
     """(i) Removing a mechanism never improves both Recall@10 and the measure that the mechanism targets."""
-    full = _one(cells, "full")
+    full = first_seed(cells, "full", BEAUTY)
     diagnostics = {
         "hard winner": ("reconstruction.hard", "low"),
         "T=1": ("winner_mass", "high"),
@@ -254,7 +250,7 @@ def _mechanisms(cells: Results, evaluation: str) -> Iterator[Check]:
         "no merges": ("mean_tokens", "low"),
     }
     for label, (name, better) in diagnostics.items():
-        other = _one(cells, label)
+        other = first_seed(cells, label, BEAUTY)
         if full is None or other is None:
             yield Check(f"without: {label}", None, "not run")
             continue
@@ -270,7 +266,7 @@ def _mechanisms(cells: Results, evaluation: str) -> Iterator[Check]:
 
 def _merging(cells: Results) -> Iterator[Check]:
     """(iii) Merges shorten ids and do not change collisions."""
-    plain, merged = _one(cells, "capsid"), _one(cells, "capsid-bpe")
+    plain, merged = first_seed(cells, "capsid", BEAUTY), first_seed(cells, "capsid-bpe", BEAUTY)
     if plain is None or merged is None:
         yield Check("merges shorten ids and keep collisions", None, "not run")
         return
@@ -288,7 +284,7 @@ def _robustness(source: Source) -> Iterator[Check]:
         known = plain in costs and dense in costs
         passed = costs[dense] > costs[plain] if known else None
         yield Check(f"a dense patch on {plain} costs more", passed, "" if known else "not run")
-    ours, theirs = _one(cells, "capsid"), _one(cells, "rq-kmeans")
+    ours, theirs = first_seed(cells, "capsid", BEAUTY), first_seed(cells, "rq-kmeans", BEAUTY)
     if ours is None or theirs is None:
         yield Check("capsid has fewer collisions than rq-kmeans", None, "not run")
         return
@@ -297,11 +293,6 @@ def _robustness(source: Source) -> Iterator[Check]:
     yield Check("capsid has fewer collisions than rq-kmeans", rates[0] < rates[1], detail)
     tails = [c.evaluations[source.evaluation]["recall@10_by_tier"]["tail"] for c in (ours, theirs)]
     yield Check("capsid finds more of the tail than rq-kmeans", tails[0] > tails[1], f"{tails[0]:.4f}, {tails[1]:.4f}")
-
-
-def _one(cells: Results, label: str) -> Result | None:
-    found = sorted(cells.select(label=label, dataset=BEAUTY), key=lambda c: c.seed)
-    return found[0] if found else None
 
 
 def _diagnostic(cell: Result, name: str) -> float | None:

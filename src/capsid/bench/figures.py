@@ -13,12 +13,10 @@ import numpy as np
 from capsid.base.plots import COLOURS, figure_bytes
 from capsid.base.popularity import TIERS
 from capsid.bench.results import Result, Results
-from capsid.bench.row_values import Source
-from capsid.bench.rows import BASELINE, DATASETS, FULL, has_ids, in_order, number
+from capsid.bench.rows import BASELINE, BEAUTY, DATASETS, FULL, Source, first_seed, has_ids, in_order, number
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
 
-BEAUTY = "amazon-beauty"
 TOP = 32
 
 
@@ -31,7 +29,7 @@ def draw(name: str, source: Source, form: str = "svg") -> bytes:
 
 def _lengths(figure: Any, cells: Results, source: Source) -> None:
     axes = figure.subplots()
-    found = _needed([(d, _first(cells, "capsid", d)) for d in DATASETS], "capsid")
+    found = _needed([(d, first_seed(cells, "capsid", d)) for d in DATASETS], "capsid")
     for place, (dataset, cell) in enumerate(found):
         counts = {int(k): int(v) for k, v in cell.ids["length_histogram"].items()}
         total = sum(counts.values())
@@ -45,7 +43,7 @@ def _lengths(figure: Any, cells: Results, source: Source) -> None:
 
 def _stop_causes(figure: Any, cells: Results, source: Source) -> None:
     axes = figure.subplots()
-    found = _needed([(d, _first(cells, "capsid", d)) for d in DATASETS], "capsid")
+    found = _needed([(d, first_seed(cells, "capsid", d)) for d in DATASETS], "capsid")
     left = np.zeros(len(found))
     for place, cause in enumerate(("confidence", "residual", "cap", "prefix")):
         shares = np.array([float((cell.ids.get("stop_causes") or {}).get(cause, 0.0)) for _, cell in found])
@@ -58,7 +56,7 @@ def _stop_causes(figure: Any, cells: Results, source: Source) -> None:
 def _tiers(figure: Any, cells: Results, source: Source) -> None:
     axes = figure.subplots()
     labels = list(dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY)))
-    found = _needed([(label, _first(cells, label, BEAUTY)) for label in labels], "the main plan")
+    found = _needed([(label, first_seed(cells, label, BEAUTY)) for label in labels], "the main plan")
     width = 0.8 / len(found)
     for place, (label, cell) in enumerate(found):
         tiers = cell.evaluations[source.evaluation]["recall@10_by_tier"]
@@ -93,9 +91,9 @@ def _purity(figure: Any, cells: Results, source: Source) -> None:
 
 def _convergence(figure: Any, cells: Results, source: Source) -> None:
     left, right = figure.subplots(1, 2)
-    rows = [(n, _first(source.plan("sensitivity"), f"T={n}", BEAUTY)) for n in (1, 2, 3, 5)]
+    rows = [(n, first_seed(source.plan("sensitivity"), f"T={n}", BEAUTY)) for n in (1, 2, 3, 5)]
     recall = [(n, c.metric("recall@10", source.evaluation)) for n, c in rows if c is not None]
-    ours = _first(cells, "capsid", BEAUTY)
+    ours = first_seed(cells, "capsid", BEAUTY)
     routing = None if ours is None else ours.ids.get("routing_convergence")
     if not recall and not routing:
         raise _nothing("the plan sensitivity, or capsid of the main plan")
@@ -115,7 +113,7 @@ def _pareto(figure: Any, cells: Results, source: Source) -> None:
     axes = figure.subplots()
     costs = source.costs()
     found = [
-        (label, _first(cells, label, BEAUTY))
+        (label, first_seed(cells, label, BEAUTY))
         for label in dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY))
         if label in costs
     ]
@@ -129,7 +127,7 @@ def _pareto(figure: Any, cells: Results, source: Source) -> None:
 
 def _usage(figure: Any, cells: Results, source: Source) -> None:
     left, right = figure.subplots(1, 2)
-    cell = _first(cells, "capsid", BEAUTY)
+    cell = first_seed(cells, "capsid", BEAUTY)
     if cell is None:
         raise _nothing("capsid of the main plan")
     codes = Ragged(*(cells.values(cell, "ids", n) for n in ("codes", "offsets")))
@@ -144,7 +142,7 @@ def _usage(figure: Any, cells: Results, source: Source) -> None:
     figure.colorbar(image, ax=left)
     measured = [c.label for c in cells.select(dataset=BEAUTY) if "positions" in c.evaluations]
     for place, label in enumerate(in_order(measured)):
-        own = _first(cells, label, BEAUTY)
+        own = first_seed(cells, label, BEAUTY)
         seen = None if own is None else own.evaluations.get("positions")
         if seen:
             x = range(1, len(seen["top5"]) + 1)
@@ -173,15 +171,9 @@ def _named_dot(axes: Any, label: str, x: float, y: float, place: int) -> None:
     axes.margins(0.2)
 
 
-def _first(cells: Results, label: str, dataset: str) -> Result | None:
-    """The cell of the lowest seed."""
-    found = sorted(cells.select(label=label, dataset=dataset), key=lambda c: c.seed)
-    return found[0] if found else None
-
-
 def _tokenized(cells: Results) -> list[tuple[str, Result | None]]:
     labels = dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY) if c.ids.get("utilization_by_depth"))
-    return [(label, _first(cells, label, BEAUTY)) for label in labels if has_ids(label)]
+    return [(label, first_seed(cells, label, BEAUTY)) for label in labels if has_ids(label)]
 
 
 def _needed(found: Sequence[tuple[str, Result | None]], what: str) -> list[tuple[str, Result]]:

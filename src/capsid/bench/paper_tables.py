@@ -12,32 +12,31 @@ from typing import Any
 from capsid.base.popularity import TIERS
 from capsid.bench.plans import POSITIONS, read_plan
 from capsid.bench.published import published_table
-from capsid.bench.row_values import (
+from capsid.bench.rows import (
+    BASELINE,
+    BEAUTY,
+    DATASETS,
     FEW_SEEDS,
+    FULL,
     HOLM,
+    MARKS,
+    PAPER_METRICS,
     Source,
     by_seed,
+    comparable,
     compared,
     corrected,
     id_values,
-    metric_values,
-    remarks,
-    short_name,
-    tier_values,
-)
-from capsid.bench.rows import (
-    BASELINE,
-    DATASETS,
-    FULL,
-    MARKS,
-    METRICS,
-    comparable,
     in_order,
     main_rows,
     main_value,
     mark_of,
+    metric_values,
     number,
     paper,
+    remarks,
+    short_name,
+    tier_values,
     with_own_ids,
 )
 from capsid.bench.table import Column, Entry, Row, Table
@@ -46,7 +45,6 @@ from capsid.recipes import RECIPES
 from capsid.tokenize.actionpiece.merges import Pieces
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 
-BEAUTY = "amazon-beauty"
 COLD = 5
 COST_NOTE = f"Cost: time of a recommendation, {BASELINE} = 1, all rows measured in one run (benchmarks/decode_cost.py)."
 # Numbers of a tokenizer's report that the table of ids shows.
@@ -60,7 +58,7 @@ def main_table(source: Source) -> Table:
     """Recall and NDCG of every method on every dataset; methods that were not run show only the paper's numbers."""
     cells = source.plan("main")
     datasets = [d for d in DATASETS if d == BEAUTY or len(cells.select(dataset=d))]
-    columns = [Column(f"{DATASETS[d]} {short_name(m)}") for d in datasets for m in METRICS]
+    columns = [Column(f"{DATASETS[d]} {short_name(m)}") for d in datasets for m in PAPER_METRICS]
     costs = source.costs()
     if costs:
         columns.append(Column("cost", None, 2, 1, "x"))
@@ -69,7 +67,7 @@ def main_table(source: Source) -> Table:
         entries = [
             Entry(metric_values(cells, label, d, m, source.evaluation), main_value(label, d, m))
             for d in datasets
-            for m in METRICS
+            for m in PAPER_METRICS
         ]
         if costs:
             entries.append(Entry((costs[label],) if label in costs else ()))

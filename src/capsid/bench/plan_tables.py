@@ -13,7 +13,7 @@ from pathlib import Path
 from capsid.base.popularity import TIERS
 from capsid.bench.plans import trial_of
 from capsid.bench.results import Results, load, plans_in
-from capsid.bench.row_values import (
+from capsid.bench.rows import (
     FEW_SEEDS,
     HOLM,
     ONE_SEED,

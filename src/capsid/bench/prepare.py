@@ -17,8 +17,7 @@ from capsid.base.storage.artifacts import cache_home, folder_kind, read_json, wr
 from capsid.bench.cells import DataFacts, Job, code_fingerprint, make_job
 from capsid.bench.plans import Cell, Plan, is_built_in, plan_names, read_plan, settled
 from capsid.bench.results import Result, plans_in
-from capsid.bench.shared_runs import read_journal
-from capsid.bench.store import Finished, Place
+from capsid.bench.store import Finished, Place, read_journal
 from capsid.data.dataset import FILE_ORDER
 from capsid.data.sources import SOURCES, load_dataset
 from capsid.data.split import Holdout

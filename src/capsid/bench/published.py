@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from capsid.bench.results import Results
-from capsid.bench.row_values import Source, by_seed, remarks
-from capsid.bench.rows import BASELINE
+from capsid.bench.rows import BASELINE, Source, by_seed, remarks
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.evaluate.significance import Comparison, paired_bootstrap
 

@@ -130,7 +130,7 @@ class Result:
 class Results:
     """Finished cells of a plan, the latest of each name, in the order in which they ended.
 
-    `superseded` are cells that a table must leave out (`capsid.bench.row_values`).
+    `superseded` are cells that a table must leave out (`capsid.bench.rows`).
     """
 
     plan: str

@@ -35,23 +35,26 @@ from capsid.bench.prepare import (
 )
 from capsid.bench.process import COMMAND, DONE, FAILED, KILLED, CellProcess, left_result
 from capsid.bench.results import Result
-from capsid.bench.shared_runs import SharedRun, forget_other_code, read_journal
-from capsid.bench.store import Finished, Place, adopt, append, forget_work, opened
+from capsid.bench.store import (
+    Finished,
+    Place,
+    SharedRun,
+    adopt,
+    append,
+    forget_other_code,
+    forget_work,
+    opened,
+    read_journal,
+)
 from capsid.errors import ArtifactError
-from capsid.progress import duration
+from capsid.progress import Progress, duration
 
 TAKEN, NO_TIME = "taken over", "not started"
 BAD = (FAILED, KILLED)
 
 
-class Watch(Protocol):
+class Watch(Progress, Protocol):
     """Receives the messages of a run."""
-
-    def line(self, text: str) -> None:
-        """A line that stays."""
-
-    def update(self, text: str) -> None:
-        """The state of something under way."""
 
     def workers(self, lines: Sequence[str]) -> None:
         """What every worker is doing; may be dropped."""

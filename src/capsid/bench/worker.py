@@ -30,8 +30,7 @@ from capsid.bench.cells import Job, code_fingerprint, tokenizer_fingerprint, val
 from capsid.bench.plans import POSITIONS
 from capsid.bench.process import JOB, RESULT
 from capsid.bench.results import Result, arrays_hash
-from capsid.bench.shared_runs import Journal, SharedRun, now
-from capsid.bench.store import Place, plain, write_values
+from capsid.bench.store import Journal, Place, SharedRun, now, plain, write_values
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
@@ -221,34 +220,25 @@ def _make_vectors(
 def _result(
     job: Job, recommender: Recommender, evaluations: dict[str, Any], values_hash: str, journal: Journal
 ) -> Result:
-    fitted, cell = recommender.fitted, job.cell
+    fitted = recommender.fitted
     tokenizer, log = fitted.tokenizer, fitted.log
     quality = quality_of(tokenizer)
     journal.stage("training", float(sum(phase["seconds"] for phase in log)))
     kept, network = journal.kept, getattr(fitted.generator, "network", None)
     return Result(
-        plan=cell.plan,
-        method=cell.method,
-        label=cell.label,
-        dataset=cell.dataset,
-        seed=cell.seed,
-        settings=cell.settings,
-        fingerprint=job.fingerprint,
+        **job.described(),
         key=values_key(job, code_fingerprint()),
-        recipe=job.recipe.to_dict(),
         # A result does not record the path of the data.
         data={k: v for k, v in job.to_dict()["data"].items() if k != "source"},
         code=code_fingerprint(),
         codes=tuple(kept["codes"]),
-        ks=cell.ks,
+        ks=job.cell.ks,
         evaluations=evaluations,
         ids={**quality.to_dict(), "vocabulary": tokenizer.ids.layout.vocabulary},
         seconds={**kept["seconds"], "wall": kept["wall"]},
         peak_memory_mb=kept["peak_memory_mb"],
         parameters=0 if network is None else sum(p.numel() for p in network.parameters()),
-        tokens=sum(phase["tokens"] for phase in generator_entries(log)),
-        sequences=sum(phase["sequences"] for phase in generator_entries(log)),
-        steps=sum(phase["steps"] for phase in generator_entries(log)),
+        **{name: sum(phase[name] for phase in generator_entries(log)) for name in ("tokens", "sequences", "steps")},
         best_step=log[-1]["best_step"] if log else None,
         log=log,
         versions=_versions(),

@@ -15,7 +15,7 @@ from capsid.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from capsid.bench.check import Claim, Claims
-    from capsid.bench.row_values import Source
+    from capsid.bench.rows import Source
     from capsid.bench.table import Table
 
 Filtered = Annotated[bool, typer.Option("--filter-history", help="Use the results that exclude each user's history.")]
@@ -265,6 +265,6 @@ def _evaluation(filtered: bool) -> str:
 
 
 def _source(store: Path, filtered: bool) -> Source:
-    from capsid.bench.row_values import Source
+    from capsid.bench.rows import Source
 
     return Source(store, _evaluation(filtered))

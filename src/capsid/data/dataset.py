@@ -98,16 +98,7 @@ class Dataset:
         text_fields: tuple[str, ...] = (),
         provenance: Mapping[str, str] | None = None,
     ) -> Dataset:
-        return cls(
-            name=name,
-            users=histories.users,
-            items=histories.items,
-            sequences=histories.sequences,
-            attributes=histories.attributes,
-            times=histories.times,
-            text_fields=text_fields,
-            provenance=provenance or {},
-        )
+        return cls(name=name, **vars(histories), text_fields=text_fields, provenance=provenance or {})
 
     @property
     def interactions(self) -> int:

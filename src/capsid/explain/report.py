@@ -173,17 +173,14 @@ def _differences(differences: Sequence[Difference]) -> str:
 
 
 def _ids(quality: TokenizerQuality) -> str:
-    def share(value: float | None) -> str:
-        return "-" if value is None else f"{value:.1%}"
-
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.3f}"
 
     rows = {
         "codes per item": f"{quality.mean_length:.2f}",
-        "colliding codes, before the policy": share(quality.collision_rate),
-        "colliding ids, after it": share(quality.collision_rate_final),
-        "codes in use, by depth": ", ".join(share(u) for u in quality.utilization_by_depth),
+        "colliding codes, before the policy": f"{quality.collision_rate:.1%}",
+        "colliding ids, after it": f"{quality.collision_rate_final:.1%}",
+        "codes in use, by depth": ", ".join(f"{u:.1%}" for u in quality.utilization_by_depth),
         "Gini of their use, by depth": ", ".join(number(g) for g in quality.gini_by_depth),
         "mean cosine of items with the same first code": number(quality.intra_code_similarity),
         "mean cosine of any two items": number(quality.mean_similarity),

@@ -16,10 +16,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from capsid.answering import Query
 from capsid.serve.errors import Refused, too_many
+from capsid.serve.metrics import Metrics
 from capsid.serve.snapshot import Snapshot
 
 _SMOOTHING = 0.2
@@ -82,19 +83,6 @@ _SHARE = 0.5
 Work = Query | Callable[[Snapshot], Any]
 
 
-class Gauges(Protocol):
-    """Receives events, for metrics."""
-
-    def batch(self, size: int, waited: list[float], seconds: float) -> None:
-        """A batch was searched."""
-
-    def dropped(self, reason: str) -> None:
-        """A request left the queue unsearched."""
-
-    def waiting(self, depth: int) -> None:
-        """This many queries wait now."""
-
-
 @dataclass(eq=False)
 class Pin:
     """The version that the first of the queries submitted together was searched in; for the model thread only."""
@@ -132,7 +120,7 @@ class Batcher:
         self,
         snapshot: Callable[[], Snapshot],
         group: Callable[[Query], tuple[Any, ...]],
-        gauges: Gauges,
+        gauges: Metrics,
         *,
         most: int,
         queue: int,
