@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +29,9 @@ from capsid.cli.options import (
 from capsid.cli.output import print_json, say
 from capsid.errors import ConfigError
 from capsid.progress import Console, Progress, duration
+
+if TYPE_CHECKING:
+    from capsid.scale.shards import ShardsDone
 
 app = verb_group("Ids from your own vectors, for catalogues that may be larger than memory.")
 Vectors = Annotated[
@@ -133,8 +137,6 @@ def embed(
 
       capsid vectors embed --items items.parquet --fields title,brand --out runs/text --engine processes --workers 4
     """
-    from dataclasses import asdict
-
     from capsid.cli.vectors import text_items
     from capsid.scale.engine import engine_named, run_job
     from capsid.scale.jobs import EmbedJob
@@ -149,13 +151,9 @@ def embed(
     job = EmbedJob.prepare(file, columns, out, model=model, max_tokens=max_tokens, rows_per_shard=shard_rows)
     shards, done = run_job(job, chosen, part=which, progress=progress)
     vectors = rows_written(shards) if done.complete else None
-    if as_json:
-        print_json({"folder": str(out), **asdict(done), "vectors": vectors})
-        return
-    say(f"{done.items:,} items in {done.shards:,} shards, {duration(time.monotonic() - start)}")
-    if vectors is not None and vectors < job.rows:
-        say(f"{job.rows - vectors:,} items have no text and are left out")
-    say(f"vectors: {out}" if done.complete else f"vectors: {out} (other parts are not finished yet)")
+    left_out = 0 if vectors is None else job.rows - vectors
+    more = [f"{left_out:,} items have no text and are left out"] if left_out else []
+    _tell("vectors", out, done, start, {"vectors": vectors} if as_json else None, *more)
 
 
 @app.command("encode")
@@ -189,8 +187,6 @@ def encode(
 
       capsid vectors encode runs/ids --vectors items.npy --out runs/codes --shard-rows 100000 --part 1/2
     """
-    from dataclasses import asdict
-
     from capsid.scale.engine import engine_named, run_job
     from capsid.scale.jobs import EncodeJob
 
@@ -198,11 +194,7 @@ def encode(
     progress, start = Console(), time.monotonic()
     job = EncodeJob.prepare(path, vectors, out, check_shard_rows(shard_rows), progress)
     _, done = run_job(job, chosen, part=which, progress=progress)
-    if as_json:
-        print_json({"folder": str(out), **asdict(done)})
-        return
-    say(f"{done.items:,} items in {done.shards:,} shards, {duration(time.monotonic() - start)}")
-    say(f"codes: {out}" if done.complete else f"codes: {out} (other parts are not finished yet)")
+    _tell("codes", out, done, start, {} if as_json else None)
 
 
 @app.command("ids")
@@ -226,8 +218,6 @@ def ids(
 
       capsid vectors ids runs/ids --codes runs/codes --out runs/catalogue --engine processes --workers 4
     """
-    from dataclasses import asdict
-
     from capsid.scale.engine import engine_named, run_job
     from capsid.scale.ids import build_trie
     from capsid.scale.jobs import IdsJob
@@ -237,12 +227,19 @@ def ids(
     job, settled = IdsJob.prepare(path, codes, out, progress)
     shards, done = run_job(job, chosen, progress=progress)
     trie = build_trie(shards, progress)
-    if as_json:
-        print_json({"folder": str(out), **asdict(done), **asdict(settled), "trie_nodes": trie.nodes})
+    about = {**asdict(settled), "trie_nodes": trie.nodes} if as_json else None
+    _tell("ids", out, done, start, about, f"collision rate of the codes: {settled.collision_rate:.4f}")
+
+
+def _tell(what: str, out: Path, done: ShardsDone, start: float, about: dict[str, Any] | None, *more: str) -> None:
+    """What was done, as text, or with `about` as JSON."""
+    if about is not None:
+        print_json({"folder": str(out), **asdict(done), **about})
         return
     say(f"{done.items:,} items in {done.shards:,} shards, {duration(time.monotonic() - start)}")
-    say(f"collision rate of the codes: {settled.collision_rate:.4f}")
-    say(f"ids: {out}")
+    for line in more:
+        say(line)
+    say(f"{what}: {out}" if done.complete else f"{what}: {out} (other parts are not finished yet)")
 
 
 def parse_part(part: str) -> tuple[int, int]:

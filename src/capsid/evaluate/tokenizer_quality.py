@@ -25,6 +25,11 @@ from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 
+# What the ids themselves count.
+COUNTED = (
+    *("items", "collision_rate", "collision_rate_final", "items_sharing_an_id", "largest_bucket"),
+    *("mean_length", "mean_tokens", "length_histogram"),
+)
 Decode = Callable[[Ragged], np.ndarray | None]
 
 
@@ -120,20 +125,13 @@ def tokenizer_quality(
         elif decode is not None:
             hard = unexplained_by_depth(vectors_ND, codes, decode)
     return TokenizerQuality(
-        items=about.items,
-        collision_rate=about.collision_rate,
-        collision_rate_final=about.collision_rate_final,
-        items_sharing_an_id=about.items_sharing_an_id,
-        largest_bucket=about.largest_bucket,
+        **{name: getattr(about, name) for name in COUNTED},
         utilization=_mean(about.utilization),
         utilization_by_depth=about.utilization,
         gini=_mean(about.gini),
         gini_by_depth=about.gini,
         intra_code_similarity=similar,
         mean_similarity=overall,
-        mean_length=about.mean_length,
-        mean_tokens=about.mean_tokens,
-        length_histogram=about.length_histogram,
         reconstruction=Reconstruction(soft=None if routing is None else routing.soft, hard=hard),
         merges=merge_report(ids, merges) if isinstance(merges, SemanticBPE) else None,
         sampled_items=sampled,

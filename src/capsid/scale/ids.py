@@ -76,18 +76,13 @@ class CodeFolder:
             per_shard, items = (untrusted.whole(about[n], n, least=1, most=2**62) for n in ("rows_per_shard", "items"))
             return cls(folder, files, per_shard, items, about["tokenizer"], file_hash(folder / SUMMARY))
 
-    def rows(self, number: int) -> tuple[int, int]:
-        """The first row of a shard, and the one after its last."""
-        start = number * self.rows_per_shard
-        return start, min(start + self.rows_per_shard, self.items)
-
     def read(self, number: int, columns: tuple[str, ...]) -> pa.Table:
         """Columns of a shard; a shard that is missing, cut off or made of other data is an error."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         name = f"{CodeShards.name}-{number:05d}.parquet"
-        path, (start, stop) = self.folder / name, self.rows(number)
+        path, rows = self.folder / name, min(self.rows_per_shard, self.items - number * self.rows_per_shard)
         if not path.is_file():
             raise ArtifactError(f"the shard {path} is missing", hint=ENCODE_AGAIN)
         about = read_about(path)
@@ -101,10 +96,8 @@ class CodeFolder:
             raise ArtifactError(
                 f"the shard {path} could not be read: {str(error).splitlines()[0][:200]}", hint=ENCODE_AGAIN
             ) from None
-        if found.num_rows != stop - start:
-            raise ArtifactError(
-                f"the shard {path} has {found.num_rows:,} rows, not {stop - start:,}", hint=ENCODE_AGAIN
-            )
+        if found.num_rows != rows:
+            raise ArtifactError(f"the shard {path} has {found.num_rows:,} rows, not {rows:,}", hint=ENCODE_AGAIN)
         return found
 
     def codes(self, number: int) -> Ragged:
@@ -112,7 +105,7 @@ class CodeFolder:
 
 
 @dataclass(frozen=True, eq=False)
-class IdShards:
+class IdShards(Shards):
     """Columns item_id, codes and tokens (global ids, no end token)."""
 
     name: ClassVar[str] = "ids"
@@ -121,9 +114,8 @@ class IdShards:
     folder: Path
     layout: TokenLayout
 
-    @property
-    def count(self) -> int:
-        return len(self.codes.files)
+    def size(self) -> tuple[int, int]:
+        return self.codes.items, self.codes.rows_per_shard
 
     @cached_property
     def suffixes(self) -> np.ndarray | None:
@@ -135,10 +127,6 @@ class IdShards:
         merges = {name: array.tolist() for name, array in self.layout.merges.state().items()}
         return fingerprint(self.layout.sizes, self.layout.suffix, merges if len(self.layout.merges) else {})
 
-    def items(self, number: int) -> int:
-        start, stop = self.codes.rows(number)
-        return stop - start
-
     def common(self) -> dict[str, Any]:
         return {"layout": self.key}
 
@@ -148,7 +136,7 @@ class IdShards:
         files = self.codes.files.get(f"{CodeShards.name}-{number:05d}.parquet")
         digest = hashlib.sha256(f"{self.codes.tokenizer}{files}".encode())
         digest.update(b"" if own is None else np.ascontiguousarray(own).data)
-        return {"layout": self.key, "rows": digest.hexdigest()[:32], "first": self.codes.rows(number)[0]}
+        return {"layout": self.key, "rows": digest.hexdigest()[:32], "first": self.bounds(number)[0]}
 
     def table(self, number: int) -> pa.Table:
         import pyarrow as pa
@@ -160,12 +148,11 @@ class IdShards:
         return pa.table(columns)
 
     def summary(self) -> dict[str, Any]:
-        sizes = {"items": self.codes.items, "rows_per_shard": self.codes.rows_per_shard, "shards": self.count}
         layout = {"sizes": list(self.layout.sizes), "suffix": self.layout.suffix, "vocabulary": self.layout.vocabulary}
-        return {**sizes, **layout, "tokenizer": self.codes.tokenizer, "layout": self.key}
+        return {**self.sizes(), **layout, "tokenizer": self.codes.tokenizer, "layout": self.key}
 
     def _suffixes(self, number: int) -> np.ndarray | None:
-        start, stop = self.codes.rows(number)
+        start, stop = self.bounds(number)
         return None if self.suffixes is None else self.suffixes[start:stop]
 
 

@@ -194,15 +194,14 @@ class WaitJob:
 
 
 @dataclass(frozen=True)
-class _Waiting:
+class _Waiting(Shards):
     name: ClassVar[str] = "wait"
-    beside: ClassVar[frozenset[str]] = frozenset()
     folder: Path
-    count: int
+    shards: int
     seconds: float
 
-    def items(self, number: int) -> int:
-        return 1
+    def size(self) -> tuple[int, int]:
+        return self.shards, 1
 
     def common(self) -> dict[str, Any]:
         return {"seconds": self.seconds}
@@ -217,7 +216,7 @@ class _Waiting:
         return pa.table({"number": [number]})
 
     def summary(self) -> dict[str, Any]:
-        return {"shards": self.count}
+        return {"shards": self.shards}
 
 
 JOBS: Mapping[str, type] = {job.kind: job for job in (EmbedJob, EncodeJob, IdsJob, RankJob, WaitJob)}

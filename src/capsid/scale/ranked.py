@@ -28,7 +28,7 @@ from capsid.ids.mapped_ids import MappedIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
-from capsid.scale.shards import shard_bounds, shard_count, shard_file
+from capsid.scale.shards import Shards, shard_file
 from capsid.stored import KIND, load_dense, load_memory, load_users, searchable, trie_folder
 from capsid.tokenize.item_tokenizer import ids_folder
 
@@ -40,11 +40,10 @@ USERS_PER_SHARD = 16 * BATCH
 
 
 @dataclass(frozen=True, eq=False)
-class RankShards:
+class RankShards(Shards):
     """Columns user, items and scores, best first; users and items are numbers. `run_key` is the manifest's hash."""
 
     name: ClassVar[str] = "lists"
-    beside: ClassVar[frozenset[str]] = frozenset()
     run: Path
     run_key: str
     split: str
@@ -53,9 +52,8 @@ class RankShards:
     users: int
     folder: Path
 
-    @property
-    def count(self) -> int:
-        return shard_count(self.users, USERS_PER_SHARD)
+    def size(self) -> tuple[int, int]:
+        return self.users, USERS_PER_SHARD
 
     @cached_property
     def opened(self) -> MappedRun:
@@ -63,10 +61,6 @@ class RankShards:
         from capsid.scale.ranked import MappedRun
 
         return MappedRun.open(self.run, self.run_key, self.split)
-
-    def items(self, number: int) -> int:
-        start, stop = shard_bounds(number, USERS_PER_SHARD, self.users)
-        return stop - start
 
     def common(self) -> dict[str, Any]:
         asked = {"split": self.split, "k": self.k, "filter_history": self.filter_history}
@@ -78,7 +72,7 @@ class RankShards:
     def table(self, number: int) -> pa.Table:
         import pyarrow as pa
 
-        rows, run = range(*shard_bounds(number, USERS_PER_SHARD, self.users)), self.opened
+        rows, run = range(*self.bounds(number)), self.opened
         found = run.retriever.rank_batches(run.histories, rows, self.k, filter_history=self.filter_history, batch=BATCH)
         every = [ranked for _, ranked in found]
         items_UK, scores_UK = (np.concatenate([getattr(r, n) for r in every]) for n in ("items_UK", "scores_UK"))

@@ -20,7 +20,7 @@ from capsid.encode.fixed_batches import VERSION, embed_texts
 from capsid.encode.matrix_formats import ID_NAMES
 from capsid.encode.text import item_texts
 from capsid.errors import ArtifactError, ConfigError, DataError, nearest
-from capsid.scale.shards import Shards, shard_bounds, shard_count, shard_file
+from capsid.scale.shards import Shards, shard_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,11 +90,10 @@ def stored_items(ids: Vocabulary, attributes: pl.DataFrame, fields: tuple[str, .
 
 
 @dataclass(frozen=True, eq=False)
-class TextShards:
+class TextShards(Shards):
     """Columns item_id and vector. Items without any text have no row."""
 
     name: ClassVar[str] = "vectors"
-    beside: ClassVar[frozenset[str]] = frozenset()
     source: ItemFiles
     rows: int
     model: str
@@ -102,26 +101,21 @@ class TextShards:
     folder: Path
     rows_per_shard: int
 
-    @property
-    def count(self) -> int:
-        return shard_count(self.rows, self.rows_per_shard)
-
-    def items(self, number: int) -> int:
-        start, stop = self._bounds(number)
-        return stop - start
+    def size(self) -> tuple[int, int]:
+        return self.rows, self.rows_per_shard
 
     def common(self) -> dict[str, Any]:
         return {"model": self.model, "max_tokens": self.max_tokens, "version": VERSION}
 
     def about(self, number: int) -> dict[str, Any]:
-        start, stop = self._bounds(number)
+        start, stop = self.bounds(number)
         digest = hashlib.sha256(json.dumps(self.source.texts(start, stop)).encode())
         return {**self.common(), "rows": digest.hexdigest()[:32], "first": start}
 
     def table(self, number: int) -> pa.Table:
         import pyarrow as pa
 
-        ids, texts = self.source.texts(*self._bounds(number))
+        ids, texts = self.source.texts(*self.bounds(number))
         some = [row for row, text in enumerate(texts) if text]
         vectors_ND = embed_texts(self.model, [texts[row] for row in some], self.max_tokens)
         offsets = np.arange(len(some) + 1, dtype=np.int32) * vectors_ND.shape[1]
@@ -132,11 +126,7 @@ class TextShards:
         return pa.table(columns)
 
     def summary(self) -> dict[str, Any]:
-        sizes = {"items": self.rows, "rows_per_shard": self.rows_per_shard, "shards": self.count}
-        return {**sizes, **self.common(), "fields": list(self.source.fields)}
-
-    def _bounds(self, number: int) -> tuple[int, int]:
-        return shard_bounds(number, self.rows_per_shard, self.rows)
+        return {**self.sizes(), **self.common(), "fields": list(self.source.fields)}
 
 
 def rows_written(shards: Shards) -> int:
