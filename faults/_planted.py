@@ -185,8 +185,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "symlinks are replaced",
         "base/storage/artifacts.py",
-        "if _links(path) else path",
-        "if False else path",
+        "    if not path.is_symlink():\n        return path",
+        "    if True:\n        return path",
         ("helpers/test_artifacts.py",),
     ),
     Mutant(

@@ -1,7 +1,7 @@
 """Maps external ids to dense numbers and back. The only place where a user's ids become row numbers.
 
 Ids are one Arrow column, and numbers are found through sorted 64-bit hashes: about 25 bytes per id, where Python
-strings and a dictionary take 150. The column may be a mapped file (`storage.mapped_texts`), which processes share.
+strings and a dictionary take 150. The column may be a mapped file (`storage.mapped_arrays`), which processes share.
 """
 
 from __future__ import annotations

@@ -198,13 +198,13 @@ def report(
 
       capsid tokenizer report runs/films --plots film-plots
     """
-    from capsid.cli.tokenizer_shown import Pictures, report_rows, write_plots
+    from capsid.cli.tokenizer_shown import report_rows, write_plots
     from capsid.fit.tokenizers import open_tokenizer
 
     opened = open_tokenizer(path)
     quality = opened.quality(most=REPORT_ITEMS)
     if plots is not None:
-        for file in write_plots(plots, Pictures(quality, opened.use())):
+        for file in write_plots(plots, quality, opened.use()):
             Console().line(f"plot: {file}")
     if as_json:
         print_json(quality.to_dict())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from capsid.base.plots import COLOURS, figure_bytes
 from capsid.base.storage.artifacts import write_bytes
 from capsid.errors import ArtifactError
-from capsid.evaluate.capsule_report import Drift
+from capsid.evaluate.capsule_report import Drift, RoutingConvergence
 from capsid.evaluate.tokenizer_quality import TokenizerQuality
 from capsid.explain.answers import Facets, ItemInspection, Merges, ShownCapsule, ShownMerge, Subword
 
@@ -158,48 +158,29 @@ def _shown(value: Any) -> str:
 COLUMNS = 256
 
 
-@dataclass(frozen=True, eq=False)
-class Pictures:
-    """What is drawn. `use` has the number of ids for each code, by depth."""
-
-    quality: TokenizerQuality
-    use: tuple[np.ndarray, ...]
-
-
-def write_plots(folder: Path, pictures: Pictures) -> list[Path]:
-    """One SVG for each picture that this tokenizer has the numbers for."""
+def write_plots(folder: Path, quality: TokenizerQuality, use: Sequence[np.ndarray]) -> list[Path]:
+    """One SVG for each picture that this tokenizer has the numbers for; `use` counts the ids of each code, by depth."""
     if folder.exists() and not folder.is_dir():
         raise ArtifactError(f"{folder} is not a folder", hint="give --plots a folder; it is created if missing")
-    out = []
-    for name, data in render(pictures).items():
-        write_bytes(folder / f"{name}.svg", data)
-        out.append(folder / f"{name}.svg")
-    return out
-
-
-def render(pictures: Pictures, form: str = "svg") -> dict[str, bytes]:
-    """The pictures by name."""
-    quality = pictures.quality
-    panels: dict[str, Callable[[Any, Pictures], None]] = {"lengths": _lengths, "usage": _usage}
+    panels = {"lengths": partial(_lengths, quality, len(use)), "usage": partial(_usage, use)}
     if quality.stop_causes is not None:
-        panels["stop-causes"] = _stop_causes
+        panels["stop-causes"] = partial(_stop_causes, quality.stop_causes)
     if quality.routing_convergence is not None:
-        panels["routing-convergence"] = _draw_routing
-    return {name: _drawn(draw, pictures, form) for name, draw in panels.items()}
+        panels["routing-convergence"] = partial(_draw_routing, quality.routing_convergence)
+    files = {folder / f"{name}.svg": draw for name, draw in panels.items()}
+    for file, draw in files.items():
+        write_bytes(file, figure_bytes(partial(_on_axis, draw), (5.6, 3.6), font_size=9, axes_titlesize=11))
+    return list(files)
 
 
-def _drawn(draw: Callable[[Any, Pictures], None], pictures: Pictures, form: str) -> bytes:
-    def fill(figure: Any) -> None:
-        axis = figure.subplots()
-        axis.spines[["top", "right"]].set_visible(False)
-        draw(axis, pictures)
-
-    return figure_bytes(fill, (5.6, 3.6), form, font_size=9, axes_titlesize=11)
+def _on_axis(draw: Callable[[Any], None], figure: Any) -> None:
+    axis = figure.subplots()
+    axis.spines[["top", "right"]].set_visible(False)
+    draw(axis)
 
 
-def _lengths(axis: Any, pictures: Pictures) -> None:
-    quality = pictures.quality
-    lengths = list(range(1, max([*quality.length_histogram, len(pictures.use)]) + 1))
+def _lengths(quality: TokenizerQuality, depths: int, axis: Any) -> None:
+    lengths = list(range(1, max([*quality.length_histogram, depths]) + 1))
     counts = [quality.length_histogram.get(n, 0) for n in lengths]
     bars = axis.bar(lengths, counts, color=COLOURS[0])
     axis.bar_label(bars, [f"{c / max(quality.items, 1):.1%}" for c in counts], padding=2, fontsize=8)
@@ -210,8 +191,7 @@ def _lengths(axis: Any, pictures: Pictures) -> None:
     axis.set_title(f"Length of the ids (mean {quality.mean_length:.2f})")
 
 
-def _stop_causes(axis: Any, pictures: Pictures) -> None:
-    causes = pictures.quality.stop_causes or {}
+def _stop_causes(causes: dict[str, float], axis: Any) -> None:
     names = {
         "confidence": "confident",
         "residual": "small residual",
@@ -226,11 +206,11 @@ def _stop_causes(axis: Any, pictures: Pictures) -> None:
     axis.set_title("Why ids end")
 
 
-def _usage(axis: Any, pictures: Pictures) -> None:
+def _usage(use: Sequence[np.ndarray], axis: Any) -> None:
     from matplotlib.colors import LogNorm
 
     rows = []
-    for counts_K in pictures.use:
+    for counts_K in use:
         even = max(counts_K.sum() / len(counts_K), 1e-12)
         sorted_K = np.sort(counts_K)[::-1] / even
         rows.append(sorted_K[np.arange(COLUMNS) * len(sorted_K) // COLUMNS])
@@ -254,9 +234,7 @@ def _usage(axis: Any, pictures: Pictures) -> None:
     axis.set_title("Use of the codes")
 
 
-def _draw_routing(axis: Any, pictures: Pictures) -> None:
-    found = pictures.quality.routing_convergence
-    assert found is not None
+def _draw_routing(found: RoutingConvergence, axis: Any) -> None:
     for depth, colour in zip(range(len(found.winner_mass[0])), COLOURS * 8):
         label = f"depth {depth + 1}"
         axis.plot(found.rounds, [row[depth] for row in found.winner_mass], "o-", ms=4, color=colour, label=label)

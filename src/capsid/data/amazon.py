@@ -131,7 +131,8 @@ def _transfer(url: str, part: Path, progress: Progress) -> bool:
         begin, total = _extent(answer, have)
         if begin == 0:
             validator.unlink(missing_ok=True)
-            mark = _strong_validator(answer)
+            etag = answer.headers.get("ETag")
+            mark = etag if etag and not etag.startswith("W/") else answer.headers.get("Last-Modified")
             if mark:
                 validator.write_text(mark)
         with open(part, "r+b" if begin else "wb") as file:
@@ -156,11 +157,6 @@ def _extent(answer: HTTPResponse, have: int) -> tuple[int, int | None]:
     if begin != have or not total.isdigit():
         raise HTTPException(f"unexpected answer to a range request: {answer.headers.get('Content-Range')}")
     return begin, int(total)
-
-
-def _strong_validator(answer: HTTPResponse) -> str | None:
-    etag = answer.headers.get("ETag")
-    return etag if etag and not etag.startswith("W/") else answer.headers.get("Last-Modified")
 
 
 def _check_gzip(part: Path, url: str) -> None:

@@ -1,7 +1,7 @@
 """Is the order of a dataset worth learning? Ties, the direction inside them, and what accuracy survives shuffling.
 
 Interactions with equal times have no order; a file gives them one, and a model learns it. This module counts them,
-asks whether they follow item ids, and measures with followers alone (`capsid.data.audit`) how much of the accuracy
+asks whether they follow item ids, and measures with followers alone how much of the accuracy
 goes when ties, and when whole histories, are shuffled ("Sequence or Pseudo-Sequence?", 2021; "Does It Look
 Sequential?", arXiv 2408.12008). The probe adds one feature, whether a candidate's id sorts after that of the last item:
 whatever it gains comes from how the file was sorted. Takes a dataset in file order; writes nothing.

@@ -115,22 +115,14 @@ def _slashed(text: pl.Series) -> tuple[int, int]:
 
 ROLES = ("user", "item", "timestamp")
 EVENT = "every row needs a user, an item and a timestamp"
-# Kinds of values, and what a message calls them.
-NAMED = {
-    "none": "no values",
-    "whole": "whole numbers",
-    "number": "fractions",
-    "text": "text",
-    "date": "dates",
-    "other": "values of another type",
-}
-_TYPES = {
-    "none": pl.Null(),
-    "whole": pl.Int64(),
-    "number": pl.Float64(),
-    "text": pl.String(),
-    "date": pl.Datetime("us"),
-    "other": pl.Float64(),
+# Kinds of values: what a message calls them, and their type.
+_KINDS: dict[str, tuple[str, pl.DataType]] = {
+    "none": ("no values", pl.Null()),
+    "whole": ("whole numbers", pl.Int64()),
+    "number": ("fractions", pl.Float64()),
+    "text": ("text", pl.String()),
+    "date": ("dates", pl.Datetime("us")),
+    "other": ("values of another type", pl.Float64()),
 }
 _KNOWN = frozenset(name for names in ALIASES.values() for name in names)
 TIMES_HINT = "use seconds since 1970, 2024-05-31 18:00:00 or 31.05.2024, and one order of day and month throughout"
@@ -155,15 +147,15 @@ class Column:
         kinds = {self.kind, other.kind} - {"none"}
         if len(kinds) > 1 and kinds not in ({"whole", "number"}, {"whole", "text"}):
             raise DataError(
-                f"{file}: column {name!r} holds {NAMED[other.kind]}, but {NAMED[self.kind]} before",
+                f"{file}: column {name!r} holds {_KINDS[other.kind][0]}, but {_KINDS[self.kind][0]} before",
                 hint="write values of one type in all files and rows",
             )
-        kind = max(kinds, key=list(NAMED).index, default="none")
+        kind = max(kinds, key=list(_KINDS).index, default="none")
         return Column(kind, self.texts + other.texts)
 
     def cast(self, series: pl.Series) -> pl.Series:
         same = self.kind in (_kind(series.dtype), "other")
-        return series if same else series.cast(_TYPES[self.kind])
+        return series if same else series.cast(_KINDS[self.kind][1])
 
 
 @dataclass(frozen=True)
@@ -178,7 +170,7 @@ class EventForm:
     def time_type(self) -> pl.DataType:
         """The type of times: whole numbers or not."""
         name = self.names["timestamp"]
-        nothing = pl.Series(name, [], dtype=_TYPES[self.columns[name].kind])
+        nothing = pl.Series(name, [], dtype=_KINDS[self.columns[name].kind][1])
         return sortable_times(nothing, "", self.columns[name].texts).dtype
 
 
@@ -246,7 +238,7 @@ def _with_all(block: Block, form: EventForm) -> pl.DataFrame:
         if name in block.frame.columns:
             columns[name] = form.columns[name].cast(block.frame[name])
         elif ".jsonl" in block.file:
-            columns[name] = pl.repeat(None, block.frame.height, dtype=_TYPES[form.columns[name].kind], eager=True)
+            columns[name] = pl.repeat(None, block.frame.height, dtype=_KINDS[form.columns[name].kind][1], eager=True)
         else:
             has = ", ".join(block.frame.columns)
             raise DataError(f"{block.file} has no column {name!r}; it has: {has}", hint="name it as in other files")

@@ -166,8 +166,13 @@ def read_prepared(folder: Path, findings: Findings) -> Dataset:
 def write_prepared(dataset: Dataset, folder: Path) -> Path:
     """Write the dataset as a prepared folder, atomically; the same dataset gives the same bytes."""
     folder = Path(folder)
-    for vocabulary, what in ((dataset.users, "user"), (dataset.items, "item")):
-        _check_ids(vocabulary, what)
+    for ids, what in ((dataset.users, "user"), (dataset.items, "item")):
+        wrong = next((id_ for id_ in ids if not can_be_id(id_)), None)
+        if wrong is not None:
+            raise DataError(
+                f"{what} id {wrong!r:.80} is empty, has spaces at its ends, or contains a tab or line break",
+                hint="replace the white space in the ids, for example by '_'",
+            )
     spaces = any(" " in id_ for ids in (dataset.users, dataset.items) for id_ in ids)
     separator = TAB if spaces else " "
     with new_folder(folder, kind=KIND) as new:
@@ -284,15 +289,6 @@ def _json_object(line: bytes, where: str, findings: Findings) -> dict[str, Any] 
             return record
         findings.error("broken-line", where, f"expected a JSON object, found a {type(record).__name__}")
     return None
-
-
-def _check_ids(ids: Vocabulary, what: str) -> None:
-    for id_ in ids:
-        if not can_be_id(id_):
-            raise DataError(
-                f"{what} id {id_!r:.80} is empty, has spaces at its ends, or contains a tab or line break",
-                hint="replace the white space in the ids, for example by '_'",
-            )
 
 
 def _item_lines(dataset: Dataset) -> list[str]:

@@ -133,9 +133,9 @@ def read_folder(
 
 def form_of(folder: Path) -> str:
     """The format of a folder, by the names of its files. Two are an error, because one of them would be ignored."""
-    found = [form for form, fits in _FORMATS.items() if fits(folder)]
+    found = [form for form, (fits, _) in _FORMATS.items() if fits(folder)]
     if len(found) > 1:
-        message = f"{folder} holds two datasets: one is {_NAMES[found[0]]}, the other {_NAMES[found[1]]}"
+        message = f"{folder} holds two datasets: one is {_FORMATS[found[0]][1]}, the other {_FORMATS[found[1]][1]}"
         raise DataError(message, hint="give each dataset a folder of its own")
     if found:
         return found[0]
@@ -146,19 +146,11 @@ def form_of(folder: Path) -> str:
     )
 
 
-_FORMATS: Mapping[str, Callable[[Path], bool]] = {
-    "mapped": is_mapped,
-    "prepared": is_prepared,
-    "tables": is_tables,
-    "amazon": is_amazon,
-}
-
-
-_NAMES: Mapping[str, str] = {
-    "mapped": "a mapped folder",
-    "prepared": "sequences with items",
-    "tables": "a table of interactions",
-    "amazon": "a file of Amazon reviews",
+_FORMATS: Mapping[str, tuple[Callable[[Path], bool], str]] = {
+    "mapped": (is_mapped, "a mapped folder"),
+    "prepared": (is_prepared, "sequences with items"),
+    "tables": (is_tables, "a table of interactions"),
+    "amazon": (is_amazon, "a file of Amazon reviews"),
 }
 
 

@@ -124,25 +124,18 @@ def _ranked(
         rows = order[start : start + batch]
         histories, targets = cases.histories.take(rows), cases.targets[rows]
         allowed = retriever.filter(histories, filter_history=filter_history)
-        ranked = _rank(retriever, histories, targets, k, allowed)
-        shown[rows], own = ranked.items_UK, ranked.ranks
+        shown[rows], own, first_UC = _rank(retriever, histories, targets, k, allowed)
         ranks[:, rows] = own.expanded, own.optimistic, own.before, own.size
         if codes:
-            code_ranks[rows] = first_code_ranks(retriever.model, ranked.first_UC, targets)
+            code_ranks[rows] = first_code_ranks(retriever.model, first_UC, targets)
         _tell(progress, of, start + len(rows), len(order), began)
     return _Found(shown, TargetRanks(*ranks), code_ranks)
 
 
-@dataclass(frozen=True, eq=False)
-class _Ranked:
-    """The lists of a batch, the ranks of their targets, and the scores of the root's children (`first_UC`)."""
-
-    items_UK: np.ndarray
-    ranks: TargetRanks
-    first_UC: np.ndarray
-
-
-def _rank(retriever: Retriever, histories: Ragged, targets: np.ndarray, k: int, allowed: Filter | None) -> _Ranked:
+def _rank(
+    retriever: Retriever, histories: Ragged, targets: np.ndarray, k: int, allowed: Filter | None
+) -> tuple[np.ndarray, TargetRanks, np.ndarray]:
+    """The lists of a batch, the ranks of their targets, and the scores of the root's children."""
     model, ranker = retriever.model, retriever.ranker
     first = RootScores()
     if not isinstance(ranker, RanksLeaves):
@@ -151,12 +144,12 @@ def _rank(retriever: Retriever, histories: Ragged, targets: np.ndarray, k: int, 
         else:
             items_UK = ranker.rank(model, histories, k, allowed).items_UK
         first_UC = first.scores_UC if first.scores_UC is not None else model.root_scores(histories)
-        return _Ranked(items_UK, item_ranks(items_UK, targets), first_UC)
+        return items_UK, item_ranks(items_UK, targets), first_UC
     leaves = ranker.leaves(model, histories, min(k, len(model.trie)), allowed, first)
     buckets = expand(model.trie, leaves, k, allowed)
     # A ranker that does not search does not call the watch.
     first_UC = first.scores_UC if first.scores_UC is not None else model.root_scores(histories)
-    return _Ranked(buckets.items.items_UK, bucket_ranks(model.trie, leaves, buckets, targets), first_UC)
+    return buckets.items.items_UK, bucket_ranks(model.trie, leaves, buckets, targets), first_UC
 
 
 def item_ranks(items_UK: np.ndarray, targets: np.ndarray) -> TargetRanks:

@@ -130,7 +130,8 @@ def _joined(old: dict[str, np.ndarray], new: dict[str, np.ndarray], ks: tuple[in
     if not same:
         return new
     # Ranks are known up to the longest list; keep those of the longer one.
-    longer = max(_ks(old), default=0) > max(ks)
+    known = [int(n[7:]) for n in old if n.startswith("recall@") and n[7:].isdigit()]
+    longer = max(known, default=0) > max(ks)
     return {**old, **{n: v for n, v in new.items() if not (longer and n == "rank" and n in old)}}
 
 
@@ -139,7 +140,3 @@ def _joined_summaries(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any
         return new
     both = {name: {**old.get(name, {}), **new[name]} for name in ("metrics", "variants")}
     return {**old, **new, **both}
-
-
-def _ks(names: dict[str, Any]) -> list[int]:
-    return [int(n.removeprefix("recall@")) for n in names if n.startswith("recall@") and n[7:].isdigit()]

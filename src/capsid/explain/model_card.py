@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -151,10 +151,5 @@ _LIMITS = """## Limits
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def lines() -> Iterator[str]:
-        yield "| " + " | ".join(head) + " |"
-        yield "|" + "---|" * len(head)
-        for row in rows:
-            yield "| " + " | ".join(row) + " |"
-
-    return "\n".join(lines())
+    first, *others = ("| " + " | ".join(row) + " |" for row in (head, *rows))
+    return "\n".join([first, "|" + "---|" * len(head), *others])

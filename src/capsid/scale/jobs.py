@@ -11,7 +11,7 @@ import json
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -230,8 +230,7 @@ def job_text(job: Job) -> str:
 def run_shard(text: str, number: int) -> dict[str, Any]:
     """Do one shard of a job; returns plain values: what was done, or the error."""
     try:
-        done = write_shard(opened(text), number)
-        return {"number": done.number, "written": done.written, "items": done.items}
+        return asdict(write_shard(opened(text), number))
     except CapsidError as error:
         said = {"error": error.message, "hint": error.hint, "code": error.exit_code, "host": socket.gethostname()}
         return {"number": number, **said}

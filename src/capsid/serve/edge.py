@@ -97,8 +97,13 @@ def _same(given: str, key: str) -> bool:
 
 def read_key(file: str, variable: str) -> str:
     """The key: the first line of a file, or of the environment variable; empty without either."""
-    text, source = (_read_text(file), file) if file else (os.environ.get(variable, ""), variable)
-    if not file and not text:
+    text, source = os.environ.get(variable, ""), file or variable
+    if file:
+        try:
+            text = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArtifactError(f"the key file {file} cannot be read: {error}", hint="check its path") from None
+    elif not text:
         return ""
     key = next(iter(text.splitlines()), "").strip()
     if len(key) < 8:
@@ -110,13 +115,6 @@ def read_key(file: str, variable: str) -> str:
         message = f"the key in {source} must have printable ASCII characters only, got another at place {wrong}"
         raise ConfigError(message, hint="a header cannot carry others; `openssl rand -hex 32` makes a key")
     return key
-
-
-def _read_text(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"the key file {file} cannot be read: {error}", hint="check its path") from None
 
 
 class RateLimit:

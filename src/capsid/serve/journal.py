@@ -2,7 +2,7 @@
 
 Several processes may write; a file lock orders their writes, and each process reads the lines of the others. A process
 may replace the file by a shorter one; the others notice and read the new file from its beginning. Lines have chained
-checksums, and a mark beside the file says how far it was acknowledged (`sealed.py`), so nothing is added to a file that
+checksums, and a mark beside the file says how far it was acknowledged, so nothing is added to a file that
 somebody else has cut, changed or swapped. Only a line that a crash cut off, which was never acknowledged, is dropped.
 Knows nothing about the meaning of the lines.
 """

@@ -155,7 +155,8 @@ class Lineage:
         if edit.operation == "reload":
             return self.moved(self.current.state, self.next_version, self.next_version, load)
         if edit.operation == "rollback":
-            old = self._earlier(edit.to)
+            self._check_kept(edit.to)
+            old = self.snapshots.get(edit.to) or with_state(self.base, self.states[edit.to], edit.to)
             return self._then(Snapshot(self.next_version, old.recommender, old.state))
         return self._then(self.current.then(edit))
 
@@ -192,10 +193,6 @@ class Lineage:
         if version not in self.states:
             kept = ", ".join(map(str, self.states)) or "none"
             raise Refused(409, "unknown_version", f"version {version} is not stored", hint=f"stored versions: {kept}")
-
-    def _earlier(self, version: int) -> Snapshot:
-        self._check_kept(version)
-        return self.snapshots.get(version) or with_state(self.base, self.states[version], version)
 
 
 def _misfit(snapshot: Snapshot, edit: Edit) -> Refused | None:

@@ -263,15 +263,11 @@ def _short(value: Any) -> str:
 
 def _followed(path: Path) -> Path:
     """The target of a symlink, so that the target is written and the link stays. A link to itself is an OSError."""
-    return Path(os.path.realpath(path.parent / os.readlink(path), strict=False)) if _links(path) else path
-
-
-def _links(path: Path) -> bool:
     if not path.is_symlink():
-        return False
+        return path
     with contextlib.suppress(FileNotFoundError):  # The target may be yet to be written.
         os.stat(path)
-    return True
+    return Path(os.path.realpath(path.parent / os.readlink(path), strict=False))
 
 
 @contextlib.contextmanager
