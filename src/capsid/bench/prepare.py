@@ -89,16 +89,11 @@ def _scaled(result: Result, job: Job) -> float:
 
 def fitting(seconds: Sequence[float], workers: int, budget: float | None) -> list[bool]:
     """Which cells would finish within the budget, if the first free worker always takes the next one."""
-    if budget is None:
-        return [True] * len(seconds)
-    free = [0.0] * workers
-    out = []
+    free, out = [0.0] * workers, []
     for needed in seconds:
-        first = min(range(workers), key=lambda w: free[w])
-        fits = free[first] + needed <= budget
-        if fits:
-            free[first] += needed
-        out.append(fits)
+        first = free.index(min(free))
+        out.append(budget is None or free[first] + needed <= budget)
+        free[first] += needed if out[-1] else 0.0
     return out
 
 
