@@ -16,8 +16,8 @@ MISTAKES: Mistakes = {
     "bench/prepare.py": (
         (
             "the busiest worker gets the next cell",
-            "first = min(range(workers)",
-            "first = max(range(workers)",
+            "first = free.index(min(free))",
+            "first = free.index(max(free))",
             "bench/test_bench_runner.py bench/test_bench_show.py",
         ),
     ),

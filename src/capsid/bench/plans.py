@@ -26,17 +26,8 @@ BUILT_IN = Path(__file__).parent / "plans"
 EVALUATIONS = ("test", "test-filtered", "valid", "valid-filtered", POSITIONS)
 PLAN_KEYS = ("name", "about", "datasets", "seeds", "evaluations", "ks", "ties", "holdout", "target", "cells", "shared")
 GROUP_KEYS = (
-    "method",
-    "label",
-    "with",
-    "settings",
-    "datasets",
-    "seeds",
-    "priority",
-    "evaluations",
-    "order",
-    "trials",
-    "tried_by",
+    *("method", "label", "with", "settings", "datasets", "seeds", "priority", "evaluations", "order"),
+    *("trials", "tried_by"),
 )
 
 

@@ -146,9 +146,9 @@ def status(
 class BenchConsole(Console):
     """Progress on standard error: one line per worker, redrawn in place on a terminal, else printed at intervals."""
 
-    def __init__(self, *, every_seconds: float = 30.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._between = 0.5 if self._updates else every_seconds
+        self._between = 0.5 if self._updates else 30.0
         self._told = time.monotonic()
         self._drawn = 0
 

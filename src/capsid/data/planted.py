@@ -92,7 +92,7 @@ def planted_dataset(
     )
 
 
-def planted_codes(n_items: int, sizes: Sequence[int], *, seed: int = 0, shuffle: bool = True) -> np.ndarray:
+def planted_codes(n_items: int, sizes: Sequence[int], *, seed: int = 0) -> np.ndarray:
     """Distinct synthetic ids for any number of items, fast. Shape: (n_items, len(sizes)), uint16.
 
     The space of ids is cut into n_items strata and one id is drawn from each, so ids are distinct without sorting.
@@ -113,7 +113,7 @@ def planted_codes(n_items: int, sizes: Sequence[int], *, seed: int = 0, shuffle:
     for depth in range(head - 1, -1, -1):
         codes_ND[:, depth] = index_N % sizes[depth]
         index_N //= sizes[depth]
-    return codes_ND[rng.permutation(n_items)] if shuffle else codes_ND
+    return codes_ND[rng.permutation(n_items)]
 
 
 def _walks(items: int, below: int, users: int, length: int, noise: float, rng: np.random.Generator) -> np.ndarray:

@@ -26,6 +26,9 @@ from capsid.ids.trie import ROOT, Trie
 from capsid.progress import Progress, duration, silent
 from capsid.ragged import Ragged
 
+# Cases that are ranked together.
+TOGETHER = 64
+
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
@@ -60,7 +63,7 @@ def evaluate(
     split: str = "test",
     ks: tuple[int, ...] = (5, 10),
     filter_history: bool = False,
-    batch: int = 64,
+    batch: int = TOGETHER,
     progress: Progress = silent,
 ) -> Evaluation:
     """Rank the whole catalogue for every case. Cases are processed by length; results keep the order of the cases."""
@@ -82,12 +85,12 @@ def evaluate(
 
 
 def metric_values(
-    retriever: Retriever, cases: Cases, metric: str, *, filter_history: bool, part: tuple[int, int], batch: int = 64
+    retriever: Retriever, cases: Cases, metric: str, *, filter_history: bool, part: tuple[int, int]
 ) -> np.ndarray:
     """One metric (`recall@10`) of every case. Of `part` (number, count), only every count-th batch is ranked; cases of
     other parts have 0, so the sum over all parts has every value. Shape: (cases,)."""
     name, _, k = metric.partition("@")
-    found = _ranked(retriever, cases, int(k), filter_history=filter_history, batch=batch, part=part)
+    found = _ranked(retriever, cases, int(k), filter_history=filter_history, batch=TOGETHER, part=part)
     return gains(name, found.ranks.expanded, int(k))
 
 

@@ -30,6 +30,8 @@ COUNTED = (
     *("items", "collision_rate", "collision_rate_final", "items_sharing_an_id", "largest_bucket"),
     *("mean_length", "mean_tokens", "length_histogram"),
 )
+# What only routing has.
+ROUTED = ("stop_causes", "winner_mass", "norm_increasing_share", "confidences", "routing_convergence")
 Decode = Callable[[Ragged], np.ndarray | None]
 
 
@@ -124,6 +126,7 @@ def tokenizer_quality(
             hard = routing.hard
         elif decode is not None:
             hard = unexplained_by_depth(vectors_ND, codes, decode)
+    routed: dict[str, Any] = {name: getattr(routing, name, None) for name in ROUTED}
     return TokenizerQuality(
         **{name: getattr(about, name) for name in COUNTED},
         utilization=_mean(about.utilization),
@@ -132,16 +135,11 @@ def tokenizer_quality(
         gini_by_depth=about.gini,
         intra_code_similarity=similar,
         mean_similarity=overall,
-        reconstruction=Reconstruction(soft=None if routing is None else routing.soft, hard=hard),
+        reconstruction=Reconstruction(getattr(routing, "soft", None), hard),
         merges=merge_report(ids, merges) if isinstance(merges, SemanticBPE) else None,
         sampled_items=sampled,
-        **_of_routing(routing),
+        **routed,
     )
-
-
-def _of_routing(routing: RoutingQuality | None) -> dict[str, Any]:
-    names = ("stop_causes", "winner_mass", "norm_increasing_share", "confidences", "routing_convergence")
-    return {name: None if routing is None else getattr(routing, name) for name in names}
 
 
 def intra_code_similarity(vectors_ND: np.ndarray, codes_N: np.ndarray) -> float | None:

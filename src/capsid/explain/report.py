@@ -71,9 +71,9 @@ class Difference:
         return {"method": self.first, "against": self.second, "metric": self.metric, **self.found.to_dict()}
 
 
-def differences(methods: Sequence[MethodResult], metric: str = "recall@10") -> tuple[Difference, ...]:
+def differences(methods: Sequence[MethodResult]) -> tuple[Difference, ...]:
     """The first method against every other one, with the history filter."""
-    first, *others = methods
+    metric, (first, *others) = "recall@10", methods
     return tuple(
         Difference(
             first.name,

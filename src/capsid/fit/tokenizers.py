@@ -80,9 +80,9 @@ def open_parts(path: str | Path, names: Iterable[str] = ()) -> Path:
     return folder
 
 
-def open_network(path: str | Path, *, kinds: Kinds | None = None) -> Tokenizer:
+def open_network(path: str | Path) -> Tokenizer:
     """The fitted tokenizer of a tokenizer's or a run's folder, without the ids: it does not grow with the items."""
-    return load_network(open_parts(path), kinds)
+    return load_network(open_parts(path))
 
 
 def fit_tokenizer(
