@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -255,7 +255,7 @@ def facets(
 
     count = parse_k(k)
     found = open_tokenizer(path).facets(depth=depth, count=count)
-    print_json(asdict(found)) if as_json else say(facets_text(found))
+    print_json(found.to_dict()) if as_json else say(facets_text(found))
 
 
 @app.command("merges")
@@ -278,7 +278,7 @@ def merges(
 
     check_k(top, "--top")
     found = open_tokenizer(path).merges(top=top)
-    print_json(asdict(found)) if as_json else say(merges_text(found))
+    print_json(found.to_dict()) if as_json else say(merges_text(found))
 
 
 @app.command("export")

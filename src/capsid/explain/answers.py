@@ -136,6 +136,9 @@ class Facets:
     depth: int
     items: tuple[FacetItem, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
 
 @dataclass(frozen=True)
 class Shortened:
@@ -170,3 +173,6 @@ class Merges:
     count: int
     tokens_an_item: Shortened
     merges: tuple[ShownMerge, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

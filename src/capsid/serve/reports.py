@@ -7,7 +7,6 @@ import json
 import math
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from typing import Any
 
 from capsid.serve.errors import too_many
@@ -42,12 +41,12 @@ class Reports:
     def facets(self, snapshot: Snapshot, depth: int, count: int) -> dict[str, Any]:
         """Items whose weight is split between two capsules."""
         with self._making:
-            return dict(finite(asdict(snapshot.tokenizer.facets(depth=depth, count=count, most=MOST_ITEMS))))
+            return dict(finite(snapshot.tokenizer.facets(depth=depth, count=count, most=MOST_ITEMS).to_dict()))
 
     def merges(self, snapshot: Snapshot, top: int) -> dict[str, Any]:
         """The most used merged tokens."""
         with self._making:
-            return dict(finite(asdict(snapshot.tokenizer.merges(top=top))))
+            return dict(finite(snapshot.tokenizer.merges(top=top).to_dict()))
 
     def watch(self) -> AsyncIterator[str]:
         """Server-sent events, one per second, until the service stops."""
