@@ -34,6 +34,11 @@ MAKES = frozenset(
 TAKES = frozenset({torch.tensor, torch.as_tensor, torch.asarray, torch.frombuffer})
 # Methods that give memory of the CPU.
 READS = frozenset({Tensor.numpy, Tensor.tolist, Tensor.__array__})
+_M_TRIM_THRESHOLD = -1
+_M_TOP_PAD = -2
+_M_MMAP_THRESHOLD = -3
+# glibc refuses a larger threshold: half of its largest heap.
+_LARGEST_MMAP_THRESHOLD = 32 << 20
 
 
 def choose(name: str) -> torch.device:
@@ -104,13 +109,6 @@ def _drawn(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         func(there, *args[1:], **kwargs)
     with torch.no_grad():
         return target.copy_(there)
-
-
-_M_TRIM_THRESHOLD = -1
-_M_TOP_PAD = -2
-_M_MMAP_THRESHOLD = -3
-# glibc refuses a larger threshold: half of its largest heap.
-_LARGEST_MMAP_THRESHOLD = 32 << 20
 
 
 @functools.cache

@@ -9,6 +9,10 @@ import hashlib
 
 import numpy as np
 
+# The generator's step between consecutive numbers: 2**64 over the golden ratio, odd.
+STEP = np.uint64(0x9E3779B97F4A7C15)
+_ROUNDS = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
+
 
 def child_seed(seed: int, *purpose: str | int) -> int:
     """A 63-bit seed that depends only on `seed` and the named purpose."""
@@ -19,11 +23,6 @@ def child_seed(seed: int, *purpose: str | int) -> int:
 def numpy_rng(seed: int, *purpose: str | int) -> np.random.Generator:
     """A NumPy generator for one purpose."""
     return np.random.default_rng(child_seed(seed, *purpose))
-
-
-# The generator's step between consecutive numbers: 2**64 over the golden ratio, odd.
-STEP = np.uint64(0x9E3779B97F4A7C15)
-_ROUNDS = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
 
 
 def mixed(numbers: np.ndarray) -> np.ndarray:

@@ -30,6 +30,10 @@ MARK = re.compile(r"<!-- claim (?P<selector>[^>]*?) -->(?P<shown>.*?)<!-- /claim
 CLAIMED = ("recall@10", "ndcg@10")
 ABOVE = "above "
 HINT = "write PLAN; ROW; DATASET; EVALUATION, then METRIC, METRIC and `above ROW` if wanted"
+# One target per user: a hit at rank 6 to 10 adds 1 / log2(rank + 1) to NDCG and 1 to recall.
+LOW, HIGH = 0.2890, 0.3563
+# Four printed digits: the share is known to about one part in thirty.
+PRINTED = 0.012
 
 
 @dataclass(frozen=True)
@@ -123,12 +127,6 @@ class Claims:
 def pages_in(folder: Path) -> list[Path]:
     """README and the guides of a repository."""
     return [page for page in (folder / "README.md", *sorted((folder / "docs").glob("*.md"))) if page.is_file()]
-
-
-# One target per user: a hit at rank 6 to 10 adds 1 / log2(rank + 1) to NDCG and 1 to recall.
-LOW, HIGH = 0.2890, 0.3563
-# Four printed digits: the share is known to about one part in thirty.
-PRINTED = 0.012
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ GROUP_KEYS = (
     *("method", "label", "with", "settings", "datasets", "seeds", "priority", "evaluations", "order"),
     *("trials", "tried_by"),
 )
+# Trials are compared by this number. Equal ones: the first of the plan.
+METRIC = "ndcg@10"
 
 
 @dataclass(frozen=True)
@@ -250,10 +252,6 @@ def _list(value: Any, kind: type, key: str) -> list[Any]:
         example = '["...", "..."]' if kind is str else "[0, 1]"
         raise ConfigError(f"{key} must be a list, got {value!r}", hint=f"{key} = {example}")
     return value
-
-
-# Trials are compared by this number. Equal ones: the first of the plan.
-METRIC = "ndcg@10"
 
 
 def trial_of(label: str) -> str | None:

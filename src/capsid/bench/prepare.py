@@ -33,6 +33,11 @@ SECONDS_PER_ITEM = 0.01
 START = 10.0
 # An unfinished cell has at least this share of its estimate left.
 LEAST_LEFT = 0.1
+LAST = Holdout()
+FINISHED, TWIN, READY, UNAVAILABLE = "finished", "same as a finished one", "to run", "not available"
+WAITING = "waits for its trials"
+PLAN = "plan.toml"
+DATA = "data.json"
 
 
 @dataclass(frozen=True)
@@ -103,11 +108,6 @@ def time_left(seconds: Sequence[float], workers: int) -> float:
     for needed in seconds:
         free[free.index(min(free))] += needed
     return max(free)
-
-
-LAST = Holdout()
-FINISHED, TWIN, READY, UNAVAILABLE = "finished", "same as a finished one", "to run", "not available"
-WAITING = "waits for its trials"
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,10 +219,6 @@ def _prospect(cell: Cell, facts: DataFacts | CapsidError, place: Place, finished
         return Prospect(cell, TWIN, job, twin, Estimate(0.0, f"reuses the result of {twin.plan}:{twin.name}"))
     spent = float(read_journal(place.work(job.key)).get("wall", 0.0))
     return Prospect(cell, READY, job, None, estimate(job, finished.cells, spent), spent)
-
-
-PLAN = "plan.toml"
-DATA = "data.json"
 
 
 def find_plan(name_or_path: str | Path, store: Path) -> Plan:

@@ -29,6 +29,7 @@ LINES = "cells.jsonl"
 VALUES = "values"
 # The split of all cells that name none.
 LEAVE_ONE_OUT = str(Holdout())
+FILE = "archive.json"
 
 
 def data_key(fingerprint: str, split: str) -> str:
@@ -231,9 +232,6 @@ def _result(line: dict[str, Any], path: Path, number: int) -> Result:
         return Result.from_dict(line)
     except (TypeError, AttributeError) as error:
         raise ArtifactError(f"line {number} of {path} is not a finished cell: {error}", hint="remove it") from None
-
-
-FILE = "archive.json"
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,23 @@ FILE = Path(__file__).parent / "paper.toml"
 BEAUTY = "amazon-beauty"
 DATASETS = {BEAUTY: "beauty", "amazon-sports": "sports", "amazon-toys": "toys"}
 PAPER_METRICS = ("recall@5", "recall@10", "ndcg@5", "ndcg@10")
+# The full system, which the tables compare with everything else; and the method that costs are relative to.
+FULL = CAPSID_BPE.name
+BASELINE = "tiger"
+# What the marks of `mark_of` say.
+MARKS = {
+    "†": "dense vectors or attributes beside ids",
+    "‡": "searches several readings of a history, so a recommendation costs several times as much",
+    "§": "fewer tokens than published (8,192 instead of 40,000), and one target per sequence and step",
+}
+_FACTS = ("name", "fingerprint", "users", "items", "interactions")
+COSTS = "decode_cost.json"
+# A note for tables with intervals (`capsid.evaluate.significance`).
+FEW_SEEDS = (
+    "Intervals do not cover the variation between trainings for rows with one seed, and too little of it with three."
+)
+HOLM = "Holm: the p of the bootstrap, corrected for all rows of the table. No p can be below that of 10,000 draws."
+ONE_SEED = " (one seed)"
 
 
 @cache
@@ -64,11 +81,6 @@ def number(table: str, row: str, place: int | None = None) -> float | None:
     if found is None or place is None:
         return found if isinstance(found, float) else None
     return float(found[place]) if place < len(found) else None
-
-
-# The full system, which the tables compare with everything else; and the method that costs are relative to.
-FULL = CAPSID_BPE.name
-BASELINE = "tiger"
 
 
 @cache
@@ -109,14 +121,6 @@ def comparable(label: str) -> bool:
     encoder = recipe.encoder.item if isinstance(recipe.encoder, Views) else recipe.encoder
     shared_input = encoder is None or encoder == default_encoder()
     return has_ids(label) and shared_input and recipe.schedule == RECIPES[method].schedule
-
-
-# What the marks of `mark_of` say.
-MARKS = {
-    "†": "dense vectors or attributes beside ids",
-    "‡": "searches several readings of a history, so a recommendation costs several times as much",
-    "§": "fewer tokens than published (8,192 instead of 40,000), and one target per sequence and step",
-}
 
 
 def mark_of(label: str) -> str:
@@ -228,9 +232,6 @@ def outdated(cells: Results) -> list[Result]:
     return old
 
 
-_FACTS = ("name", "fingerprint", "users", "items", "interactions")
-
-
 def _newest_data(cells: Results) -> dict[str, str]:
     return {c.dataset: c.data_key for c in cells}
 
@@ -249,15 +250,6 @@ def _named(cells: Iterable[Result]) -> str:
         f"{label} on {dataset} ({'seed' if len(own) == 1 else 'seeds'} {', '.join(map(str, sorted(own)))})"
         for (label, dataset), own in seeds.items()
     )
-
-
-COSTS = "decode_cost.json"
-# A note for tables with intervals (`capsid.evaluate.significance`).
-FEW_SEEDS = (
-    "Intervals do not cover the variation between trainings for rows with one seed, and too little of it with three."
-)
-HOLM = "Holm: the p of the bootstrap, corrected for all rows of the table. No p can be below that of 10,000 draws."
-ONE_SEED = " (one seed)"
 
 
 @dataclass(frozen=True)

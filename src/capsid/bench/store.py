@@ -42,6 +42,9 @@ from capsid.fit.stages import with_memory
 from capsid.progress import Progress
 from capsid.recommender import Recommender
 
+FILE = "journal.json"
+EVERY_SECONDS = 20.0
+
 
 @dataclass(frozen=True)
 class Place:
@@ -226,10 +229,6 @@ def plain(value: Any) -> Any:
 
 def _line(value: Any) -> bytes:
     return (json.dumps(plain(value), ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-FILE = "journal.json"
-EVERY_SECONDS = 20.0
 
 
 class Journal:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from capsid.data.dataset import Dataset
     from capsid.stored import Catalogue
 
+FORMS = (".jsonl", ".jsonl.gz", ".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
+
 
 @dataclass(frozen=True)
 class UserHistories:
@@ -85,9 +87,6 @@ def _check_file(path: Path, option: str, what: str, endings: tuple[str, ...]) ->
 
 def _of(dataset: Dataset) -> UserHistories:
     return UserHistories(dataset.users, [dataset.items.ids(row) for row in dataset.sequences])
-
-
-FORMS = (".jsonl", ".jsonl.gz", ".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
 def read_items_file(path: Path) -> tuple[Vocabulary, pl.DataFrame]:

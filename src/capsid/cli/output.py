@@ -23,6 +23,8 @@ from capsid.base.storage.artifacts import enclosing_artifact, write_bytes
 from capsid.errors import ArtifactError, ConfigError, DataError
 
 LIMIT = 20_000
+STANDARD_OUTPUT = ("-", "/dev/stdout")
+ENDINGS = (".csv", ".parquet", ".jsonl")
 
 
 def print_json(value: Any) -> None:
@@ -127,9 +129,6 @@ def _cell(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else one_line(str(value))
 
 
-STANDARD_OUTPUT = ("-", "/dev/stdout")
-
-
 @dataclass(frozen=True)
 class OutputFile:
     """Where text or bytes are written. `stream`: a pipe or a device such as /dev/null."""
@@ -180,9 +179,6 @@ class OutputFile:
                 ) from None
         else:
             write_bytes(Path(self.name), data)
-
-
-ENDINGS = (".csv", ".parquet", ".jsonl")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from capsid.evaluate.capsule_report import Drift, RoutingConvergence
 from capsid.evaluate.tokenizer_quality import TokenizerQuality
 from capsid.explain.answers import Facets, ItemInspection, Merges, ShownCapsule, ShownMerge, Subword
 
+# Codes of a depth are shown by share of their rank, so that codebooks of different sizes fill their rows.
+COLUMNS = 256
+
 
 def merges_text(found: Merges) -> str:
     """One paragraph per merge."""
@@ -152,10 +155,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return "  ".join(f"{k}: {_shown(v)}" for k, v in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-# Codes of a depth are shown by share of their rank, so that codebooks of different sizes fill their rows.
-COLUMNS = 256
 
 
 def write_plots(folder: Path, quality: TokenizerQuality, use: Sequence[np.ndarray]) -> list[Path]:

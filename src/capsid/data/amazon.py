@@ -39,6 +39,15 @@ from capsid.progress import Progress, silent
 ATTEMPTS = 4
 BLOCK = 1 << 18
 TIMEOUT_SECONDS = 60
+BASE_URL = "http://snap.stanford.edu/data/amazon/productGraph/categoryFiles/"
+CATEGORIES: Mapping[str, str] = {
+    "amazon-beauty": "Beauty",
+    "amazon-sports": "Sports_and_Outdoors",
+    "amazon-toys": "Toys_and_Games",
+}
+MAX_BROKEN_SHARE = 0.01
+# Published lines begin with the id, so items without reviews (nine in ten) need not be parsed.
+_ID_FIRST = re.compile(rb"^\{'asin': '([^'\\]*)'[,}]")
 
 
 def fetch(
@@ -170,17 +179,6 @@ def _check_gzip(part: Path, url: str) -> None:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         _discard(part)
         raise DataError(f"{url} arrived damaged: {error}", hint="run again to download it once more") from None
-
-
-BASE_URL = "http://snap.stanford.edu/data/amazon/productGraph/categoryFiles/"
-CATEGORIES: Mapping[str, str] = {
-    "amazon-beauty": "Beauty",
-    "amazon-sports": "Sports_and_Outdoors",
-    "amazon-toys": "Toys_and_Games",
-}
-MAX_BROKEN_SHARE = 0.01
-# Published lines begin with the id, so items without reviews (nine in ten) need not be parsed.
-_ID_FIRST = re.compile(rb"^\{'asin': '([^'\\]*)'[,}]")
 
 
 def is_amazon(folder: Path) -> bool:

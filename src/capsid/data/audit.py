@@ -28,6 +28,14 @@ DISTANCES = 3
 BATCH = 1024
 # What the order of ids may add to a score; the best of them for validation is used.
 WEIGHTS = (-4.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0)
+# More cases than this are sampled.
+CASES = 20_000
+RARE = 5
+PARTS = 10
+# Ties follow ids if at least this many are there, and their direction is this far from chance in both measures.
+LEAST_TIED, LEAST_LEAN, LEAST_SIGMAS = 0.01, 0.05, 4.0
+# The probe tells if it gains this much, relative to followers alone, and more than two standard errors.
+LEAST_GAIN = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,16 +112,6 @@ def _last(cases: Cases, distance: int) -> np.ndarray:
     place = cases.histories.offsets[1:] - np.minimum(distance, cases.histories.lengths)
     found: np.ndarray = cases.histories.values[place].astype(np.int64)
     return found
-
-
-# More cases than this are sampled.
-CASES = 20_000
-RARE = 5
-PARTS = 10
-# Ties follow ids if at least this many are there, and their direction is this far from chance in both measures.
-LEAST_TIED, LEAST_LEAN, LEAST_SIGMAS = 0.01, 0.05, 4.0
-# The probe tells if it gains this much, relative to followers alone, and more than two standard errors.
-LEAST_GAIN = 0.05
 
 
 @dataclass(frozen=True)

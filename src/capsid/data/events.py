@@ -19,6 +19,19 @@ from capsid.errors import DataError
 
 DAYS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y")
 CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S %p")
+ROLES = ("user", "item", "timestamp")
+EVENT = "every row needs a user, an item and a timestamp"
+# Kinds of values: what a message calls them, and their type.
+_KINDS: dict[str, tuple[str, pl.DataType]] = {
+    "none": ("no values", pl.Null()),
+    "whole": ("whole numbers", pl.Int64()),
+    "number": ("fractions", pl.Float64()),
+    "text": ("text", pl.String()),
+    "date": ("dates", pl.Datetime("us")),
+    "other": ("values of another type", pl.Float64()),
+}
+_KNOWN = frozenset(name for names in ALIASES.values() for name in names)
+TIMES_HINT = "use seconds since 1970, 2024-05-31 18:00:00 or 31.05.2024, and one order of day and month throughout"
 
 
 @dataclass(frozen=True)
@@ -111,21 +124,6 @@ def _slashed(text: pl.Series) -> tuple[int, int]:
     parts = text.drop_nulls().str.extract_groups(r"^(\d{1,2})/(\d{1,2})/\d{4}")
     first, second = (parts.struct.field(str(n)).cast(pl.Int64, strict=False).max() for n in (1, 2))
     return int(first or 0), int(second or 0)  # type: ignore[arg-type]
-
-
-ROLES = ("user", "item", "timestamp")
-EVENT = "every row needs a user, an item and a timestamp"
-# Kinds of values: what a message calls them, and their type.
-_KINDS: dict[str, tuple[str, pl.DataType]] = {
-    "none": ("no values", pl.Null()),
-    "whole": ("whole numbers", pl.Int64()),
-    "number": ("fractions", pl.Float64()),
-    "text": ("text", pl.String()),
-    "date": ("dates", pl.Datetime("us")),
-    "other": ("values of another type", pl.Float64()),
-}
-_KNOWN = frozenset(name for names in ALIASES.values() for name in names)
-TIMES_HINT = "use seconds since 1970, 2024-05-31 18:00:00 or 31.05.2024, and one order of day and month throughout"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,13 @@ from capsid.data.lines import find_file, not_utf8, numbered_lines
 from capsid.errors import ArtifactError, DataError, nearest
 from capsid.ragged import Ragged
 
+KIND = "dataset"
+SEQUENCES = ("sequences.txt.gz", "sequences.txt")
+ITEMS = ("items.jsonl.gz", "items.jsonl")
+TIMES = ("times.txt.gz", "times.txt")
+DAYS = ("days.txt.gz", "days.txt")
+TAB = "\t"
+
 
 def read_sequences(
     path: Path, items: Vocabulary, findings: Findings, *, separator: bytes | None = None
@@ -122,14 +129,6 @@ def _stamp(text: bytes) -> float:
     if not math.isfinite(number):
         raise ValueError(text)
     return number
-
-
-KIND = "dataset"
-SEQUENCES = ("sequences.txt.gz", "sequences.txt")
-ITEMS = ("items.jsonl.gz", "items.jsonl")
-TIMES = ("times.txt.gz", "times.txt")
-DAYS = ("days.txt.gz", "days.txt")
-TAB = "\t"
 
 
 def is_prepared(folder: Path) -> bool:

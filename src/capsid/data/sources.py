@@ -25,6 +25,17 @@ from capsid.progress import Progress, silent
 FOLDER = Path(__file__).parent / "movies"
 LIKED = 4.0
 CORE = 5
+FORMS = (
+    "sequences.txt.gz with items.jsonl.gz, interactions.parquet, .csv, .tsv or .jsonl (and items.*), a folder "
+    "interactions/ of such files, what `capsid data import --mapped` wrote, "
+    "or reviews_X_5.json.gz with meta_X.json.gz"
+)
+_FORMATS: Mapping[str, tuple[Callable[[Path], bool], str]] = {
+    "mapped": (is_mapped, "a mapped folder"),
+    "prepared": (is_prepared, "sequences with items"),
+    "tables": (is_tables, "a table of interactions"),
+    "amazon": (is_amazon, "a file of Amazon reviews"),
+}
 
 
 def read_movies(min_rating: float | None = None, progress: Progress = silent) -> Dataset:
@@ -62,12 +73,6 @@ SOURCES: Mapping[str, Source] = {
     "amazon-sports": _benchmark("amazon-sports"),
     "amazon-toys": _benchmark("amazon-toys"),
 }
-
-FORMS = (
-    "sequences.txt.gz with items.jsonl.gz, interactions.parquet, .csv, .tsv or .jsonl (and items.*), a folder "
-    "interactions/ of such files, what `capsid data import --mapped` wrote, "
-    "or reviews_X_5.json.gz with meta_X.json.gz"
-)
 
 
 def load_dataset(
@@ -144,14 +149,6 @@ def form_of(folder: Path) -> str:
         f"{folder} holds no dataset that capsid can read (it holds: {', '.join(held) or 'nothing'})",
         hint=f"a data folder holds {FORMS}",
     )
-
-
-_FORMATS: Mapping[str, tuple[Callable[[Path], bool], str]] = {
-    "mapped": (is_mapped, "a mapped folder"),
-    "prepared": (is_prepared, "sequences with items"),
-    "tables": (is_tables, "a table of interactions"),
-    "amazon": (is_amazon, "a file of Amazon reviews"),
-}
 
 
 def existing_folder(name_or_path: str | Path) -> Path:

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
 
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
+HALF = np.uint64(32)
+LOWER = np.uint64(2**32 - 1)
+# Numbers of items and users are stored as int32.
+MOST = 2**31 - 1
+# A run of keys is joined to the one before it when it has this share of its length.
+JOIN = 4
 
 
 class NumberedRows:
@@ -126,14 +132,6 @@ class Partitions:
 
     def _path(self, part: int) -> Path:
         return self._folder / f"part-{part:06d}"
-
-
-HALF = np.uint64(32)
-LOWER = np.uint64(2**32 - 1)
-# Numbers of items and users are stored as int32.
-MOST = 2**31 - 1
-# A run of keys is joined to the one before it when it has this share of its length.
-JOIN = 4
 
 
 class Numbering:

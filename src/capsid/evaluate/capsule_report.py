@@ -33,6 +33,22 @@ CONVERGENCE_ITEMS = 20_000
 LARGE, FEWEST = 0.2, 30
 # The KS distance of n samples from the same distribution exceeds this / sqrt(n) with probability 0.01.
 CHANCE = 1.63
+SHOWN = (5, 25, 50, 75, 95)
+NEAREST, WORDS = 3, 5
+# How many titles tell how frequent a word is, and how many items of a capsule are routed again and read.
+BACKGROUND, MEMBERS = 20_000, 500
+# Two capsules with less joint weight than this do not characterise an item.
+MOST = 0.5
+# A shared word is this many times as frequent in a capsule's titles as in the catalogue, and in several titles.
+LIFT, TITLES = 1.5, 2
+WORD = re.compile(r"[^\W\d_]{2,}")
+# Words that say nothing about an item: grammar, and units of measure.
+_PLAIN = (
+    "an and are as at be by can for from has have he her his how if in into is it its me my new no not of off on one or"
+    " our out she so that the their them they this to up us was we were what when who will with you your"
+    " oz ounce ounces fl floz ml lb lbs kg ct pcs pc inch inches cm mm qty vol de la le el les un et"
+)
+STOP_WORDS = frozenset(_PLAIN.split())
 
 
 @runtime_checkable
@@ -221,9 +237,6 @@ class Drift:
         return {"items": self.items, "large": self.large, "sentence": self.sentence(), "shifts": shifts}
 
 
-SHOWN = (5, 25, 50, 75, 95)
-
-
 def drift(reference_2LQ: np.ndarray, trace: Trace) -> Drift:
     """New items against quantiles (0 to 100 %) of confidence and hard residual of the fitted ones, by depth."""
     if reference_2LQ.ndim != 3 or reference_2LQ.shape[:2] != (2, trace.codes.shape[1]):
@@ -258,23 +271,6 @@ def _shift(name: str, depth: int, quantiles_Q: np.ndarray, values_N: np.ndarray)
         fitted={f"{p}%": float(np.interp(p, share, quantiles_Q)) for p in SHOWN},
         new={f"{p}%": float(np.percentile(values_N, p)) for p in SHOWN},
     )
-
-
-NEAREST, WORDS = 3, 5
-# How many titles tell how frequent a word is, and how many items of a capsule are routed again and read.
-BACKGROUND, MEMBERS = 20_000, 500
-# Two capsules with less joint weight than this do not characterise an item.
-MOST = 0.5
-# A shared word is this many times as frequent in a capsule's titles as in the catalogue, and in several titles.
-LIFT, TITLES = 1.5, 2
-WORD = re.compile(r"[^\W\d_]{2,}")
-# Words that say nothing about an item: grammar, and units of measure.
-_PLAIN = (
-    "an and are as at be by can for from has have he her his how if in into is it its me my new no not of off on one or"
-    " our out she so that the their them they this to up us was we were what when who will with you your"
-    " oz ounce ounces fl floz ml lb lbs kg ct pcs pc inch inches cm mm qty vol de la le el les un et"
-)
-STOP_WORDS = frozenset(_PLAIN.split())
 
 
 def words_of(title: str) -> frozenset[str]:

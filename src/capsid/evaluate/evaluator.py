@@ -28,6 +28,8 @@ from capsid.ragged import Ragged
 
 # Cases that are ranked together.
 TOGETHER = 64
+TOPS = (1, 5)
+BATCH = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,10 +253,6 @@ def metrics_of(values: dict[str, np.ndarray], chosen: np.ndarray) -> dict[str, A
 def _tell(progress: Progress, split: str, done: int, total: int, began: float) -> None:
     speed = done / max(time.monotonic() - began, 1e-9)
     progress.update(f"{split}: {done:,}/{total:,} users  {speed:,.0f} users/s  ETA {duration((total - done) / speed)}")
-
-
-TOPS = (1, 5)
-BATCH = 16
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 SHOWN = 3
 Title = Callable[[int], str]
+EXAMPLES = 5
+STRONGEST = 5
 
 
 def merges_of(tokenizer: ItemTokenizer, title: Title, *, top: int) -> Merges:
@@ -109,10 +111,6 @@ def _shown(use: MergeUse, counts_N: np.ndarray, items: Vocabulary, title: Title)
         tokens_after=use.tokens_after,
         examples=tuple(Titled(items[n], title(n)) for n in known),
     )
-
-
-EXAMPLES = 5
-STRONGEST = 5
 
 
 @dataclass(frozen=True, eq=False)

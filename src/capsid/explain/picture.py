@@ -12,6 +12,16 @@ from unicodedata import east_asian_width
 
 from capsid.base.printable import one_line
 
+COLUMN, NODE, GAP, BETWEEN, TOP, LEFT = 250, 38, 6, 44, 58, 16
+# Maximum numbers of survivors and of cut prefixes drawn per column; the lines below the column show the totals.
+DRAWN, CUT = 14, 3
+_SURVIVED = ("kept", "result")
+_STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#172024}.small{font-size:11px;fill:#46545c}.head{font-weight:600}"
+    ".edge{fill:none;stroke:#9fb0b8;stroke-width:1.2}.kept{fill:#e2ecf8}.result{fill:#dcefe0}.cut{fill:#f6efe2}"
+    ".for{fill:#2d8a93}.against{fill:#b8493f}"
+)
+
 
 @dataclass(frozen=True)
 class Prefix:
@@ -64,16 +74,6 @@ class Influence:
 
 
 Paths = tuple[tuple[int, ...], ...]
-
-COLUMN, NODE, GAP, BETWEEN, TOP, LEFT = 250, 38, 6, 44, 58, 16
-# Maximum numbers of survivors and of cut prefixes drawn per column; the lines below the column show the totals.
-DRAWN, CUT = 14, 3
-_SURVIVED = ("kept", "result")
-_STYLE = (
-    "text{font:12px system-ui,sans-serif;fill:#172024}.small{font-size:11px;fill:#46545c}.head{font-weight:600}"
-    ".edge{fill:none;stroke:#9fb0b8;stroke-width:1.2}.kept{fill:#e2ecf8}.result{fill:#dcefe0}.cut{fill:#f6efe2}"
-    ".for{fill:#2d8a93}.against{fill:#b8493f}"
-)
 
 
 def draw(paths: Paths, steps: tuple[Step, ...], influences: tuple[Influence, ...]) -> str:

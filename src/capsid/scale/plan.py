@@ -14,6 +14,29 @@ from typing import Any
 from capsid.errors import ConfigError
 
 MB = 1_000_000
+DEVICES = ("cpu", "cuda")
+TEXTS = ("minilm", "own")
+GENERATORS = ("timeline", "encoder-decoder")
+SHARD_ROWS = 65_536
+# Users of a shard of recommendations, and rows of the sample that capsules start from.
+SHARD_USERS = 4_096
+SAMPLE = 65_536
+# Processes that share a training step: lanes of 8 sequences of a batch of 64.
+MOST_RANKS = 8
+# How many cores one GPU replaces where networks are the cost. An assumption: no GPU was measured.
+CORES_PER_GPU = 50.0
+# To start an engine or a process, and to load torch and a network.
+START_SECONDS = 30.0
+PROCESS, TEXT_MODEL = 400 * MB, 300 * MB
+# An import: the process with a block of rows and a partition, and bytes per user or item (keys, counts, pages of ids).
+IMPORT, IMPORT_ID_BYTES = 430 * MB, 52
+# Bytes per interaction in stored histories (item and time), and in the sequences that training holds.
+SEQUENCE_BYTES, TRAINING_BYTES = 12, 18
+# Bytes per item: of ids and orders in a fit, of an item id, of the trie and of its making.
+FIT_BYTES, ID_BYTES, TRIE_BYTES, BUILD_BYTES = 200, 25, 25, 85
+# Bytes per parameter: of weights, and of weights with gradients, moments and an average.
+WEIGHT_BYTES, LEARNING_BYTES = 4, 20
+LISTED, LIST_BYTES = 10, 24
 
 
 @dataclass(frozen=True)
@@ -55,31 +78,6 @@ class Rates:
     """Seconds per user, beam 50."""
     rank_t5: Growth = Growth(depth=0.00584, scores=4.65e-07)
     """The same with the encoder-decoder."""
-
-
-DEVICES = ("cpu", "cuda")
-TEXTS = ("minilm", "own")
-GENERATORS = ("timeline", "encoder-decoder")
-SHARD_ROWS = 65_536
-# Users of a shard of recommendations, and rows of the sample that capsules start from.
-SHARD_USERS = 4_096
-SAMPLE = 65_536
-# Processes that share a training step: lanes of 8 sequences of a batch of 64.
-MOST_RANKS = 8
-# How many cores one GPU replaces where networks are the cost. An assumption: no GPU was measured.
-CORES_PER_GPU = 50.0
-# To start an engine or a process, and to load torch and a network.
-START_SECONDS = 30.0
-PROCESS, TEXT_MODEL = 400 * MB, 300 * MB
-# An import: the process with a block of rows and a partition, and bytes per user or item (keys, counts, pages of ids).
-IMPORT, IMPORT_ID_BYTES = 430 * MB, 52
-# Bytes per interaction in stored histories (item and time), and in the sequences that training holds.
-SEQUENCE_BYTES, TRAINING_BYTES = 12, 18
-# Bytes per item: of ids and orders in a fit, of an item id, of the trie and of its making.
-FIT_BYTES, ID_BYTES, TRIE_BYTES, BUILD_BYTES = 200, 25, 25, 85
-# Bytes per parameter: of weights, and of weights with gradients, moments and an average.
-WEIGHT_BYTES, LEARNING_BYTES = 4, 20
-LISTED, LIST_BYTES = 10, 24
 
 
 @dataclass(frozen=True, kw_only=True)

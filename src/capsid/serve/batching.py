@@ -26,6 +26,13 @@ from capsid.serve.snapshot import Snapshot
 _SMOOTHING = 0.2
 # Seconds per query before the first search of a class.
 _FIRST = 0.005
+# After a batch of several, its clients ask again within this time; without the wait, batches of 1 and 15 alternate.
+LINGER = 0.003
+# A search that takes longer than this means that the model thread hangs.
+SILENCE = 30.0
+# A request is queued if its search should begin within this share of its deadline. A longer queue would serve no more
+# requests, only later; and searches may take twice as long as before without missing deadlines.
+_SHARE = 0.5
 
 
 class Backlog:
@@ -71,14 +78,6 @@ class Backlog:
         bits = min(count, self._most).bit_length()
         return known[max((b for b in known if b <= bits), default=min(known))]
 
-
-# After a batch of several, its clients ask again within this time; without the wait, batches of 1 and 15 alternate.
-LINGER = 0.003
-# A search that takes longer than this means that the model thread hangs.
-SILENCE = 30.0
-# A request is queued if its search should begin within this share of its deadline. A longer queue would serve no more
-# requests, only later; and searches may take twice as long as before without missing deadlines.
-_SHARE = 0.5
 
 Work = Query | Callable[[Snapshot], Any]
 

@@ -28,6 +28,7 @@ from capsid.errors import ArtifactError
 
 HINT = "restore it from a backup, or keep the edits before the damage with: capsid serve RUN --recover"
 _OPENS, _DIGITS = b'["', 16
+NAME = "journal.jsonl"
 
 
 class JournalDamaged(ArtifactError):
@@ -105,9 +106,6 @@ class Mark:
         told = json.loads(text)
         coming = told["coming"]
         return cls(Position(**told["at"]), None if coming is None else Position(**coming))
-
-
-NAME = "journal.jsonl"
 
 
 class DiskFull(ArtifactError):

@@ -30,6 +30,10 @@ from capsid.serve.snapshot import Snapshot
 Of = Literal["tokens", "codes"]
 # Longer titles are cut, so that the size of an answer does not depend on the catalogue.
 MOST_TITLE = 120
+# Items of a test history that are listed, the latest.
+MOST_SHOWN = 50
+# Draws of the bootstrap: enough for two digits of p.
+DRAWS = 2_000
 
 
 def tree(
@@ -129,10 +133,6 @@ class _Pruner:
                 for item, title in names
             ],
         }
-
-
-# Items of a test history that are listed, the latest.
-MOST_SHOWN = 50
 
 
 def found(snapshot: Snapshot, number: int) -> dict[str, Any]:
@@ -262,10 +262,6 @@ def info(snapshot: Snapshot, run: Path, versions: list[int], limits: dict[str, f
         "versions": versions,
         "limits": limits,
     }
-
-
-# Draws of the bootstrap: enough for two digits of p.
-DRAWS = 2_000
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,9 @@ from capsid.serve.journal import Journal
 from capsid.serve.snapshot import WHOLE, Edit, Snapshot, State, item_frame, with_state
 
 Line = Mapping[str, Any]
+logger = logging.getLogger("capsid.serve")
+# The file beside the journal that holds the last announcement.
+COMING = "coming.jsonl"
 
 
 @dataclass(frozen=True)
@@ -209,9 +212,6 @@ def _misfit(snapshot: Snapshot, edit: Edit) -> Refused | None:
     return None
 
 
-logger = logging.getLogger("capsid.serve")
-# The file beside the journal that holds the last announcement.
-COMING = "coming.jsonl"
 # Makes the lineage after a line.
 After = Callable[[Lineage, Line], Lineage]
 

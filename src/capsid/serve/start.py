@@ -39,27 +39,6 @@ from capsid.serve.workers import Workers, has_joined
 # Turns of the event loop before and after the port is closed, and seconds between them. Turns are counted rather than
 # time: on a busy machine the process may sleep through any time, and would then close connections before reading them.
 _TURNS, _PAUSE = 20, 0.02
-
-
-class PatientServer(uvicorn.Server):
-    """Before it ends, takes the connections that wait at its port and the requests of those that are open."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the port, wait for answers and end the application."""
-        await self._turn(3)
-        for server in self.servers:
-            server.close()
-        await self._turn(_TURNS)
-        await super().shutdown(sockets)
-
-    async def _turn(self, turns: int) -> None:
-        """Let the event loop go round, unless no connection is left."""
-        for turn in range(turns):
-            if turn > 2 and not self.server_state.connections:
-                return
-            await asyncio.sleep(_PAUSE)
-
-
 logger = logging.getLogger("capsid.serve")
 _LOG = {
     "version": 1,
@@ -79,6 +58,31 @@ _SERVER = {
     "timeout_graceful_shutdown": 60,
     "timeout_keep_alive": 30,
 }
+# Seconds in which the headers of a request have to arrive.
+HEADER_SECONDS = 30.0
+# Bytes that they may have. What arrives together with their first byte is not counted, because it may end a body.
+HEADER_BYTES = 64 * 1024
+# Where the application leaves its metrics in the state of its lifespan.
+METRICS = "capsid.metrics"
+
+
+class PatientServer(uvicorn.Server):
+    """Before it ends, takes the connections that wait at its port and the requests of those that are open."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the port, wait for answers and end the application."""
+        await self._turn(3)
+        for server in self.servers:
+            server.close()
+        await self._turn(_TURNS)
+        await super().shutdown(sockets)
+
+    async def _turn(self, turns: int) -> None:
+        """Let the event loop go round, unless no connection is left."""
+        for turn in range(turns):
+            if turn > 2 and not self.server_state.connections:
+                return
+            await asyncio.sleep(_PAUSE)
 
 
 def serve(options: ServeOptions, *, show: bool = False, tell: Callable[[str], object] = logger.warning) -> None:
@@ -125,14 +129,6 @@ def _show(page: str) -> None:
             break
         time.sleep(0.1)
     webbrowser.open(page)
-
-
-# Seconds in which the headers of a request have to arrive.
-HEADER_SECONDS = 30.0
-# Bytes that they may have. What arrives together with their first byte is not counted, because it may end a body.
-HEADER_BYTES = 64 * 1024
-# Where the application leaves its metrics in the state of its lifespan.
-METRICS = "capsid.metrics"
 
 
 class HeaderLimit(HttpToolsProtocol):

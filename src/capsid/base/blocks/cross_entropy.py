@@ -21,6 +21,12 @@ from torch.nn import functional as F
 TILE_ROWS = TILE_TOKENS = 512
 # All scores of a chunk should stay below malloc's mmap threshold (32 MB).
 CHUNK_NUMBERS = 7 << 20
+# A chunk's scores should fit in the caches.
+GROUP_CHUNK = 1 << 20
+# A dense product computes this many numbers in the time of one gathered product (measured on two cores).
+DENSE = 24
+# Pairs gathered at once, so that the two gathered blocks stay small.
+PAIR_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,10 +146,6 @@ def linear_cross_entropy(
     return loss
 
 
-# A chunk's scores should fit in the caches.
-GROUP_CHUNK = 1 << 20
-
-
 @dataclass(frozen=True, eq=False)
 class GroupTargets:
     """Group `group_V[v]` of every token, and shares of the target: row `rows_E[e]` gives `shares_E[e]` to a group.
@@ -207,12 +209,6 @@ def group_cross_entropy(
     added = added or nothing_added()
     loss: Tensor = _GroupCrossEntropy.apply(hidden_ND, weight_VD, added.values_E, targets, added)
     return loss
-
-
-# A dense product computes this many numbers in the time of one gathered product (measured on two cores).
-DENSE = 24
-# Pairs gathered at once, so that the two gathered blocks stay small.
-PAIR_CHUNK = 1 << 16
 
 
 def pair_products(left_RD: Tensor, right_VD: Tensor, row_E: Tensor, column_E: Tensor) -> Tensor:

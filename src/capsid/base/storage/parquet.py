@@ -23,6 +23,11 @@ from capsid.ragged import Ragged
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Values that one byte of a file may stand for: far more than ids can be compressed, far less than would fill memory.
+MOST_PER_BYTE = 64
+SUMMARY = "shards.json"
+METADATA = b"capsid"
+
 
 def numbers(values: np.ndarray) -> pa.Array:
     """A one-dimensional array as an Arrow column, not copied."""
@@ -72,10 +77,6 @@ def array(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     return np.frombuffer(data, dtype=kind)[joined.offset : joined.offset + len(joined)]
 
 
-# Values that one byte of a file may stand for: far more than ids can be compressed, far less than would fill memory.
-MOST_PER_BYTE = 64
-
-
 def write_rows(file: Path, columns: Mapping[str, Vocabulary | Ragged | np.ndarray]) -> None:
     """Write columns of one length: ids, lists of numbers, numbers."""
     import pyarrow as pa
@@ -106,10 +107,6 @@ def _column(rows: Vocabulary | Ragged | np.ndarray) -> pa.Array:
     if isinstance(rows, Vocabulary):
         return rows.column
     return lists(rows, rows.values.dtype.type) if isinstance(rows, Ragged) else numbers(rows)
-
-
-SUMMARY = "shards.json"
-METADATA = b"capsid"
 
 
 def read_about(path: Path) -> dict[str, Any] | None:
