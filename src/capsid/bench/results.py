@@ -29,7 +29,7 @@ LINES = "cells.jsonl"
 VALUES = "values"
 # The split of all cells that name none.
 LEAVE_ONE_OUT = str(Holdout())
-FILE = "archive.json"
+ARCHIVE = "archive.json"
 
 
 def data_key(fingerprint: str, split: str) -> str:
@@ -245,10 +245,10 @@ class Archive:
 
 def archive_of(folder: Path) -> Archive | None:
     """What is known of an archived plan; None for a plan that today's code has run."""
-    path = folder / FILE
+    path = folder / ARCHIVE
     if not path.is_file():
         return None
     with untrusted.interpreting(path, "archive of results"):
-        content = untrusted.mapping(read_json(path), FILE)
-        left_out, old = (frozenset(untrusted.texts(content[n], f"{FILE}: {n}")) for n in ("superseded", "outdated"))
-        return Archive(untrusted.text(content["release"], f"{FILE}: release"), left_out, old)
+        content = untrusted.mapping(read_json(path), ARCHIVE)
+        left_out, old = (frozenset(untrusted.texts(content[n], f"{ARCHIVE}: {n}")) for n in ("superseded", "outdated"))
+        return Archive(untrusted.text(content["release"], f"{ARCHIVE}: release"), left_out, old)

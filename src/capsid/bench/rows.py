@@ -40,7 +40,7 @@ from capsid.recipes.capsid_bpe import CAPSID_BPE
 from capsid.tokenize.actionpiece.merges import Pieces
 from capsid.tokenize.atomic import Atomic
 
-FILE = Path(__file__).parent / "paper.toml"
+PAPER = Path(__file__).parent / "paper.toml"
 BEAUTY = "amazon-beauty"
 DATASETS = {BEAUTY: "beauty", "amazon-sports": "sports", "amazon-toys": "toys"}
 PAPER_METRICS = ("recall@5", "recall@10", "ndcg@5", "ndcg@10")
@@ -66,7 +66,7 @@ ONE_SEED = " (one seed)"
 @cache
 def paper() -> dict[str, Any]:
     """All of it, by table."""
-    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+    return tomllib.loads(PAPER.read_text(encoding="utf-8"))
 
 
 def main_value(method: str, dataset: str, metric: str) -> float | None:

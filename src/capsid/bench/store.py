@@ -42,7 +42,7 @@ from capsid.fit.stages import with_memory
 from capsid.progress import Progress
 from capsid.recommender import Recommender
 
-FILE = "journal.json"
+JOURNAL = "journal.json"
 EVERY_SECONDS = 20.0
 
 
@@ -235,7 +235,7 @@ class Journal:
     """Opened by the process that runs the cell; each opening counts as an attempt."""
 
     def __init__(self, folder: Path, code: str) -> None:
-        self.path = folder / FILE
+        self.path = folder / JOURNAL
         self.kept: dict[str, Any] = {
             "started": now(),
             "attempts": 0,
@@ -271,7 +271,7 @@ class Journal:
 def read_journal(folder: Path) -> dict[str, Any]:
     """The values of the last attempt; empty if there was none."""
     try:
-        found = read_json(folder / FILE)
+        found = read_json(folder / JOURNAL)
     except ArtifactError:
         return {}
     return found if isinstance(found, dict) else {}
