@@ -48,16 +48,6 @@ _LOG = {
     "loggers": {name: {"handlers": ["stderr"], "level": "INFO", "propagate": False} for name in ("uvicorn", "capsid")},
 }
 _APP = "capsid.serve.app:create_app"
-_SERVER = {
-    "factory": True,
-    "loop": "uvloop",
-    "ws": "none",
-    "access_log": False,
-    "log_config": _LOG,
-    "server_header": False,
-    "timeout_graceful_shutdown": 60,
-    "timeout_keep_alive": 30,
-}
 # Seconds in which the headers of a request have to arrive.
 HEADER_SECONDS = 30.0
 # Bytes that they may have. What arrives together with their first byte is not counted, because it may end a body.
@@ -99,7 +89,7 @@ def serve(options: ServeOptions, *, show: bool = False, tell: Callable[[str], ob
         tell(line)
     journal.close()
     os.environ[ENVIRONMENT] = options.to_environment()
-    settings: dict[str, Any] = {"host": options.host, "port": options.port, "http": HeaderLimit, **_SERVER}
+    settings: dict[str, Any] = {"host": options.host, "port": options.port, **_SERVER}
     with tempfile.TemporaryDirectory(prefix="capsid-metrics-") as folder:
         if options.workers > 1:
             os.environ[SHARED] = folder
@@ -202,3 +192,16 @@ def _encoded(refusal: Refused, name: str) -> bytes:
     lines = [b"%s: %s\r\n" % pair for pair in [*headers, (b"x-request-id", name.encode())]]
     status = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n".encode()
     return b"".join([status, *lines, b"\r\n", body])
+
+
+_SERVER = {
+    "factory": True,
+    "loop": "uvloop",
+    "http": HeaderLimit,
+    "ws": "none",
+    "access_log": False,
+    "log_config": _LOG,
+    "server_header": False,
+    "timeout_graceful_shutdown": 60,
+    "timeout_keep_alive": 30,
+}
