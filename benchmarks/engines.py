@@ -136,7 +136,7 @@ def processor_seconds() -> float:
 
 def ray_overhead(folder: Path, rows_per_shard: int) -> dict[str, Any]:
     """Processor seconds of encoding a catalogue in this process and on Ray, with the same bytes as result."""
-    from capsid.scale.ray_tasks import connected
+    from capsid.scale.engine import connected
 
     # As workers: threads of one process cost processor time, waiting for each other.
     torch.set_num_threads(1)

@@ -85,6 +85,12 @@ MISTAKES: Mistakes = {
             "filled &= series.list.len() >= 0",
             "data/test_data_dataset.py data/test_data_tables.py data/test_data_check.py",
         ),
+        (
+            "items of the core need one more",
+            "counts_U >= k, counts_I >= k",
+            "counts_U >= k, counts_I > k",
+            "data/test_data_dataset.py data/test_data_splits.py data/test_data_cli.py data/test_data_tables.py",
+        ),
     ),
     "data/fields.py": (
         ("rare values are known", "if count >= field.least)))", "if count >= 1)))", "data/test_fields.py"),
@@ -96,16 +102,6 @@ MISTAKES: Mistakes = {
             "more = self.errors",
             "data/test_data_check.py data/test_data_tables.py",
         ),
-    ),
-    "data/kcore.py": (
-        (
-            "items of the core need one more",
-            "counts_U >= k, counts_I >= k",
-            "counts_U >= k, counts_I > k",
-            "data/test_data_dataset.py data/test_data_splits.py data/test_data_cli.py data/test_data_tables.py",
-        ),
-    ),
-    "data/lines.py": (
         (
             "the last line without its end is lost",
             "        yield number + 1, rest\n",

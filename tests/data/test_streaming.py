@@ -13,7 +13,7 @@ from data_files import write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from capsid.data.kcore import k_core
+from capsid.data.dataset import k_core
 from capsid.data.mapped import write_mapped
 from capsid.data.sources import load_dataset
 from capsid.data.streaming import Held, Numbering, import_dataset, import_tables

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capsid.base.vocabulary import Vocabulary
-from capsid.data.dataset import Dataset
-from capsid.data.kcore import k_core
+from capsid.data.dataset import Dataset, k_core
 from capsid.data.mapped import read_mapped, write_mapped
 from capsid.data.sources import as_dataset, load_dataset
 from capsid.data.split import temporal_split

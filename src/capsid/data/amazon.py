@@ -29,9 +29,8 @@ from capsid.base.storage.locks import held
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.attributes import attribute_frame
 from capsid.data.dataset import Dataset
-from capsid.data.findings import Findings
+from capsid.data.findings import Findings, numbered_lines
 from capsid.data.frames import first_seen, group_events
-from capsid.data.lines import numbered_lines
 from capsid.data.prepared import KIND, read_prepared, write_prepared
 from capsid.errors import DataError, nearest
 from capsid.progress import Progress, silent

@@ -23,8 +23,7 @@ from capsid.base.vocabulary import Vocabulary
 from capsid.data.attributes import attribute_frame
 from capsid.data.columns import can_be_id
 from capsid.data.dataset import Dataset
-from capsid.data.findings import Findings
-from capsid.data.lines import find_file, not_utf8, numbered_lines
+from capsid.data.findings import Findings, find_file, not_utf8, numbered_lines
 from capsid.errors import ArtifactError, DataError, nearest
 from capsid.ragged import Ragged
 

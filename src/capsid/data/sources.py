@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from capsid.data.amazon import CATEGORIES, is_amazon, load_benchmark, read_amazon
-from capsid.data.dataset import Dataset
+from capsid.data.dataset import Dataset, k_core
 from capsid.data.findings import Findings
-from capsid.data.kcore import k_core
 from capsid.data.mapped import is_mapped, read_mapped
 from capsid.data.planted import planted_dataset
 from capsid.data.prepared import is_prepared, read_prepared

@@ -25,11 +25,19 @@ from capsid.base.storage.artifacts import new_folder
 from capsid.base.storage.mapped_arrays import BLOCK, ArrayWriter, TextsWriter, array_blocks, map_texts
 from capsid.base.storage.parquet import numbers as arrow_numbers
 from capsid.base.vocabulary import Vocabulary
-from capsid.data.dataset import FILE_ORDER, choose_text_fields
+from capsid.data.dataset import (
+    FILE_ORDER,
+    Core,
+    check_k,
+    choose_text_fields,
+    core_provenance,
+    everything,
+    find_core,
+    k_core,
+)
 from capsid.data.events import check_any, read_events
 from capsid.data.findings import Findings
 from capsid.data.frames import no_attributes, note_unknown, read_catalogue
-from capsid.data.kcore import Core, check_k, core_provenance, everything, find_core, k_core
 from capsid.data.mapped import ITEMS, KIND, USERS, about_of, copy_texts, histories_writer, write_mapped, write_rest
 from capsid.data.prepared import write_prepared
 from capsid.data.sources import SOURCES, existing_folder, form_of, load_dataset

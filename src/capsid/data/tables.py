@@ -11,9 +11,8 @@ from pathlib import Path
 
 from capsid.data.dataset import Dataset
 from capsid.data.events import EventForm, look
-from capsid.data.findings import Block, Findings
+from capsid.data.findings import Block, Findings, find_file
 from capsid.data.frames import join_tables
-from capsid.data.lines import find_file
 from capsid.data.table_files import ENDINGS, BlockSize, table_blocks
 from capsid.errors import DataError
 
