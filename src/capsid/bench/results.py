@@ -158,7 +158,12 @@ class Results:
 
     def values(self, cell: Result, evaluation: str, metric: str) -> np.ndarray:
         """One number per case. Shape: (cases,)."""
-        arrays = self._arrays(cell)
+        arrays = load_arrays(self.folder / VALUES / f"{cell.key}.npz", compressed=True)
+        if arrays_hash(arrays) != cell.values_hash:
+            raise ArtifactError(
+                f"the values of {cell.name} were changed after they were stored",
+                hint="remove its line from the store and run it again",
+            )
         prefix = f"{evaluation}/"
         found = {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
         if metric not in found:
@@ -171,21 +176,18 @@ class Results:
         """Numbers of the users and of their targets, in the order of `values`."""
         return self.values(cell, evaluation, "user"), self.values(cell, evaluation, "target")
 
-    def _arrays(self, cell: Result) -> dict[str, np.ndarray]:
-        arrays = load_arrays(self.folder / VALUES / f"{cell.key}.npz", compressed=True)
-        if arrays_hash(arrays) != cell.values_hash:
-            raise ArtifactError(
-                f"the values of {cell.name} were changed after they were stored",
-                hint="remove its line from the store and run it again",
-            )
-        return arrays
-
 
 def load(store: str | Path, plan: str, *, history: bool = False) -> Results:
     """The finished cells of a plan in a store. `history`: also those that later ones of the same name replaced."""
     folder = Path(store) / plan
     lines, notes = read_lines(folder / LINES)
-    cells = [_result(line, folder / LINES, number) for number, line in enumerate(lines, start=1)]
+    cells = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            cells.append(Result.from_dict(line))
+        except (TypeError, AttributeError) as error:
+            where = f"line {number} of {folder / LINES}"
+            raise ArtifactError(f"{where} is not a finished cell: {error}", hint="remove it") from None
     if not history:
         latest = {cell.name: cell for cell in cells}
         cells = [cell for cell in cells if latest[cell.name] is cell]
@@ -225,13 +227,6 @@ def arrays_hash(arrays: Mapping[str, np.ndarray]) -> str:
         array = np.ascontiguousarray(arrays[name])
         digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode() + array.tobytes())
     return digest.hexdigest()
-
-
-def _result(line: dict[str, Any], path: Path, number: int) -> Result:
-    try:
-        return Result.from_dict(line)
-    except (TypeError, AttributeError) as error:
-        raise ArtifactError(f"line {number} of {path} is not a finished cell: {error}", hint="remove it") from None
 
 
 @dataclass(frozen=True)

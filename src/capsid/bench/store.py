@@ -339,10 +339,6 @@ class SharedRun:
             journal.kept |= {"trained_by": about["cell"], "tokenizer_shared": True}
         journal.kept["codes"] = list(dict.fromkeys([*about["codes"], *journal.kept["codes"]]))
         journal.kept["seconds"] = {**about["seconds"], **journal.kept["seconds"]}
-        return self._own(run, dataset, progress)
-
-    def _own(self, run: Recommender, dataset: Dataset, progress: Progress) -> Recommender:
-        """The run as the job's recipe has it."""
         recipe, split = self.job.recipe, run.catalogue_.split
         if run.recipe.memory != recipe.memory:
             table = ItemTable.from_training(dataset, split.train)

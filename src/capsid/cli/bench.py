@@ -130,6 +130,7 @@ def status(
       capsid bench status smoke --store bench-results --json
     """
     from capsid.bench.prepare import data_sources, find_plan, look, remembered_sources
+    from capsid.bench.process import left_error
     from capsid.bench.results import load
     from capsid.bench.store import Place
 
@@ -140,7 +141,9 @@ def status(
     for note in load(place.store, wanted.name).notes:
         Console().line(f"{note}; `capsid bench run` repairs it")
     prospects = look(wanted, place, sources)
-    _show_prospects(prospects, [True] * len(prospects), as_json, failures=_failures(prospects, place))
+    left = {p.cell.name: left_error(place.work(p.job.key)) for p in prospects if p.job is not None}
+    failures = {name: f"failed: {ending.error}" for name, ending in left.items() if ending is not None}
+    _show_prospects(prospects, [True] * len(prospects), as_json, failures)
 
 
 class BenchConsole(Console):
@@ -197,13 +200,6 @@ def _ahead(prospect: Prospect, fits: bool) -> str:
     spent = f", {duration(prospect.spent)} done" if prospect.spent else ""
     late = "" if fits else "; would not fit into the budget"
     return f"{name}: about {duration(prospect.estimate.seconds)} to go ({prospect.estimate.basis}{spent}){late}"
-
-
-def _failures(prospects: Sequence[Prospect], place: Any) -> dict[str, str]:
-    from capsid.bench.process import left_error
-
-    found = {p.cell.name: left_error(place.work(p.job.key)) for p in prospects if p.job is not None}
-    return {name: f"failed: {ending.error}" for name, ending in found.items() if ending is not None}
 
 
 def _show_prospects(

@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -68,7 +67,10 @@ def keep_evaluation(run: Path, result: Evaluation, cases: Cases) -> Path:
                         shutil.copy(kept, new / kept.name)
         if (new / f"{name}.npz").exists():
             arrays = _joined(load_arrays(new / f"{name}.npz", compressed=True), arrays, result.ks)
-            summary = _joined_summaries(read_json(new / f"{name}.json"), summary)
+            old = read_json(new / f"{name}.json")
+            if old.get("users") == summary["users"]:
+                both = {part: {**old.get(part, {}), **summary[part]} for part in ("metrics", "variants")}
+                summary = {**old, **summary, **both}
         save_arrays(new / f"{name}.npz", arrays)
         write_json(new / f"{name}.json", summary)
     return folder / name
@@ -133,10 +135,3 @@ def _joined(old: dict[str, np.ndarray], new: dict[str, np.ndarray], ks: tuple[in
     known = [int(n[7:]) for n in old if n.startswith("recall@") and n[7:].isdigit()]
     longer = max(known, default=0) > max(ks)
     return {**old, **{n: v for n, v in new.items() if not (longer and n == "rank" and n in old)}}
-
-
-def _joined_summaries(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    if old.get("users") != new["users"]:
-        return new
-    both = {name: {**old.get(name, {}), **new[name]} for name in ("metrics", "variants")}
-    return {**old, **new, **both}
