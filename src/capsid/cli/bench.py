@@ -17,7 +17,7 @@ import typer
 from capsid.base.printable import printable
 from capsid.cli import bench_show
 from capsid.cli.options import BENCH_STORE, CHECKPOINT_EVERY, BenchStore, CheckpointEvery, run_options, verb_group
-from capsid.cli.output import print_json, print_table, say
+from capsid.cli.output import AsJson, print_json, print_table, say
 from capsid.errors import ConfigError
 from capsid.progress import Console, duration
 
@@ -45,7 +45,6 @@ Only = Annotated[
         help="Only cells whose label/dataset/seed, or one of the three, matches; repeatable, in the order to run.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 for _name, _verb in bench_show.VERBS.items():
     app.command(_name)(_verb)
 

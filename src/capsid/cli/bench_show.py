@@ -10,7 +10,7 @@ import typer
 
 from capsid.base.storage.artifacts import write_bytes
 from capsid.cli.options import BENCH_STORE, BenchStore
-from capsid.cli.output import print_json, print_table, say
+from capsid.cli.output import AsJson, print_json, print_table, say
 from capsid.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def claims_command(
     pages: Pages = Path(),
     store: BenchStore = BENCH_STORE,
     write: Annotated[bool, typer.Option("--write", help="Draw the stored figures into the pages.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the figures in README.md and docs that name their stored cells. Exit code 1 if one differs.
 
@@ -180,7 +180,7 @@ def check_command(
     store: BenchStore = BENCH_STORE,
     filtered: Filtered = False,
     pages: Pages = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check stored results: NDCG against recall, the paper's own checks, and the figures that pages claim.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from capsid.cli.options import single_verb
-from capsid.cli.output import print_json, say
+from capsid.cli.output import AsJson, print_json, say
 
 app = single_verb()
 Runs = Annotated[str, typer.Argument(metavar="RUN[,RUN...]", help="Runs of one method, one for each seed.")]
@@ -23,7 +23,7 @@ def compare(
     filter_history: Annotated[
         bool, typer.Option("--filter-history/--no-filter-history", help="Which of the two evaluations to read.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """FIRST minus SECOND, paired by user, with a 95 % interval from a bootstrap over users and seeds.
 

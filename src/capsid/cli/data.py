@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capsid.cli.options import Force, verb_group
-from capsid.cli.output import print_json, say
+from capsid.cli.output import AsJson, print_json, say
 
 if TYPE_CHECKING:
     from capsid.data.check import CheckReport
@@ -22,7 +22,6 @@ app = verb_group("List, describe, check, audit and import datasets.")
 Where = Annotated[
     str, typer.Argument(metavar="D", help="A built-in or benchmark name (`capsid data list`), or a folder.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MinRating = Annotated[float | None, typer.Option("--min-rating", help="Keep ratings of at least this value.")]
 
 

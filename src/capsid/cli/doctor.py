@@ -6,12 +6,10 @@ import os
 import platform
 import time
 from importlib import metadata
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from capsid.cli.options import single_verb
-from capsid.cli.output import print_json, say
+from capsid.cli.output import AsJson, print_json, say
 
 app = single_verb()
 
@@ -28,7 +26,7 @@ EXTRAS = {
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Show versions, optional libraries, cores and threads, the cache, and the speed of a matrix product.
 
     Examples:

@@ -16,12 +16,15 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from capsid.base.printable import json_text, one_line, printable
 from capsid.base.storage.artifacts import enclosing_artifact, write_bytes
 from capsid.errors import ArtifactError, ConfigError, DataError
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LIMIT = 20_000
 STANDARD_OUTPUT = ("-", "/dev/stdout")
 ENDINGS = (".csv", ".parquet", ".jsonl")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capsid.cli.options import single_verb
-from capsid.cli.output import print_json, print_table, say
+from capsid.cli.output import AsJson, print_json, print_table, say
 from capsid.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def plan(
     generator: Annotated[str, typer.Option("--generator", help="timeline or encoder-decoder.")] = "timeline",
     epochs: Annotated[int, typer.Option("--epochs", help="Epochs of training.")] = 1,
     measure: Annotated[bool, typer.Option("--measure", help="Measure this machine first (half a minute).")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Estimate time, memory and disk of every stage of a large job, and its bottleneck. Runs nothing.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capsid.cli.options import Device, Force, single_verb
-from capsid.cli.output import RankedFile, RankedList, check_items, parse_ids, parse_k, print_json, print_table
+from capsid.cli.output import AsJson, RankedFile, RankedList, check_items, parse_ids, parse_k, print_json, print_table
 from capsid.errors import ConfigError
 from capsid.progress import Console, Progress
 
@@ -49,7 +49,7 @@ def recommend(
     ] = None,
     device: Device = "cpu",
     force: Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Recommend items for a history of your own item ids, for one user, or for many. Empty histories get popular items.
 

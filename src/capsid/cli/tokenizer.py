@@ -26,7 +26,7 @@ from capsid.cli.options import (
     run_options,
     verb_group,
 )
-from capsid.cli.output import OutputFile, check_items, json_line, parse_k, print_json, print_table, say
+from capsid.cli.output import AsJson, OutputFile, check_items, json_line, parse_k, print_json, print_table, say
 from capsid.errors import ConfigError
 from capsid.progress import Console
 
@@ -34,7 +34,6 @@ from capsid.progress import Console
 REPORT_ITEMS = 200_000
 app = verb_group("Fit a tokenizer alone; look at the ids of a tokenizer or a run.")
 Either = Annotated[Path, typer.Argument(metavar="TOK|RUN", help="What `capsid tokenizer fit` or `capsid fit` wrote.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("fit")

@@ -26,7 +26,7 @@ from capsid.cli.options import (
     run_options,
     verb_group,
 )
-from capsid.cli.output import print_json, say
+from capsid.cli.output import AsJson, print_json, say
 from capsid.errors import ConfigError
 from capsid.progress import Console, Progress, duration
 
@@ -38,7 +38,6 @@ Vectors = Annotated[
     Path,
     typer.Option("--vectors", metavar="FILE", help="A .npy, a .parquet (item_id, vector), or a folder of .parquet."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ShardRows = Annotated[int, typer.Option("--shard-rows", metavar="N", help="Items per shard.")]
 
 
