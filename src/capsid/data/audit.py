@@ -80,11 +80,15 @@ def probe_weight(scores: FollowerScores, cases: Cases, ranks: np.ndarray) -> flo
 
 
 def _hits(cases: Cases, scores: FollowerScores, k: int, ranks: np.ndarray | None, weight: float) -> np.ndarray:
+    from scipy.sparse import csr_array
+
     items = scores.by_distance[0].shape[0]
     total: Any = 0
     for distance, matrix in enumerate(scores.by_distance, start=1):
         place = np.flatnonzero(cases.histories.lengths >= distance)
-        total = total + _rows(matrix, _last(cases, distance), place, len(cases))
+        last = _last(cases, distance)[place]
+        # The rows of the matrix for these items, each at its place; other rows are empty.
+        total = total + csr_array((np.ones(len(place)), (place, last)), shape=(len(cases), items)) @ matrix
     row_E = np.repeat(np.arange(len(cases)), np.diff(total.indptr))
     column_E, score_E = total.indices.astype(np.int64), total.data
     if ranks is not None:
@@ -97,14 +101,6 @@ def _hits(cases: Cases, scores: FollowerScores, k: int, ranks: np.ndarray | None
     above = np.bincount(row_E[score_E > target_C[row_E]], minlength=len(cases))
     level = np.bincount(row_E[score_E == target_C[row_E]], minlength=len(cases)) - 1
     return np.isfinite(target_C) & (above + level / 2 < k)
-
-
-def _rows(matrix: Any, items: np.ndarray, place: np.ndarray, count: int) -> Any:
-    """The rows of `items[place]`, each at its place; other rows are empty."""
-    from scipy.sparse import csr_array
-
-    put = csr_array((np.ones(len(place)), (place, items[place])), shape=(count, matrix.shape[0]))
-    return put @ matrix
 
 
 def _last(cases: Cases, distance: int) -> np.ndarray:

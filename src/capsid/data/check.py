@@ -5,7 +5,7 @@ Readers record a bad line and continue. This module adds findings that need the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,20 +83,19 @@ def _check_columns(folder: Path, min_rating: float | None, findings: Findings) -
 def check_dataset(dataset: Dataset, findings: Findings) -> None:
     """Add findings that readers cannot see line by line."""
     _check_lengths(dataset, findings)
-    _check_repeats(dataset, findings)
-    _check_items(dataset, findings)
+    _check_pairs(dataset, findings)
     _check_text(dataset, findings)
     _check_times(dataset, findings)
 
 
 def _check_lengths(dataset: Dataset, findings: Findings) -> None:
-    lengths = dataset.sequences.lengths
+    lengths, code = dataset.sequences.lengths, "one-item-sequence"
     single = np.flatnonzero(lengths == 1)
-    message = "has one item: nothing can be held out, and there is no next item to learn from"
-    hint = "drop such users, or filter with `capsid data import ... --k-core 3`"
-    _note_each(
-        findings, findings.warning, "one-item-sequence", single, lambda n: f"user {dataset.users[n]}", message, hint
-    )
+    for row in single[:EXAMPLES]:
+        message = "has one item: nothing can be held out, and there is no next item to learn from"
+        hint = "drop such users, or filter with `capsid data import ... --k-core 3`"
+        findings.warning(code, f"user {dataset.users[row]}", message, hint)
+    _count_rest(findings, code, len(single))
     pairs = int((lengths == 2).sum())
     if pairs:
         findings.info(
@@ -106,21 +105,21 @@ def _check_lengths(dataset: Dataset, findings: Findings) -> None:
         findings.error("nothing-to-evaluate", "sequences", "no user has three items, so nothing can be held out")
 
 
-def _check_repeats(dataset: Dataset, findings: Findings) -> None:
+def _check_pairs(dataset: Dataset, findings: Findings) -> None:
+    """Users who have an item more than once, and items that nobody has."""
     users_E = dataset.sequences.row_numbers
     pairs_E = users_E * max(len(dataset.items), 1) + dataset.sequences.values
     unique, counts = np.unique(pairs_E, return_counts=True)
     users = np.unique(unique[counts > 1] // max(len(dataset.items), 1))
-    message = "has an item more than once; with the history filter, repeated items can never be recommended"
-    _note_each(findings, findings.info, "repeated-item", users, lambda n: f"user {dataset.users[n]}", message)
-
-
-def _check_items(dataset: Dataset, findings: Findings) -> None:
-    counts = np.bincount(dataset.sequences.values, minlength=len(dataset.items))
-    unused = np.flatnonzero(counts == 0)
-    message = "has no interactions: it stays in the catalogue, and its id depends only on its text or attributes"
-    code = "item-without-interactions"
-    _note_each(findings, findings.info, code, unused, lambda n: f"item {dataset.items[n]}", message)
+    for user in users[:EXAMPLES]:
+        message = "has an item more than once; with the history filter, repeated items can never be recommended"
+        findings.info("repeated-item", f"user {dataset.users[user]}", message)
+    _count_rest(findings, "repeated-item", len(users))
+    unused = np.flatnonzero(np.bincount(dataset.sequences.values, minlength=len(dataset.items)) == 0)
+    for row in unused[:EXAMPLES]:
+        message = "has no interactions: it stays in the catalogue, and its id depends only on its text or attributes"
+        findings.info("item-without-interactions", f"item {dataset.items[row]}", message)
+    _count_rest(findings, "item-without-interactions", len(unused))
 
 
 def _check_text(dataset: Dataset, findings: Findings) -> None:
@@ -162,17 +161,7 @@ def _check_times(dataset: Dataset, findings: Findings) -> None:
         findings.warning("mixed-times", "interactions", message, "write all times in one unit: their order is wrong")
 
 
-def _note_each(
-    findings: Findings,
-    add: Callable[..., None],
-    code: str,
-    rows: np.ndarray,
-    where: Callable[[int], str],
-    message: str,
-    hint: str | None = None,
-) -> None:
-    """A finding for each row; beyond the first few they are only counted."""
-    for row in rows[:EXAMPLES].tolist():
-        add(code, where(row), message, hint)
-    if len(rows) > EXAMPLES:
-        findings.counts[code] += len(rows) - EXAMPLES
+def _count_rest(findings: Findings, code: str, total: int) -> None:
+    """Count the findings that are not listed; listed examples are counted as they are added."""
+    if total > EXAMPLES:
+        findings.counts[code] += total - EXAMPLES

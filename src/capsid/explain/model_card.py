@@ -30,8 +30,20 @@ _Z = 1.96
 
 def model_card(run: Stored, evaluations: Sequence[Evaluation] = ()) -> str:
     """The text of README.md."""
-    sections = [_title, _loading, _data, lambda r: _metrics(evaluations), _ids, _training, _settings, lambda r: _LIMITS]
-    return "\n\n".join([_front(run, evaluations), *(section(run) for section in sections)]) + "\n"
+    rows = [("seed", str(run.seed)), ("capsid", capsid.__version__), ("phases", str(len(run.fitted.log)))]
+    sections = [
+        _front(run, evaluations),
+        f"# {escaped(run.recipe.name)} on {escaped(run.catalogue.name)}\n\n{escaped(run.recipe.about, 1000)}",
+        _LOADING,
+        _data(run),
+        _metrics(evaluations),
+        _ids(run),
+        "## Training\n\n" + _table(("", ""), rows),
+        # Strings of JSON hold no line breaks, so no line of theirs can end the block.
+        f"## Settings\n\n```json\n{json_text(run.recipe.to_dict(), indent=2)}\n```",
+        _LIMITS,
+    ]
+    return "\n\n".join(sections) + "\n"
 
 
 def escaped(text: str, most: int = 200) -> str:
@@ -56,12 +68,7 @@ def _front(run: Stored, evaluations: Sequence[Evaluation]) -> str:
     return "\n".join(["---", *lines, "---"])
 
 
-def _title(run: Stored) -> str:
-    return f"# {escaped(run.recipe.name)} on {escaped(run.catalogue.name)}\n\n{escaped(run.recipe.about, 1000)}"
-
-
-def _loading(run: Stored) -> str:
-    return """## How to load
+_LOADING = """## How to load
 
 Install the package (`pip install capsid-rec`), then, with the path of this folder:
 
@@ -130,16 +137,6 @@ def _ids(run: Stored) -> str:
 
 def _listed(sizes: Sequence[int]) -> str:
     return " x ".join(f"{size:,}" for size in sizes)
-
-
-def _training(run: Stored) -> str:
-    rows = [("seed", str(run.seed)), ("capsid", capsid.__version__), ("phases", str(len(run.fitted.log)))]
-    return "## Training\n\n" + _table(("", ""), rows)
-
-
-def _settings(run: Stored) -> str:
-    # Strings of JSON hold no line breaks, so no line of theirs can end the block.
-    return f"## Settings\n\n```json\n{json_text(run.recipe.to_dict(), indent=2)}\n```"
 
 
 _LIMITS = """## Limits

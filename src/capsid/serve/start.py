@@ -93,18 +93,14 @@ def serve(options: ServeOptions, *, show: bool = False, tell: Callable[[str], ob
     with tempfile.TemporaryDirectory(prefix="capsid-metrics-") as folder:
         if options.workers > 1:
             os.environ[SHARED] = folder
-            sys.exit(_serve_by_workers(options.workers, settings, Path(folder)))
+            port = uvicorn.Config(_APP, **settings).bind_socket()
+            workers = Workers(partial(_serve_at, settings), port, options.workers, partial(has_joined, Path(folder)))
+            sys.exit(workers.run())
         server = PatientServer(uvicorn.Config(_APP, **settings))
         with contextlib.suppress(KeyboardInterrupt):
             server.run()
         if not server.started:
             sys.exit(STARTUP_FAILURE)
-
-
-def _serve_by_workers(count: int, settings: dict[str, Any], folder: Path) -> int:
-    """Serve from several processes; returns the exit code."""
-    port = uvicorn.Config(_APP, **settings).bind_socket()
-    return Workers(partial(_serve_at, settings), port, count, partial(has_joined, folder)).run()
 
 
 def _serve_at(settings: dict[str, Any], port: socket.socket) -> None:
