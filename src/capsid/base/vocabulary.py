@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from capsid.errors import DataError, UnknownIdError
+from capsid.errors import DataError, UnknownIdError, reason_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -185,8 +185,7 @@ def _column(ids: Iterable[str]) -> pa.LargeStringArray:
             made = made.combine_chunks()
         column: pa.LargeStringArray = made.cast(pa.large_string())  # type: ignore[union-attr]
     except (pa.ArrowException, TypeError, UnicodeEncodeError) as error:
-        said = str(error).strip().splitlines()
-        raise DataError(f"ids must be strings: {said[0][:200] if said else type(error).__name__}") from None
+        raise DataError(f"ids must be strings: {reason_of(error)}") from None
     if column.null_count:
         raise DataError(f"{column.null_count} ids are missing", hint="every row needs an id of its own")
     return column

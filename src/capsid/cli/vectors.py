@@ -284,14 +284,14 @@ def _usual(items: Path) -> tuple[str, ...]:
     import polars as pl
 
     from capsid.data.dataset import choose_text_fields
-    from capsid.errors import DataError
+    from capsid.errors import DataError, reason_of
 
     files = sorted(items.glob("*.parquet")) if items.is_dir() else [items]
     try:
         return choose_text_fields(pl.read_parquet(files[0], n_rows=1000)) if files else ()
     except (OSError, pl.exceptions.PolarsError) as error:
-        reason = str(error).splitlines()[0][:200]
-        raise DataError(f"{files[0]} could not be read: {reason}", hint="the file may be truncated") from None
+        message = f"{files[0]} could not be read: {reason_of(error)}"
+        raise DataError(message, hint="the file may be truncated") from None
 
 
 def _known(fields: tuple[str, ...], columns: list[str]) -> tuple[str, ...]:

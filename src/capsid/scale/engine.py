@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from capsid.base.run_options import ONE_THREAD
-from capsid.errors import CapsidError, ConfigError, nearest
+from capsid.errors import CapsidError, ConfigError, nearest, reason_of
 from capsid.progress import Progress, silent
 from capsid.scale.jobs import Job, job_text, opened, run_shard, shard_done
 from capsid.scale.shards import (
@@ -290,11 +290,8 @@ def _answer(ray: Any, reference: Any, number: int) -> dict[str, Any]:
         # A bug in a shard keeps its traceback.
         raise
     except ray.exceptions.RayError as error:
-        said = str(error).strip().splitlines()
-        raise RayError(
-            f"Ray gave up on shard {number} after {TRIES} retries: {said[0][:200] if said else type(error).__name__}",
-            hint="finished shards are kept: run the same command again",
-        ) from None
+        message = f"Ray gave up on shard {number} after {TRIES} retries: {reason_of(error)}"
+        raise RayError(message, hint="finished shards are kept: run the same command again") from None
 
 
 @contextlib.contextmanager
@@ -335,12 +332,8 @@ def _init(ray: Any, options: dict[str, Any]) -> None:
             ray.shutdown()
             if options["address"] == "local" and not last:
                 continue
-            said = str(error).strip().splitlines()
-            raise RayError(
-                f"a Ray cluster does not answer at {options['address']!r:.100}: "
-                f"{said[0][:200] if said else type(error).__name__}",
-                hint=START_HINT,
-            ) from None
+            message = f"a Ray cluster does not answer at {options['address']!r:.100}: {reason_of(error)}"
+            raise RayError(message, hint=START_HINT) from None
 
 
 def _check_address(address: str) -> None:

@@ -22,7 +22,7 @@ from capsid.base.storage.arrays import load_array, load_arrays
 from capsid.base.storage.artifacts import file_hash, new_folder, read_json, write_bytes
 from capsid.base.storage.parquet import SUMMARY, lists, ragged, read_about
 from capsid.encode.base import fresh
-from capsid.errors import ArtifactError, ConfigError
+from capsid.errors import ArtifactError, ConfigError, reason_of
 from capsid.fit.tokenizers import open_parts
 from capsid.ids.collisions import CollisionPolicy
 from capsid.ids.layout import TokenLayout
@@ -93,9 +93,7 @@ class CodeFolder:
         try:
             found = pq.read_table(path, columns=list(columns), use_threads=False)
         except (OSError, pa.ArrowException) as error:
-            raise ArtifactError(
-                f"the shard {path} could not be read: {str(error).splitlines()[0][:200]}", hint=ENCODE_AGAIN
-            ) from None
+            raise ArtifactError(f"the shard {path} could not be read: {reason_of(error)}", hint=ENCODE_AGAIN) from None
         if found.num_rows != rows:
             raise ArtifactError(f"the shard {path} has {found.num_rows:,} rows, not {rows:,}", hint=ENCODE_AGAIN)
         return found

@@ -19,7 +19,7 @@ from capsid.data.item_table import ItemTable
 from capsid.encode.fixed_batches import VERSION, embed_texts
 from capsid.encode.matrix_formats import ID_NAMES
 from capsid.encode.text import item_texts
-from capsid.errors import ArtifactError, ConfigError, DataError, nearest
+from capsid.errors import ArtifactError, ConfigError, DataError, nearest, reason_of
 from capsid.scale.shards import Shards, shard_file
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def _read(files: tuple[str, ...]) -> pl.LazyFrame:
         frame.collect_schema()
         return frame
     except (pl.exceptions.PolarsError, OSError) as error:
-        said = str(error).strip().splitlines()
-        raise DataError(f"the items could not be read: {said[0][:200] if said else type(error).__name__}") from None
+        raise DataError(f"the items could not be read: {reason_of(error)}") from None
 
 
 def stored_items(ids: Vocabulary, attributes: pl.DataFrame, fields: tuple[str, ...], key: str) -> Path:

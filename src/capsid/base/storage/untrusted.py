@@ -15,7 +15,7 @@ import numpy as np
 
 from capsid.base.config import UnknownKindError
 from capsid.base.storage.mapped_arrays import blocks_of
-from capsid.errors import ArtifactError, CapsidError
+from capsid.errors import ArtifactError, CapsidError, reason_of
 from capsid.ragged import Ragged
 
 HINT = "the files were changed or belong to different fits: fit again, or copy the folder again from its source"
@@ -34,8 +34,8 @@ def interpreting(path: Path, what: str) -> Iterator[None]:
             raise
         raise ArtifactError(f"{path} is not a usable {what}: {error.message[:300]}", hint=HINT) from error
     except Exception as error:  # a file can make a reader raise anything
-        said = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {said[0][:200]}" if said else type(error).__name__
+        kind, said = type(error).__name__, reason_of(error)
+        reason = kind if said == kind else f"{kind}: {said}"
         raise ArtifactError(f"{path} is not a usable {what}: {reason}", hint=HINT) from error
 
 
