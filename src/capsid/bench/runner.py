@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,7 +33,7 @@ from capsid.bench.prepare import (
     look,
     time_left,
 )
-from capsid.bench.process import COMMAND, DONE, FAILED, KILLED, CellProcess, left_result
+from capsid.bench.process import COMMAND, DONE, FAILED, KILLED, CellProcess, Outcome, left_result
 from capsid.bench.results import Result
 from capsid.bench.store import (
     Finished,
@@ -61,17 +61,6 @@ class Watch(Progress, Protocol):
 
     def plan(self, prospects: Sequence[Prospect], starts: Sequence[bool]) -> None:
         """The cells, and which of them are expected to fit into the budget."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a cell in this run."""
-
-    cell: str
-    state: str
-    seconds: float = 0.0
-    error: str | None = None
-    hint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -282,20 +271,17 @@ class _Run:
             return
 
     def _heard(self, process: CellProcess, message: Any) -> None:
-        name = process.job.cell.name
         if message is not None:
             line = process.heard(message)
             if line is not None:
-                self.watch.line(f"{name}: {line}")
+                self.watch.line(f"{process.job.cell.name}: {line}")
             return
-        ending = process.ending()
+        outcome = process.ending()
         self.running.remove(process)
-        took = time.monotonic() - process.began
-        result = left_result(process.folder, process.job) if ending.state == DONE else None
-        if ending.state == DONE and (result is None or not self._store(process.job, result)):
-            self._settle(Outcome(name, FAILED, took, "it ended without a whole result", "run the plan again"))
-            return
-        self._settle(Outcome(name, ending.state, took, ending.error, ending.hint))
+        result = left_result(process.folder, process.job) if outcome.state == DONE else None
+        if outcome.state == DONE and (result is None or not self._store(process.job, result)):
+            outcome = replace(outcome, state=FAILED, error="it ended without a whole result", hint="run the plan again")
+        self._settle(outcome)
 
     def _settle(self, outcome: Outcome, words: str = "") -> None:
         self.outcomes[outcome.cell] = outcome

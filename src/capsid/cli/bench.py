@@ -141,7 +141,7 @@ def status(
         Console().line(f"{note}; `capsid bench run` repairs it")
     prospects = look(wanted, place, sources)
     left = {p.cell.name: left_error(place.work(p.job.key)) for p in prospects if p.job is not None}
-    failures = {name: f"failed: {ending.error}" for name, ending in left.items() if ending is not None}
+    failures = {name: f"failed: {error}" for name, error in left.items() if error is not None}
     _show_prospects(prospects, [True] * len(prospects), as_json, failures)
 
 
