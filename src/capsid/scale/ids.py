@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -197,29 +196,18 @@ def _settled(tokenizer: Path, codes: Path, out: Path, progress: Progress) -> Set
             f"the collision policy {policy.kind!r} needs the vectors of colliding items, which shards of codes lack",
             hint="fit the tokenizer with --set collisions=suffix or collisions=bucket",
         )
-    every = joined(source.codes(number) for number in range(len(source.files)))
+    every = Ragged.join([source.codes(number) for number in range(len(source.files))])
     settled = policy.settle(every, parts.sizes)
     layout = TokenLayout(parts.sizes, policy.width(settled.suffixes), parts.merges)
     if layout.suffix:
         assert settled.suffixes is not None, "a policy with suffix tokens gives suffixes"
-        write_array(out / SUFFIXES, settled.suffixes.astype(np.int32))
+        buffer = io.BytesIO()
+        np.save(buffer, settled.suffixes.astype(np.int32), allow_pickle=False)
+        write_bytes(out / SUFFIXES, buffer.getvalue())
     distinct = int(group_numbers(every).max()) + 1 if len(every) else 0
     rate = 1.0 - distinct / max(len(every), 1)
     progress.line(f"ids: {len(every):,} items, {100 * rate:.2f} % of the codes collide, {layout.suffix} suffix tokens")
     return Settled(len(every), rate, layout.suffix, layout.vocabulary)
-
-
-def joined(parts: Iterable[Ragged]) -> Ragged:
-    """The rows of all parts."""
-    every = list(parts)
-    return Ragged.from_lengths(np.concatenate([p.values for p in every]), np.concatenate([p.lengths for p in every]))
-
-
-def write_array(path: Path, array: np.ndarray) -> None:
-    """Write a .npy atomically."""
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    write_bytes(path, buffer.getvalue())
 
 
 def build_trie(shards: Shards, progress: Progress) -> Trie:
@@ -227,9 +215,8 @@ def build_trie(shards: Shards, progress: Progress) -> Trie:
     import pyarrow.parquet as pq
 
     files = (shard_file(shards, number) for number in range(shards.count))
-    trie = Trie.build(
-        prefix_free(joined(ragged(pq.read_table(f, columns=["tokens"], use_threads=False)["tokens"]) for f in files))
-    )
+    tokens = [ragged(pq.read_table(file, columns=["tokens"], use_threads=False)["tokens"]) for file in files]
+    trie = Trie.build(prefix_free(Ragged.join(tokens)))
     with new_folder(shards.folder / TRIE, kind="trie") as folder:
         trie.save(folder)
     progress.line(f"ids: trie of {len(trie):,} items, {trie.nodes:,} nodes, {trie.nbytes / 1e6:,.0f} MB")
