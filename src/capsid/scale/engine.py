@@ -51,19 +51,110 @@ START_HINT = "start one with `ray start --head`, or use --engine processes"
 INSTALL_HINT = "pip install 'capsid-rec[scale]' -c constraints.txt"
 
 
-def run_in_processes(job: str, numbers: Sequence[int], workers: int) -> Iterator[dict[str, Any]]:
-    """The answers of `run_shard`, as they come."""
-    pool = _Pool(job, numbers)
-    threads = [threading.Thread(target=pool.serve, daemon=True) for _ in range(min(workers, len(numbers)))]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in numbers:
-            yield pool.answers.get()
-    finally:
-        pool.stop()
+class Engine(Protocol):
+    """Makes shards somewhere."""
+
+    kind: ClassVar[str]
+
+    def map(self, job: str, numbers: Sequence[int]) -> Iterator[ShardDone]:
+        """Make these shards; the first error stops the run and is raised."""
+
+
+@dataclass(frozen=True)
+class Here:
+    """One shard after the other in this process."""
+
+    kind: ClassVar[str] = "here"
+
+    def map(self, job: str, numbers: Sequence[int]) -> Iterator[ShardDone]:
+        shards = opened(job)
+        try:
+            for number in numbers:
+                yield write_shard(shards, number)
+        finally:
+            # Whatever the job has loaded is not needed any more.
+            opened.cache_clear()
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Processes of one thread each on this machine."""
+
+    kind: ClassVar[str] = "processes"
+    workers: int
+
+    def map(self, job: str, numbers: Sequence[int]) -> Iterator[ShardDone]:
+        pool = _Pool(job, numbers)
+        threads = [threading.Thread(target=pool.serve, daemon=True) for _ in range(min(self.workers, len(numbers)))]
         for thread in threads:
-            thread.join()
+            thread.start()
+        try:
+            for _ in numbers:
+                yield shard_done(pool.answers.get())
+        finally:
+            pool.stop()
+            for thread in threads:
+                thread.join()
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Ray tasks: on the cluster at `address`, or on a cluster of this machine that ends with the run."""
+
+    kind: ClassVar[str] = "ray"
+    workers: int | None = None
+    address: str | None = None
+
+    def map(self, job: str, numbers: Sequence[int]) -> Iterator[ShardDone]:
+        with connected(self.workers, self.address) as ray:
+            task = ray.remote(num_cpus=1, max_retries=TRIES)(run_shard)
+            most = AHEAD * (self.workers or max(int(ray.cluster_resources().get("CPU", 1)), 1))
+            left, waiting = iter(numbers), {}
+            try:
+                while True:
+                    for number in left:
+                        waiting[task.remote(job, number)] = number
+                        if len(waiting) >= most:
+                            break
+                    if not waiting:
+                        return
+                    (done,), _ = ray.wait(list(waiting), num_returns=1)
+                    yield shard_done(_answer(ray, done, waiting.pop(done)))
+            finally:
+                for reference in waiting:
+                    ray.cancel(reference, force=False)
+
+
+ENGINES = (Here.kind, Processes.kind, Ray.kind)
+
+
+def engine_named(name: str, *, workers: int | None = None, address: str | None = None) -> Engine:
+    """The engine of that name; options that it does not have are errors."""
+    if name not in ENGINES:
+        raise ConfigError(f"there is no engine {name!r:.60}", hint=nearest(name[:60], ENGINES))
+    if workers is not None and workers < 1:
+        raise ConfigError(f"--workers must be at least 1, got {workers}", hint="such as --workers 4")
+    if name == Here.kind and workers not in (None, 1):
+        raise ConfigError(f"the engine 'here' has one worker, got --workers {workers}", hint="add --engine processes")
+    if address is not None and name != Ray.kind:
+        raise ConfigError(f"--address is for --engine ray, got --engine {name}", hint="add --engine ray")
+    if name == Ray.kind:
+        return Ray(workers, address)
+    return Processes(workers or os.cpu_count() or 1) if name == Processes.kind else Here()
+
+
+def run_job(
+    job: Job, engine: Engine | None = None, *, part: Part = (1, 1), progress: Progress = silent
+) -> tuple[Shards, ShardsDone]:
+    """Make the shards of a job that are not there yet; returns the opened folder and what was done.
+
+    `part` (i, n) takes every n-th shard beginning with the i-th. Which engine makes a shard does not change a byte.
+    """
+    shards, engine = job.open(), engine or Here()
+    numbers = numbers_of(part, shards.count)
+    check_folder(shards)
+    with shard_lock(shards.folder, part):
+        return shards, collect(shards, engine.map(job_text(job), numbers), progress, job.kind)
 
 
 class _Pool:
@@ -178,109 +269,8 @@ class _Worker:
             self.process.stdin.flush()
 
 
-class Engine(Protocol):
-    """Makes shards somewhere."""
-
-    kind: ClassVar[str]
-
-    def map(self, job: str, numbers: Sequence[int]) -> Iterator[ShardDone]:
-        """Make these shards; the first error stops the run and is raised."""
-
-
-@dataclass(frozen=True)
-class Here:
-    """One shard after the other in this process."""
-
-    kind: ClassVar[str] = "here"
-
-    def map(self, job: str, numbers: Sequence[int]) -> Iterator[ShardDone]:
-        shards = opened(job)
-        try:
-            for number in numbers:
-                yield write_shard(shards, number)
-        finally:
-            # Whatever the job has loaded is not needed any more.
-            opened.cache_clear()
-
-
-@dataclass(frozen=True)
-class Processes:
-    """Processes of one thread each on this machine."""
-
-    kind: ClassVar[str] = "processes"
-    workers: int
-
-    def map(self, job: str, numbers: Sequence[int]) -> Iterator[ShardDone]:
-        return map(shard_done, run_in_processes(job, numbers, self.workers))
-
-
-@dataclass(frozen=True)
-class Ray:
-    """Ray tasks: on the cluster at `address`, or on a cluster of this machine that ends with the run."""
-
-    kind: ClassVar[str] = "ray"
-    workers: int | None = None
-    address: str | None = None
-
-    def map(self, job: str, numbers: Sequence[int]) -> Iterator[ShardDone]:
-        return map(shard_done, run_on_ray(job, numbers, self.workers, self.address))
-
-
-ENGINES = (Here.kind, Processes.kind, Ray.kind)
-
-
-def engine_named(name: str, *, workers: int | None = None, address: str | None = None) -> Engine:
-    """The engine of that name; options that it does not have are errors."""
-    if name not in ENGINES:
-        raise ConfigError(f"there is no engine {name!r:.60}", hint=nearest(name[:60], ENGINES))
-    if workers is not None and workers < 1:
-        raise ConfigError(f"--workers must be at least 1, got {workers}", hint="such as --workers 4")
-    if name == Here.kind and workers not in (None, 1):
-        raise ConfigError(f"the engine 'here' has one worker, got --workers {workers}", hint="add --engine processes")
-    if address is not None and name != Ray.kind:
-        raise ConfigError(f"--address is for --engine ray, got --engine {name}", hint="add --engine ray")
-    if name == Ray.kind:
-        return Ray(workers, address)
-    return Processes(workers or os.cpu_count() or 1) if name == Processes.kind else Here()
-
-
-def run_job(
-    job: Job, engine: Engine | None = None, *, part: Part = (1, 1), progress: Progress = silent
-) -> tuple[Shards, ShardsDone]:
-    """Make the shards of a job that are not there yet; returns the opened folder and what was done.
-
-    `part` (i, n) takes every n-th shard beginning with the i-th. Which engine makes a shard does not change a byte.
-    """
-    shards, engine = job.open(), engine or Here()
-    numbers = numbers_of(part, shards.count)
-    check_folder(shards)
-    with shard_lock(shards.folder, part):
-        return shards, collect(shards, engine.map(job_text(job), numbers), progress, job.kind)
-
-
 class RayError(CapsidError):
     """Ray could not be reached, or gave up."""
-
-
-def run_on_ray(job: str, numbers: Sequence[int], workers: int | None, address: str | None) -> Iterator[dict[str, Any]]:
-    """The answers of `run_shard`, as they come."""
-    with connected(workers, address) as ray:
-        task = ray.remote(num_cpus=1, max_retries=TRIES)(run_shard)
-        most = AHEAD * (workers or max(int(ray.cluster_resources().get("CPU", 1)), 1))
-        left, waiting = iter(numbers), {}
-        try:
-            while True:
-                for number in left:
-                    waiting[task.remote(job, number)] = number
-                    if len(waiting) >= most:
-                        break
-                if not waiting:
-                    return
-                (done,), _ = ray.wait(list(waiting), num_returns=1)
-                yield _answer(ray, done, waiting.pop(done))
-        finally:
-            for reference in waiting:
-                ray.cancel(reference, force=False)
 
 
 def _answer(ray: Any, reference: Any, number: int) -> dict[str, Any]:
