@@ -141,9 +141,16 @@ def _fitted(
     job: Job, dataset: Dataset, split: Split, place: Place, journal: Journal, progress: Progress, run: RunOptions
 ) -> Recommender:
     if job.recipe.encoder is not None and "vectors" not in journal.kept["seconds"]:
-        _make_vectors(
-            job.recipe.encoder, ItemTable.from_training(dataset, split.train), job.cell.seed, place, journal, progress
-        )
+        # Fill the cache. Cells that need the same part of the vectors wait for the one that is computing it.
+        table, seconds, seed = ItemTable.from_training(dataset, split.train), 0.0, job.cell.seed
+        busy = "vectors: waiting for another cell that is computing the same"
+        for part in cached_parts(job.recipe.encoder):
+            lock = place.works / f"vectors-{part.cache_key(table, seed=seed)[:16]}.lock"
+            with held(lock, waiting=lambda: progress.line(busy)):
+                began = time.monotonic()
+                encode_items(part, table, seed=seed, progress=progress)
+                seconds += time.monotonic() - began
+        journal.stage("vectors", seconds)
     ids = SharedTokenizers(job, place, journal, run)
     work = place.work(job.key) / "fit"
     return Recommender(job.recipe, seed=job.cell.seed).fit(
@@ -201,20 +208,6 @@ def _tied_targets(dataset: Dataset, cases: Cases) -> np.ndarray:
     place_C = dataset.sequences.offsets[:-1][cases.users] + cases.histories.lengths
     found: np.ndarray = tied(dataset)[place_C]
     return found
-
-
-def _make_vectors(
-    encoder: Any, table: ItemTable, seed: int, place: Place, journal: Journal, progress: Progress
-) -> None:
-    """Fill the cache of vectors. Cells that need the same part of them wait for the one that is computing it."""
-    seconds = 0.0
-    for part in cached_parts(encoder):
-        lock = place.works / f"vectors-{part.cache_key(table, seed=seed)[:16]}.lock"
-        with held(lock, waiting=lambda: progress.line("vectors: waiting for another cell that is computing the same")):
-            began = time.monotonic()
-            encode_items(part, table, seed=seed, progress=progress)
-            seconds += time.monotonic() - began
-    journal.stage("vectors", seconds)
 
 
 def _result(

@@ -159,7 +159,16 @@ class GroupTargets:
     shares_E: Tensor
 
 
-class _GroupCrossEntropy(torch.autograd.Function):
+class _ThreeGradients(torch.autograd.Function):
+    """Hands on the gradients of its first three arguments, which forward has saved; the other two have none."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        first, second, third = (saved * grads[0] for saved in ctx.saved_tensors)
+        return first, second, third, None, None
+
+
+class _GroupCrossEntropy(_ThreeGradients):
     @staticmethod
     def forward(
         ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, values_A: Tensor, targets: GroupTargets, added: Added
@@ -195,11 +204,6 @@ class _GroupCrossEntropy(torch.autograd.Function):
             grad_values[low:high] = grad_CV[plus]
         ctx.save_for_backward(grad_hidden, grad_weight, grad_values)
         return total.to(hidden_ND.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_weight, grad_values = (saved * grads[0] for saved in ctx.saved_tensors)
-        return grad_hidden, grad_weight, grad_values, None, None
 
 
 def group_cross_entropy(
@@ -252,7 +256,7 @@ class ChildEdges:
     plus_A: Tensor
 
 
-class _ChildrenCrossEntropy(torch.autograd.Function):
+class _ChildrenCrossEntropy(_ThreeGradients):
     @staticmethod
     def forward(
         ctx: Any, rows_RS: Tensor, table_VS: Tensor, values_A: Tensor, edges: ChildEdges, smoothing: float
@@ -273,11 +277,6 @@ class _ChildrenCrossEntropy(torch.autograd.Function):
         grad_table = _bags(rows_RS, row_E[by_token], token_E[by_token], grad_E[by_token], len(table_VS))
         ctx.save_for_backward(grad_rows, grad_table, grad_E[edges.plus_A])
         return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad_rows, grad_table, grad_values = (saved * grads[0] for saved in ctx.saved_tensors)
-        return grad_rows, grad_table, grad_values, None, None
 
 
 def _bags(table: Tensor, entry_E: Tensor, bag_E: Tensor, weight_E: Tensor, bags: int) -> Tensor:
