@@ -28,7 +28,11 @@ def installed_names(group: str) -> list[str]:
 
 
 def installed_part(kind: str) -> type | None:
-    """The class of that kind; None if no package declares it."""
+    """The class of that kind; None if no package declares it.
+
+    Only the installed packages decide which class a kind is: a file never names code. A part is imported only when it
+    is requested by name.
+    """
     found = _load(PARTS, kind)
     if found is None:
         return None

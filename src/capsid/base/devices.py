@@ -113,7 +113,11 @@ def _drawn(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Set malloc's thresholds once; returns whether that succeeded."""
+    """Keep freed memory in the process, because fresh pages cost more time than small matrix products.
+
+    glibc returns large freed blocks to the system at once. The next step of training or search then requests the same
+    blocks, so every step would cause thousands of page faults. Returns whether malloc's thresholds could be set.
+    """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

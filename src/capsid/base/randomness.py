@@ -26,7 +26,10 @@ def numpy_rng(seed: int, *purpose: str | int) -> np.random.Generator:
 
 
 def mixed(numbers: np.ndarray) -> np.ndarray:
-    """Every number (uint64) mapped to another one, one to one, so that close numbers become unrelated."""
+    """Every number (uint64) mapped to another one, one to one, so that close numbers become unrelated.
+
+    The mixing step of SplitMix64 (Steele, Lea and Flood 2014).
+    """
     for shift, factor in _ROUNDS:
         numbers = (numbers ^ (numbers >> shift)) * factor
     out: np.ndarray = numbers ^ (numbers >> np.uint64(31))

@@ -261,7 +261,11 @@ def trial_of(label: str) -> str | None:
 
 
 def settled(cell: Cell, trials: Mapping[str, Cell], result: Callable[[Cell], Result | None]) -> Cell | None:
-    """The cell with the setting of its best trial; None while a trial is not finished."""
+    """The cell with the setting of its best trial; None while a trial is not finished.
+
+    Trials differ in one setting and are only validated: test is read once per cell. They run with the first seed of
+    their group on its first dataset.
+    """
     if not cell.tried:
         return cell
     found = [(trials[name], result(trials[name])) for name in cell.tried]

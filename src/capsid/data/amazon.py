@@ -52,7 +52,10 @@ _ID_FIRST = re.compile(rb"^\{'asin': '([^'\\]*)'[,}]")
 def fetch(
     url: str, path: Path, *, sha256: str | None = None, offline_hint: str | None = None, progress: Progress = silent
 ) -> Path:
-    """Download to `path` unless the file exists and is unchanged. `sha256` is the published hash, if known."""
+    """Download to `path` unless the file exists and is unchanged. `sha256` is the published hash, if known.
+
+    A broken download resumes; size, gzip checksum and SHA-256 are checked before the file takes its place.
+    """
     path = Path(path)
     if not url.startswith(("http://", "https://", "file://")):
         raise DataError(f"{url} is not a URL that can be downloaded", hint="it must begin with https://")

@@ -40,7 +40,12 @@ LEAST_GAIN = 0.05
 
 @dataclass(frozen=True, eq=False)
 class FollowerScores:
-    """For every distance a sparse matrix of scores: row i holds what followed item i."""
+    """For every distance a sparse matrix of scores: row i holds what followed item i.
+
+    A candidate's score is sum_j log(1 + c_j) / j, where c_j counts how often it came j places after the j-th last item
+    of the history. Only candidates that followed are ranked, and items of the history are left out. With `ranks`,
+    candidates that sort after the last item get `weight` more: the order of ids as a feature.
+    """
 
     by_distance: tuple[Any, ...]
 

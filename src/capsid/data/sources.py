@@ -38,7 +38,11 @@ _FORMATS: Mapping[str, tuple[Callable[[Path], bool], str]] = {
 
 
 def read_movies(min_rating: float | None = None, progress: Progress = silent) -> Dataset:
-    """Films that users liked, in time order (file order breaks ties), then the 5-core."""
+    """Films that users liked, in time order (file order breaks ties), then the 5-core.
+
+    MovieLens latest-small with facts from Wikidata. The licence files are in `movies/`: research use, no commercial use
+    without permission.
+    """
     findings = Findings()
     everything = read_tables(FOLDER, findings, min_rating=LIKED if min_rating is None else min_rating)
     findings.raise_first("movies")

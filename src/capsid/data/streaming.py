@@ -143,7 +143,11 @@ class Partitions:
 
 
 class Numbering:
-    """Numbers texts; `count` of them have been seen. Its files are those of the texts `path`."""
+    """Numbers texts in the order in which they first occur; `count` of them have been seen.
+
+    Texts are appended to the mapped files `path`; memory holds 8 bytes per text: the upper half of a 64-bit number is a
+    hash, the lower half the text's number. Texts with the same hash are compared, so a collision costs time only.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

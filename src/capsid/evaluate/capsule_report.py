@@ -1,7 +1,8 @@
 """Numbers about capsule routing: why ids end, how confident the winners are, how fast routing converges, and drift.
 
-Traces and quantiles in, numbers out. Torch is loaded only to route again with fewer rounds. Knows no file, no title and
-no item id.
+Also what capsules mean: their most confident items, the words of these items' titles, and items with two facets.
+Traces, quantiles, codes and titles in, numbers, rows and words out. Torch is loaded only to route again with fewer
+rounds. Knows no file, no title and no item id.
 """
 
 from __future__ import annotations

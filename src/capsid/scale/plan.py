@@ -55,9 +55,11 @@ class Growth:
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Processor seconds per unit, measured, and bytes per unit.
+    """Processor seconds per unit, measured on one thread of an AMD EPYC at default settings, vectors of 128 numbers.
 
-    Bytes are those of `benchmarks/results/trie.json` and of files that the stages write; they do not vary by machine.
+    The values are those of `benchmarks/results/rates.json` (`python benchmarks/rates.py`), but for `prepare` those of
+    the largest runs in `interactions.json`, and for `ids` in `end_to_end.json`, which also read and write files. Bytes
+    are those of `trie.json` and of files that the stages write. `capsid plan --measure` measures with small jobs.
     """
 
     prepare: float = 2.35e-06

@@ -115,7 +115,11 @@ def checked_folder(path: Path, manifest: str) -> Path:
 
 @dataclass(frozen=True, eq=False)
 class MappedRun:
-    """A search over the run's items, and the held-out cases of a split: users and their histories."""
+    """A search over the run's items, and the held-out cases of a split: users and their histories.
+
+    Everything that grows with the data is mapped. The process that starts the job has checked the whole run; workers
+    get the hash of its manifest.
+    """
 
     retriever: Retriever
     users: np.ndarray

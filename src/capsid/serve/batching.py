@@ -36,7 +36,11 @@ _SHARE = 0.5
 
 
 class Backlog:
-    """Counts waiting queries by class and estimates when the last of them will be searched."""
+    """Counts waiting queries by class and estimates when the last of them will be searched.
+
+    Seconds go by class and size of batch: a query costs less in a large batch than alone, and an explanation costs more
+    than a search, so one average would refuse a burst after quiet minutes and accept too many explanations.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -2,9 +2,11 @@
 
 Several processes may write; a file lock orders their writes, and each process reads the lines of the others. A process
 may replace the file by a shorter one; the others notice and read the new file from its beginning. Lines have chained
-checksums, and a mark beside the file says how far it was acknowledged, so nothing is added to a file that
-somebody else has cut, changed or swapped. Only a line that a crash cut off, which was never acknowledged, is dropped.
-Knows nothing about the meaning of the lines.
+checksums: a line is `["SUM", VALUE]` in JSON, and its sum covers the sum of the line before it and the bytes of the
+value, so a changed, missing or moved line breaks the chain. A mark beside the file says how far it was acknowledged,
+and so shows whether whole lines are cut off at its end. Nothing is added to a file that somebody else has cut, changed
+or swapped. Only a line that a crash cut off, which was never acknowledged, is dropped. Knows nothing about the meaning
+of the lines.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ def info(snapshot: Snapshot, run: Path, versions: list[int], limits: dict[str, f
 
 @dataclass(frozen=True, eq=False)
 class OtherRun:
-    """A run to compare with."""
+    """A run to compare with. It is read-only: edits apply to the served run."""
 
     path: Path
     recommender: Recommender

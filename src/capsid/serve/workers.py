@@ -157,7 +157,10 @@ def _beat(pulse: Connection) -> None:
 
 
 class Peers:
-    """The workers of one service. Without a folder there is one worker."""
+    """The workers of one service, each of which creates a file when it is ready. Without a folder there is one worker.
+
+    A worker that is restarted later does not make the others unready: its own queries are refused until it is ready.
+    """
 
     def __init__(self, folder: Path | None, workers: int) -> None:
         self._folder, self._workers = folder, workers

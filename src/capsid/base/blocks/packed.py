@@ -124,5 +124,5 @@ def kept(bytes_: Tensor, rate: float) -> Tensor:
 
 
 def _threshold(rate: float) -> int:
-    """Bytes below this are dropped."""
+    """Bytes below this are dropped. The scale uses the rate as it is rounded here, so expectations stay exact."""
     return round(rate * 256)
