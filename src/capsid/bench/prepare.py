@@ -40,76 +40,6 @@ PLAN = "plan.toml"
 DATA = "data.json"
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """`seconds` left, and the `basis` of the estimate."""
-
-    seconds: float
-    basis: str
-
-
-def estimate(job: Job, finished: Sequence[Result], spent: float = 0.0) -> Estimate:
-    """Estimate a job that has already run for `spent` seconds."""
-    same = [r for r in finished if r.method == job.cell.method and r.taken_from is None and r.trained_by is None]
-    # The closest match available: same row and data, same data, any.
-    for kept in (
-        [r for r in same if (r.label, r.dataset) == (job.cell.label, job.cell.dataset)],
-        [r for r in same if r.dataset == job.cell.dataset],
-        same,
-    ):
-        if kept:
-            whole = statistics.median(_scaled(result, job) for result in kept)
-            noun = "cell" if len(kept) == 1 else "cells"
-            basis = f"{len(kept)} finished {noun} of {job.cell.method}"
-            break
-    else:
-        whole, basis = rough_seconds(job), "table of rough speeds"
-    return Estimate(max(whole - spent, LEAST_LEFT * whole), basis)
-
-
-def rough_seconds(job: Job) -> float:
-    """From the table: training, validation, evaluation, vectors and ids."""
-    recipe, data = job.recipe, job.data
-    depths = len(getattr(recipe.tokenizer, "codebooks", (1,))) + (recipe.collisions.kind == "suffix")
-    length = min(max(data.interactions / max(data.users, 1) - 2, 1), getattr(recipe.generator, "history", 50))
-    speed = TOKENS_PER_SECOND.get(recipe.generator.kind, SLOWEST)
-    seconds = START + job.sequences * length * depths / speed
-    for phase in recipe.schedule:
-        looks = phase.training.steps / phase.training.validate_every
-        seconds += looks * min(phase.training.validation_users, data.users) / USERS_PER_SECOND
-    seconds += len(job.cell.evaluations) * data.users / USERS_PER_SECOND
-    return seconds + (SECONDS_PER_ITEM * data.items if recipe.encoder is not None else 0.0)
-
-
-def _scaled(result: Result, job: Job) -> float:
-    """Scale training by sequences and the rest by interactions. A run that stopped early is assumed to be typical."""
-    training = float(result.seconds.get("training", 0.0))
-    wall = float(result.seconds.get("wall", training))
-    phases = (phase["training"] for phase in result.recipe["schedule"])
-    planned = float(sum(training["steps"] * training["batch_size"] for training in phases))
-    interactions = job.data.interactions / max(float(result.data["interactions"]), 1.0)
-    more = job.sequences / planned if planned else 1.0
-    return training * more + max(wall - training, 0.0) * interactions
-
-
-def fitting(seconds: Sequence[float], workers: int, budget: float | None) -> list[bool]:
-    """Which cells would finish within the budget, if the first free worker always takes the next one."""
-    free, out = [0.0] * workers, []
-    for needed in seconds:
-        first = free.index(min(free))
-        out.append(budget is None or free[first] + needed <= budget)
-        free[first] += needed if out[-1] else 0.0
-    return out
-
-
-def time_left(seconds: Sequence[float], workers: int) -> float:
-    """Seconds until this many workers have finished all of it."""
-    free = [0.0] * max(workers, 1)
-    for needed in seconds:
-        free[free.index(min(free))] += needed
-    return max(free)
-
-
 @dataclass(frozen=True, eq=False)
 class Prospect:
     """The state of a cell. `result` if there is one, `job` if it can run, `error` if it cannot."""
@@ -248,3 +178,73 @@ def remembered_sources(place: Place) -> dict[str, str]:
     path = place.works / DATA
     content = read_json(path) if path.is_file() else {}
     return {str(name): str(source) for name, source in content.items()} if isinstance(content, dict) else {}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`seconds` left, and the `basis` of the estimate."""
+
+    seconds: float
+    basis: str
+
+
+def estimate(job: Job, finished: Sequence[Result], spent: float = 0.0) -> Estimate:
+    """Estimate a job that has already run for `spent` seconds."""
+    same = [r for r in finished if r.method == job.cell.method and r.taken_from is None and r.trained_by is None]
+    # The closest match available: same row and data, same data, any.
+    for kept in (
+        [r for r in same if (r.label, r.dataset) == (job.cell.label, job.cell.dataset)],
+        [r for r in same if r.dataset == job.cell.dataset],
+        same,
+    ):
+        if kept:
+            whole = statistics.median(_scaled(result, job) for result in kept)
+            noun = "cell" if len(kept) == 1 else "cells"
+            basis = f"{len(kept)} finished {noun} of {job.cell.method}"
+            break
+    else:
+        whole, basis = rough_seconds(job), "table of rough speeds"
+    return Estimate(max(whole - spent, LEAST_LEFT * whole), basis)
+
+
+def rough_seconds(job: Job) -> float:
+    """From the table: training, validation, evaluation, vectors and ids."""
+    recipe, data = job.recipe, job.data
+    depths = len(getattr(recipe.tokenizer, "codebooks", (1,))) + (recipe.collisions.kind == "suffix")
+    length = min(max(data.interactions / max(data.users, 1) - 2, 1), getattr(recipe.generator, "history", 50))
+    speed = TOKENS_PER_SECOND.get(recipe.generator.kind, SLOWEST)
+    seconds = START + job.sequences * length * depths / speed
+    for phase in recipe.schedule:
+        looks = phase.training.steps / phase.training.validate_every
+        seconds += looks * min(phase.training.validation_users, data.users) / USERS_PER_SECOND
+    seconds += len(job.cell.evaluations) * data.users / USERS_PER_SECOND
+    return seconds + (SECONDS_PER_ITEM * data.items if recipe.encoder is not None else 0.0)
+
+
+def _scaled(result: Result, job: Job) -> float:
+    """Scale training by sequences and the rest by interactions. A run that stopped early is assumed to be typical."""
+    training = float(result.seconds.get("training", 0.0))
+    wall = float(result.seconds.get("wall", training))
+    phases = (phase["training"] for phase in result.recipe["schedule"])
+    planned = float(sum(training["steps"] * training["batch_size"] for training in phases))
+    interactions = job.data.interactions / max(float(result.data["interactions"]), 1.0)
+    more = job.sequences / planned if planned else 1.0
+    return training * more + max(wall - training, 0.0) * interactions
+
+
+def fitting(seconds: Sequence[float], workers: int, budget: float | None) -> list[bool]:
+    """Which cells would finish within the budget, if the first free worker always takes the next one."""
+    free, out = [0.0] * workers, []
+    for needed in seconds:
+        first = free.index(min(free))
+        out.append(budget is None or free[first] + needed <= budget)
+        free[first] += needed if out[-1] else 0.0
+    return out
+
+
+def time_left(seconds: Sequence[float], workers: int) -> float:
+    """Seconds until this many workers have finished all of it."""
+    free = [0.0] * max(workers, 1)
+    for needed in seconds:
+        free[free.index(min(free))] += needed
+    return max(free)

@@ -35,101 +35,6 @@ DAYS = ("days.txt.gz", "days.txt")
 TAB = "\t"
 
 
-def read_sequences(
-    path: Path, items: Vocabulary, findings: Findings, *, separator: bytes | None = None
-) -> tuple[list[str], Ragged]:
-    """Users in file order and their item numbers; unknown items and broken lines are reported and left out.
-
-    Ids are separated by `separator`; None is any white space.
-    """
-    numbers = {id_.encode(): i for i, id_ in enumerate(items)}
-    users: dict[bytes, int] = {}
-    values: list[int] = []
-    ends = [0]
-    for number, line in numbered_lines(path, findings):
-        user, *ids = line.strip().split(separator)
-        where = f"{path.name}:{number}"
-        try:
-            line.decode("utf-8")
-        except UnicodeDecodeError:
-            findings.error("not-utf8", where, *not_utf8(line))
-            continue
-        if user in users:
-            message = f"user {user.decode()!r} already occurs on line {users[user]}"
-            findings.error("duplicate-id", where, message, "keep one line per user")
-            continue
-        users[user] = number
-        if not ids:
-            hint = "remove the line: there is nothing to learn from it"
-            findings.warning("empty-sequence", where, f"user {user.decode()!r} has no items", hint)
-        for id_ in ids:
-            row = numbers.get(id_)
-            if row is None:
-                hint = "add a line for it to the items file, or remove it from the sequences"
-                findings.error("unknown-id", where, f"item {id_.decode()!r} is not in the items file", hint)
-            else:
-                values.append(row)
-        ends.append(len(values))
-    if not values and not findings.errors:
-        findings.error("no-interactions", path.name, "the file holds no interactions", "a line is: user item item ...")
-    return [u.decode() for u in users], Ragged(np.array(values, dtype=np.int32), np.array(ends, dtype=np.int64))
-
-
-def read_times(
-    path: Path, users: list[str], sequences: Ragged, findings: Findings, *, separator: bytes | None = None
-) -> np.ndarray | None:
-    """One time per interaction, or None (with a finding) if the file does not match the sequences."""
-    if findings.errors:  # Times would not line up with sequences from which something was left out.
-        return None
-    lengths, rows = sequences.lengths, 0
-    stamps: list[float] = []
-    hint = "its lines must match the sequences file: the same users in order, one time per item"
-    for number, line in numbered_lines(path, findings):
-        user, *texts = line.strip().split(separator)
-        where = f"{path.name}:{number}"
-        if rows < len(users):
-            wrong = _mismatch(user, len(texts), users[rows], lengths[rows])
-        else:
-            wrong = f"user {user.decode(errors='replace')!r} is not in the sequences file"
-        if wrong:
-            findings.error("times-differ", where, wrong, hint)
-            return None
-        try:
-            row = list(map(_stamp, texts))
-        except (ValueError, OverflowError):
-            shown = b" ".join(texts)[:60].decode(errors="replace")
-            message = f"a time cannot be read: {shown!r} (user {users[rows]!r})"
-            findings.error("broken-line", where, message, "times are numbers, such as seconds since 1970")
-            return None
-        fall = next((pair for pair in itertools.pairwise(row) if pair[1] < pair[0]), None)
-        if fall is not None:
-            message = f"user {users[rows]!r} has items that are not in time order: {fall[1]} comes after {fall[0]}"
-            findings.error("time-order", where, message, "sort the items of every user, the oldest first")
-        stamps += row
-        rows += 1
-    if rows != len(users):
-        findings.error("times-differ", f"{path.name}:{rows + 1}", f"user {users[rows]!r} has no line", hint)
-        return None
-    return np.array(stamps)
-
-
-def _mismatch(user: bytes, times: int, wanted: str, items: int) -> str:
-    """What is wrong with a line of times, if anything."""
-    if user != wanted.encode():
-        return f"the line is of user {user.decode(errors='replace')!r} where user {wanted!r} is expected"
-    return "" if times == items else f"user {wanted!r} has {times} times for {items} items"
-
-
-def _stamp(text: bytes) -> float:
-    try:
-        return int(text)
-    except ValueError:
-        number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(text)
-    return number
-
-
 def is_prepared(folder: Path) -> bool:
     """Whether the folder holds one of the two files of this format."""
     if find_file(folder, *SEQUENCES) is not None:
@@ -302,3 +207,98 @@ def _write_lines(path: Path, lines: Any) -> None:
     # No timestamp in the gzip header, so that the same data gives the same bytes.
     data = "".join(f"{line}\n" for line in lines).encode()
     path.write_bytes(gzip.compress(data, compresslevel=6, mtime=0))
+
+
+def read_sequences(
+    path: Path, items: Vocabulary, findings: Findings, *, separator: bytes | None = None
+) -> tuple[list[str], Ragged]:
+    """Users in file order and their item numbers; unknown items and broken lines are reported and left out.
+
+    Ids are separated by `separator`; None is any white space.
+    """
+    numbers = {id_.encode(): i for i, id_ in enumerate(items)}
+    users: dict[bytes, int] = {}
+    values: list[int] = []
+    ends = [0]
+    for number, line in numbered_lines(path, findings):
+        user, *ids = line.strip().split(separator)
+        where = f"{path.name}:{number}"
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError:
+            findings.error("not-utf8", where, *not_utf8(line))
+            continue
+        if user in users:
+            message = f"user {user.decode()!r} already occurs on line {users[user]}"
+            findings.error("duplicate-id", where, message, "keep one line per user")
+            continue
+        users[user] = number
+        if not ids:
+            hint = "remove the line: there is nothing to learn from it"
+            findings.warning("empty-sequence", where, f"user {user.decode()!r} has no items", hint)
+        for id_ in ids:
+            row = numbers.get(id_)
+            if row is None:
+                hint = "add a line for it to the items file, or remove it from the sequences"
+                findings.error("unknown-id", where, f"item {id_.decode()!r} is not in the items file", hint)
+            else:
+                values.append(row)
+        ends.append(len(values))
+    if not values and not findings.errors:
+        findings.error("no-interactions", path.name, "the file holds no interactions", "a line is: user item item ...")
+    return [u.decode() for u in users], Ragged(np.array(values, dtype=np.int32), np.array(ends, dtype=np.int64))
+
+
+def read_times(
+    path: Path, users: list[str], sequences: Ragged, findings: Findings, *, separator: bytes | None = None
+) -> np.ndarray | None:
+    """One time per interaction, or None (with a finding) if the file does not match the sequences."""
+    if findings.errors:  # Times would not line up with sequences from which something was left out.
+        return None
+    lengths, rows = sequences.lengths, 0
+    stamps: list[float] = []
+    hint = "its lines must match the sequences file: the same users in order, one time per item"
+    for number, line in numbered_lines(path, findings):
+        user, *texts = line.strip().split(separator)
+        where = f"{path.name}:{number}"
+        if rows < len(users):
+            wrong = _mismatch(user, len(texts), users[rows], lengths[rows])
+        else:
+            wrong = f"user {user.decode(errors='replace')!r} is not in the sequences file"
+        if wrong:
+            findings.error("times-differ", where, wrong, hint)
+            return None
+        try:
+            row = list(map(_stamp, texts))
+        except (ValueError, OverflowError):
+            shown = b" ".join(texts)[:60].decode(errors="replace")
+            message = f"a time cannot be read: {shown!r} (user {users[rows]!r})"
+            findings.error("broken-line", where, message, "times are numbers, such as seconds since 1970")
+            return None
+        fall = next((pair for pair in itertools.pairwise(row) if pair[1] < pair[0]), None)
+        if fall is not None:
+            message = f"user {users[rows]!r} has items that are not in time order: {fall[1]} comes after {fall[0]}"
+            findings.error("time-order", where, message, "sort the items of every user, the oldest first")
+        stamps += row
+        rows += 1
+    if rows != len(users):
+        findings.error("times-differ", f"{path.name}:{rows + 1}", f"user {users[rows]!r} has no line", hint)
+        return None
+    return np.array(stamps)
+
+
+def _mismatch(user: bytes, times: int, wanted: str, items: int) -> str:
+    """What is wrong with a line of times, if anything."""
+    if user != wanted.encode():
+        return f"the line is of user {user.decode(errors='replace')!r} where user {wanted!r} is expected"
+    return "" if times == items else f"user {wanted!r} has {times} times for {items} items"
+
+
+def _stamp(text: bytes) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number

@@ -60,6 +60,145 @@ MOST = 2**31 - 1
 JOIN = 4
 
 
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """How much is held in memory: of the tables, and interactions of a partition. The result does not depend on it."""
+
+    block: BlockSize = field(default_factory=BlockSize)
+    partition: int = 1 << 22
+
+
+DEFAULT = Held()
+
+
+@dataclass(frozen=True)
+class Imported:
+    """How much was written."""
+
+    users: int
+    items: int
+    interactions: int
+
+
+def import_tables(
+    folder: Path,
+    out: Path,
+    *,
+    k: int | None = None,
+    min_rating: float | None = None,
+    held: Held = DEFAULT,
+    progress: Progress = silent,
+) -> Imported:
+    """Import a folder of tables as a mapped folder, whole or not at all. A broken row ends it at once."""
+    if k is not None:
+        check_k(k)
+    job = _Import(TableFiles.of(folder), k, min_rating, held, progress)
+    with new_folder(out, kind=KIND) as new:
+        scratch = new / "scratch"
+        scratch.mkdir()
+        imported = job.run(new, scratch)
+        shutil.rmtree(scratch)
+    return imported
+
+
+@dataclass(frozen=True)
+class _Import:
+    files: TableFiles
+    k: int | None
+    min_rating: float | None
+    held: Held
+    progress: Progress
+
+    def run(self, new: Path, scratch: Path) -> Imported:
+        findings = Findings()
+        table = self.files.items_block(findings)
+        catalogue = None if table is None else read_catalogue(table, {}, findings)
+        findings.raise_first(str(self.files.folder))
+        rows = self._number(scratch, None if table is None or catalogue is None else (table.file, catalogue[0]))
+        users, items = (Vocabulary.of_unique(map_texts(scratch / name)) for name in (USERS, ITEMS))
+        core, note = everything((len(users), len(items))), provenance(self.min_rating)
+        name = self.files.folder.resolve().name
+        if self.k is not None:
+            core = find_core(rows.pairs, (len(users), len(items)), self.k, name, self.progress)
+            note = core_provenance(note, self.k)
+        offsets = self._sort(rows, core, new, scratch)
+        for what, ids, chosen in ((USERS, users, core.users_U), (ITEMS, items, core.items_I)):
+            copy_texts(ids, new / what, chosen)
+        kept = int(core.items_I.sum())
+        attributes = no_attributes(kept) if catalogue is None else catalogue[1].filter(core.items_I)
+        # As for a dataset in memory: chosen for all items, and for those of the core only if none were found.
+        fields = () if catalogue is None else choose_text_fields(catalogue[1]) or choose_text_fields(attributes)
+        write_rest(new, offsets, attributes, about_of(name, fields, note))
+        return Imported(len(offsets) - 1, kept, int(offsets[-1]))
+
+    def _number(self, scratch: Path, catalogue: tuple[str, pl.Series] | None) -> NumberedRows:
+        """All rows as numbers. `catalogue`: name and ids of the table of items, if there is one."""
+        form = self.files.look(self.held.block, min_rating=self.min_rating)
+        findings, read = Findings(), 0
+        time_type = np.dtype("<i8" if form.time_type.is_integer() else "<f8")
+        with (
+            Numbering(scratch / USERS) as users,
+            Numbering(scratch / ITEMS) as items,
+            NumberedRows(scratch, time_type) as rows,
+        ):
+            if catalogue is not None:
+                items.numbers(catalogue[1])
+            for block in self.files.blocks(findings, self.held.block, only=list(form.names.values())):
+                events = read_events(block, form, findings)
+                numbers = items.numbers(events["item"], grow=catalogue is None)
+                if catalogue is not None and len(numbers) and numbers.min() < 0:
+                    note_unknown(events.filter(pl.Series(numbers < 0)), block, catalogue[0], findings)
+                findings.raise_first(str(self.files.folder))
+                rows.add(users.numbers(events["user"]), numbers, events["timestamp"].to_numpy())
+                read += block.frame.height
+                self.progress.update(f"{block.file}: {read:,} rows, {users.count:,} users, {items.count:,} items")
+            check_any(read, len(rows), self.files.interactions[0].name, self.min_rating, findings)
+            findings.raise_first(str(self.files.folder))
+        return rows
+
+    def _sort(self, rows: NumberedRows, core: Core, new: Path, scratch: Path) -> np.ndarray:
+        """Write the histories; returns where each user's begins."""
+        lengths_U, _ = core.counts(rows.pairs())
+        offsets = offsets_of(lengths_U[core.users_U])
+        user_numbers, item_numbers = (np.cumsum(mask, dtype=np.int32) - 1 for mask in (core.users_U, core.items_I))
+        partitions = Partitions(scratch, offsets[:-1], self.held.partition, rows.time_type)
+        done = 0
+        for users_B, items_B, times_B in rows.rows():
+            kept_B = core.keeps(users_B, items_B)
+            partitions.add(user_numbers[users_B[kept_B]], item_numbers[items_B[kept_B]], times_B[kept_B])
+            done += len(users_B)
+            self.progress.update(f"{done:,} rows dealt to {len(partitions):,} partitions")
+        rows.remove()
+        with histories_writer(new, rows.time_type) as (items, times):
+            for items_B, times_B in partitions.sorted():
+                items.add(items_B)
+                if times is not None:
+                    times.add(times_B)
+                self.progress.update(f"{items.count:,} of {offsets[-1]:,} interactions sorted")
+        return offsets
+
+
+def import_dataset(
+    source: str | Path,
+    out: Path,
+    *,
+    k: int | None = None,
+    min_rating: float | None = None,
+    mapped: bool = False,
+    progress: Progress = silent,
+) -> Imported:
+    """Write the dataset of that name or in that folder, or its k-core, to `out`: whole or not at all."""
+    if k is not None:
+        check_k(k)
+    if mapped and str(source) not in SOURCES and form_of(existing_folder(source)) == "tables":
+        return import_tables(existing_folder(source), out, k=k, min_rating=min_rating, progress=progress)
+    dataset = load_dataset(source, min_rating=min_rating, ties=FILE_ORDER, progress=progress)
+    if k is not None:
+        dataset = k_core(dataset, k)
+    (write_mapped if mapped else write_prepared)(dataset, out)
+    return Imported(len(dataset.users), len(dataset.items), dataset.interactions)
+
+
 class NumberedRows:
     """Rows in the order in which they were added. Used as a context while rows are added."""
 
@@ -217,142 +356,3 @@ class Numbering:
                 rows, places = rows[~hit], places[~hit] + 1
             missing = missing[found[missing] < 0]
         return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """How much is held in memory: of the tables, and interactions of a partition. The result does not depend on it."""
-
-    block: BlockSize = field(default_factory=BlockSize)
-    partition: int = 1 << 22
-
-
-DEFAULT = Held()
-
-
-@dataclass(frozen=True)
-class Imported:
-    """How much was written."""
-
-    users: int
-    items: int
-    interactions: int
-
-
-def import_tables(
-    folder: Path,
-    out: Path,
-    *,
-    k: int | None = None,
-    min_rating: float | None = None,
-    held: Held = DEFAULT,
-    progress: Progress = silent,
-) -> Imported:
-    """Import a folder of tables as a mapped folder, whole or not at all. A broken row ends it at once."""
-    if k is not None:
-        check_k(k)
-    job = _Import(TableFiles.of(folder), k, min_rating, held, progress)
-    with new_folder(out, kind=KIND) as new:
-        scratch = new / "scratch"
-        scratch.mkdir()
-        imported = job.run(new, scratch)
-        shutil.rmtree(scratch)
-    return imported
-
-
-@dataclass(frozen=True)
-class _Import:
-    files: TableFiles
-    k: int | None
-    min_rating: float | None
-    held: Held
-    progress: Progress
-
-    def run(self, new: Path, scratch: Path) -> Imported:
-        findings = Findings()
-        table = self.files.items_block(findings)
-        catalogue = None if table is None else read_catalogue(table, {}, findings)
-        findings.raise_first(str(self.files.folder))
-        rows = self._number(scratch, None if table is None or catalogue is None else (table.file, catalogue[0]))
-        users, items = (Vocabulary.of_unique(map_texts(scratch / name)) for name in (USERS, ITEMS))
-        core, note = everything((len(users), len(items))), provenance(self.min_rating)
-        name = self.files.folder.resolve().name
-        if self.k is not None:
-            core = find_core(rows.pairs, (len(users), len(items)), self.k, name, self.progress)
-            note = core_provenance(note, self.k)
-        offsets = self._sort(rows, core, new, scratch)
-        for what, ids, chosen in ((USERS, users, core.users_U), (ITEMS, items, core.items_I)):
-            copy_texts(ids, new / what, chosen)
-        kept = int(core.items_I.sum())
-        attributes = no_attributes(kept) if catalogue is None else catalogue[1].filter(core.items_I)
-        # As for a dataset in memory: chosen for all items, and for those of the core only if none were found.
-        fields = () if catalogue is None else choose_text_fields(catalogue[1]) or choose_text_fields(attributes)
-        write_rest(new, offsets, attributes, about_of(name, fields, note))
-        return Imported(len(offsets) - 1, kept, int(offsets[-1]))
-
-    def _number(self, scratch: Path, catalogue: tuple[str, pl.Series] | None) -> NumberedRows:
-        """All rows as numbers. `catalogue`: name and ids of the table of items, if there is one."""
-        form = self.files.look(self.held.block, min_rating=self.min_rating)
-        findings, read = Findings(), 0
-        time_type = np.dtype("<i8" if form.time_type.is_integer() else "<f8")
-        with (
-            Numbering(scratch / USERS) as users,
-            Numbering(scratch / ITEMS) as items,
-            NumberedRows(scratch, time_type) as rows,
-        ):
-            if catalogue is not None:
-                items.numbers(catalogue[1])
-            for block in self.files.blocks(findings, self.held.block, only=list(form.names.values())):
-                events = read_events(block, form, findings)
-                numbers = items.numbers(events["item"], grow=catalogue is None)
-                if catalogue is not None and len(numbers) and numbers.min() < 0:
-                    note_unknown(events.filter(pl.Series(numbers < 0)), block, catalogue[0], findings)
-                findings.raise_first(str(self.files.folder))
-                rows.add(users.numbers(events["user"]), numbers, events["timestamp"].to_numpy())
-                read += block.frame.height
-                self.progress.update(f"{block.file}: {read:,} rows, {users.count:,} users, {items.count:,} items")
-            check_any(read, len(rows), self.files.interactions[0].name, self.min_rating, findings)
-            findings.raise_first(str(self.files.folder))
-        return rows
-
-    def _sort(self, rows: NumberedRows, core: Core, new: Path, scratch: Path) -> np.ndarray:
-        """Write the histories; returns where each user's begins."""
-        lengths_U, _ = core.counts(rows.pairs())
-        offsets = offsets_of(lengths_U[core.users_U])
-        user_numbers, item_numbers = (np.cumsum(mask, dtype=np.int32) - 1 for mask in (core.users_U, core.items_I))
-        partitions = Partitions(scratch, offsets[:-1], self.held.partition, rows.time_type)
-        done = 0
-        for users_B, items_B, times_B in rows.rows():
-            kept_B = core.keeps(users_B, items_B)
-            partitions.add(user_numbers[users_B[kept_B]], item_numbers[items_B[kept_B]], times_B[kept_B])
-            done += len(users_B)
-            self.progress.update(f"{done:,} rows dealt to {len(partitions):,} partitions")
-        rows.remove()
-        with histories_writer(new, rows.time_type) as (items, times):
-            for items_B, times_B in partitions.sorted():
-                items.add(items_B)
-                if times is not None:
-                    times.add(times_B)
-                self.progress.update(f"{items.count:,} of {offsets[-1]:,} interactions sorted")
-        return offsets
-
-
-def import_dataset(
-    source: str | Path,
-    out: Path,
-    *,
-    k: int | None = None,
-    min_rating: float | None = None,
-    mapped: bool = False,
-    progress: Progress = silent,
-) -> Imported:
-    """Write the dataset of that name or in that folder, or its k-core, to `out`: whole or not at all."""
-    if k is not None:
-        check_k(k)
-    if mapped and str(source) not in SOURCES and form_of(existing_folder(source)) == "tables":
-        return import_tables(existing_folder(source), out, k=k, min_rating=min_rating, progress=progress)
-    dataset = load_dataset(source, min_rating=min_rating, ties=FILE_ORDER, progress=progress)
-    if k is not None:
-        dataset = k_core(dataset, k)
-    (write_mapped if mapped else write_prepared)(dataset, out)
-    return Imported(len(dataset.users), len(dataset.items), dataset.interactions)
