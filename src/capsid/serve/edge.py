@@ -313,16 +313,13 @@ class BodyLimit:
                     return await receive()
             except TimeoutError:
                 if time.monotonic() >= latest:
-                    raise _stopping() if stopping else _too_slow() from None
+                    text = f"a body must arrive within {BODY_SECONDS:g} s"
+                    slow = Refused(408, "body_too_slow", text, headers={"connection": "close"})
+                    raise _stopping() if stopping else slow from None
 
     def _too_large(self) -> Refused:
         text = f"a body must have at most {self._most} bytes"
         return Refused(413, "body_too_large", text, headers={"connection": "close"})
-
-
-def _too_slow() -> Refused:
-    text = f"a body must arrive within {BODY_SECONDS:g} s"
-    return Refused(408, "body_too_slow", text, headers={"connection": "close"})
 
 
 def _stopping() -> Refused:

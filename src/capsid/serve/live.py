@@ -44,11 +44,6 @@ Made = tuple[Edit, Snapshot]
 Try = Callable[[Callable[[], None]], None]
 
 
-def try_here(check: Callable[[], None]) -> None:
-    """Run a trial search in this thread."""
-    check()
-
-
 class LiveCatalogue:
     """`current` and `catch_up` are for any thread; `edit` and `keep_up` are for one thread at a time in this process.
 
@@ -115,7 +110,7 @@ class LiveCatalogue:
             raise made
         return made[1]
 
-    def edit_all(self, makes: Sequence[Make], tried: Try = try_here) -> list[Made | Exception]:
+    def edit_all(self, makes: Sequence[Make], tried: Try = lambda check: check()) -> list[Made | Exception]:
         """Make edits in order, with one trial search and one write for all of them: for each, its result or its error.
 
         An edit that cannot be made does not stop the others. Each has a version of its own; the last one is served.

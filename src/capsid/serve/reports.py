@@ -56,18 +56,15 @@ class Reports:
 
     async def _events(self) -> AsyncIterator[str]:
         self._watchers += 1
+        service = self._service
         try:
-            while not self._service.draining:
-                yield f"data: {json.dumps(self._now())}\n\n"
+            while not service.draining:
+                now = {"ready": service.ready, "version": service.version, "queue": service.depth}
+                counted = {**service.metrics.totals(), **service.metrics.latencies()}
+                yield f"data: {json.dumps({**now, **counted})}\n\n"
                 await asyncio.sleep(1.0)
         finally:
             self._watchers -= 1
-
-    def _now(self) -> dict[str, Any]:
-        service = self._service
-        counted = service.metrics.totals()
-        now = {"ready": service.ready, "version": service.version, "queue": service.depth}
-        return {**now, **counted, **service.metrics.latencies()}
 
 
 def finite(value: Any) -> Any:

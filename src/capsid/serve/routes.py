@@ -329,9 +329,5 @@ def _json(value: Any, status: int = 200) -> Response:
     return Response(_ENCODER.encode(value), status, media_type="application/json")
 
 
-def _plain(value: Any) -> Any:
-    """Convert values of attribute tables that JSON cannot express."""
-    return str(value)
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, default=_plain, allow_nan=False, separators=(",", ":"))
+# Values of attribute tables that JSON cannot express become texts.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str, allow_nan=False, separators=(",", ":"))
