@@ -142,12 +142,7 @@ def token_carriers(ids: SemanticIds) -> Ragged:
 
 
 def _shortening(ids: SemanticIds, counts_N: np.ndarray, which_N: np.ndarray) -> Shortening:
-    n = len(counts_N)
-    before, after = ids.unmerged.lengths[:n][which_N], ids.tokens.lengths[:n][which_N]
-    weight = counts_N[which_N]
-    return Shortening(*(_mean(a, w) for w in (np.ones(len(weight)), weight) for a in (before, after)))
-
-
-def _mean(values: np.ndarray, weights: np.ndarray) -> float:
-    total = weights.sum()
-    return float(values @ weights / total) if total else 0.0
+    n, weight = len(counts_N), counts_N[which_N]
+    lengths = ids.unmerged.lengths[:n][which_N], ids.tokens.lengths[:n][which_N]
+    weights = (np.ones(len(weight)), weight)
+    return Shortening(*(float(a @ w / w.sum()) if w.sum() else 0.0 for w in weights for a in lengths))
