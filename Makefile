@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 LOG := $(VENV)/install.log
 PACKAGE := '.[text,plots,serve,onnx,scale,tune,dev]'
-BENCHMARKS = $(filter-out benchmarks/common.py benchmarks/_%,$(wildcard benchmarks/*.py))
+BENCHMARKS = $(filter-out benchmarks/common.py benchmarks/_% faults/_%,$(wildcard benchmarks/*.py faults/*.py))
 
 # Relative, because pip splits this variable at spaces and a clone may stand in a folder whose name has some.
 # Old and new pip differ in which of the two rules the isolated environment that builds the package.
@@ -56,13 +56,13 @@ lint: $(STAMP)  ## ruff (rules and format) and mypy
 	@echo "ruff format --check"; $(BIN)/ruff format --check .
 	@echo "mypy"; $(BIN)/mypy
 
-bench: $(STAMP)  ## the quick mode of every benchmark
+bench: $(STAMP)  ## the quick mode of every benchmark and fault campaign
 	@[ -n "$(BENCHMARKS)" ] || { echo "there is no benchmark in benchmarks/" >&2; exit 1; }
 	@set -e; for file in $(BENCHMARKS); do echo "$$file --quick"; $(BIN)/python "$$file" --quick; done
 
 clean:  ## remove caches and build products; the environment and runs/ stay
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests benchmarks faults -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is written last: a set-up stopped half-way is done again, a finished one costs nothing and no network.
 # A python without ensurepip (some Linux distributions split it off) still makes an environment: its own pip fills it.

@@ -32,9 +32,8 @@ from common import folder_hash, machine, write_result
 from industrial import write_vectors
 
 from capsid.progress import silent
-from capsid.scale.engine import Engine, Here, Processes, Ray
+from capsid.scale.engine import Engine, Here, Processes, Ray, run_job
 from capsid.scale.jobs import EncodeJob, WaitJob, job_text
-from capsid.scale.submit import run_job
 
 SLEEPERS = 16
 # A worker or a command is killed when this many shards are there.
@@ -137,7 +136,7 @@ def processor_seconds() -> float:
 
 def ray_overhead(folder: Path, rows_per_shard: int) -> dict[str, Any]:
     """Processor seconds of encoding a catalogue in this process and on Ray, with the same bytes as result."""
-    from capsid.scale.ray_tasks import connected
+    from capsid.scale.engine import connected
 
     # As workers: threads of one process cost processor time, waiting for each other.
     torch.set_num_threads(1)

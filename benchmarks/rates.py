@@ -2,7 +2,7 @@
 
     python benchmarks/rates.py [--quick] [--threads 1] [--out FILE]
 
-The values in `capsid/scale/rates.py` are those of benchmarks/results/rates.json, except `prepare` and `ids`, which are
+The values in `capsid/scale/plan.py` are those of benchmarks/results/rates.json, except `prepare` and `ids`, which are
 those of the largest runs of benchmarks/interactions.py and benchmarks/end_to_end.py; a test compares them.
 """
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from capsid.base.freed_memory import keep_freed_memory
+from capsid.base.devices import keep_freed_memory
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.planted import planted_codes
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator

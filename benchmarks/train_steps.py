@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from capsid.base.blocks import cross_entropy
-from capsid.base.freed_memory import keep_freed_memory
+from capsid.base.devices import keep_freed_memory
 from capsid.base.vocabulary import Vocabulary
 from capsid.generate.backbone import Backbone, Predictions
 from capsid.generate.generator import TimelineGenerator

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import faiss
 import hypothesis
 import pytest
 import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = (ROOT / "benchmarks", ROOT / "faults")
 
 torch.set_num_threads(1)
 faiss.omp_set_num_threads(1)
@@ -32,3 +39,25 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("CAPSID_HOME", str(home))
         patch.setenv("HF_HUB_OFFLINE", "1")
         yield home
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """Import a benchmark or a fault campaign by its file's name, as running the file does; threads are put back."""
+    for folder in FOLDERS:
+        monkeypatch.syspath_prepend(str(folder))
+    threads, before = torch.get_num_threads(), set(sys.modules)
+
+    def by_name(name: str) -> ModuleType:
+        # A folder of tests may have the same name and stand in the path as well.
+        sys.modules.pop(name, None)
+        module = importlib.import_module(name)
+        assert module.__file__ in {str(folder / f"{name}.py") for folder in FOLDERS}
+        return module
+
+    yield by_name
+    torch.set_num_threads(threads)
+    faiss.omp_set_num_threads(threads)
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(tuple(map(str, FOLDERS))):
+            del sys.modules[name]

@@ -46,6 +46,12 @@ class NotFittedError(CapsidError):
     """An estimator was used before `fit`."""
 
 
+def reason_of(error: BaseException) -> str:
+    """The first line of what a library's error says, shortened; its type if it says nothing."""
+    said = str(error).strip().splitlines()
+    return said[0][:200] if said else type(error).__name__
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """A hint that names the closest allowed values, then all of them."""
     allowed = sorted(allowed)

@@ -27,7 +27,7 @@ from capsid.base.config import Kinds
 from capsid.base.storage import untrusted
 from capsid.base.storage.arrays import load_arrays, save_arrays
 from capsid.base.storage.artifacts import new_folder, open_folder, read_json, write_json
-from capsid.base.storage.parquet_rows import read_rows, write_rows
+from capsid.base.storage.parquet import read_rows, write_rows
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import FILE_ORDER, item_titles
 from capsid.data.split import Cases, Split

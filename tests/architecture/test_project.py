@@ -36,7 +36,7 @@ def project_files() -> list[Path]:
     if listing.returncode == 0:
         paths = [ROOT / name for name in listing.stdout.splitlines()]
     else:  # an unpacked archive without git
-        paths = [p for top in ("src", "tests", "docs", "benchmarks") for p in (ROOT / top).rglob("*")]
+        paths = [p for top in ("src", "tests", "docs", "benchmarks", "faults") for p in (ROOT / top).rglob("*")]
     return [p for p in paths if p.is_file() and p.suffix in TEXT and "__pycache__" not in p.parts]
 
 

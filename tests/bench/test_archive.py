@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from test_current import earlier, present, put, seeds
 
-from capsid.bench.archive import archive_of
-from capsid.bench.current import load_rows, outdated, remarks
-from capsid.bench.results import LINES
+from capsid.bench.results import LINES, archive_of
+from capsid.bench.rows import load_rows, outdated, remarks
 from capsid.bench.store import Finished, Place, opened
 from capsid.errors import ArtifactError
 

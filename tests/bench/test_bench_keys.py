@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capsid.bench import cell_journal as journal
+from capsid.bench import store as journal
 from capsid.bench.cells import cell_fingerprint
 from capsid.recipes import get_recipe
 

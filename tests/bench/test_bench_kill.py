@@ -16,9 +16,8 @@ from bench_world import TINY, jobs_of, plan_of, run, stored, without_times, work
 
 from capsid.base.storage.artifacts import read_json
 from capsid.base.storage.locks import held
-from capsid.bench.cell_journal import read_journal
 from capsid.bench.process import DONE, KILLED
-from capsid.bench.store import Place
+from capsid.bench.store import Place, read_journal
 
 LONG = [*TINY, "schedule.0.training.steps=300", "schedule.0.training.validate_every=50"]
 

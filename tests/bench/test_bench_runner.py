@@ -14,8 +14,8 @@ import capsid.bench.runner as runner
 from capsid.base.storage.artifacts import read_json, write_json
 from capsid.base.storage.locks import held
 from capsid.bench.cells import code_fingerprint
-from capsid.bench.estimate import fitting, time_left
 from capsid.bench.plans import Plan
+from capsid.bench.prepare import fitting, time_left
 from capsid.bench.process import DONE, FAILED, INTERRUPTED, KILLED
 from capsid.bench.runner import NO_TIME, TAKEN
 from capsid.bench.store import Place
@@ -89,8 +89,8 @@ def test_one_goes_wrong_and_the_others_go_on(place: Place, shop: Path, fake: Pat
 
 
 def test_budget_asks_to_stop_and_says_so(place: Place, shop: Path, fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capsid.bench.estimate.rough_seconds", lambda job: 99.0 if "long" in job.cell.label else 0.2)
-    monkeypatch.setattr("capsid.bench.estimate._scaled", lambda result, job: 99.0)
+    monkeypatch.setattr("capsid.bench.prepare.rough_seconds", lambda job: 99.0 if "long" in job.cell.label else 0.2)
+    monkeypatch.setattr("capsid.bench.prepare._scaled", lambda result, job: 99.0)
     plan = fakes("sleep-1", "ok-long", "ok-2")
     summary, watch = run(plan, place, shop, fake, budget=4.0)
     assert states(summary) == {"sleep-1": INTERRUPTED, "ok-long": NO_TIME, "ok-2": NO_TIME}
@@ -110,7 +110,7 @@ def test_budget_asks_to_stop_and_says_so(place: Place, shop: Path, fake: Path, m
 def test_who_does_not_stop_is_killed_not_silently(
     place: Place, shop: Path, fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capsid.bench.estimate.rough_seconds", lambda job: 0.1)
+    monkeypatch.setattr("capsid.bench.prepare.rough_seconds", lambda job: 0.1)
     summary, watch = run(fakes("stubborn"), place, shop, fake, budget=4.0, grace=0.3)
     assert states(summary) == {"stubborn": INTERRUPTED}
     assert any("did not stop within 0 s, its process is killed" in line for line in watch.lines)

@@ -16,13 +16,11 @@ from capsid.base.run_options import RunOptions
 from capsid.base.storage.artifacts import read_json
 from capsid.base.storage.locks import held
 from capsid.bench import worker
-from capsid.bench.cell_journal import Journal, read_journal
 from capsid.bench.cells import Job, cell_fingerprint, code_fingerprint, make_job, tokenizer_fingerprint
-from capsid.bench.estimate import estimate, rough_seconds
 from capsid.bench.plans import read_plan
-from capsid.bench.prepare import data_facts
+from capsid.bench.prepare import data_facts, estimate, rough_seconds
 from capsid.bench.results import Result
-from capsid.bench.store import Place, append
+from capsid.bench.store import Journal, Place, append, read_journal
 from capsid.bench.worker import run_cell
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset

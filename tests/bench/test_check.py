@@ -8,10 +8,9 @@ from pathlib import Path
 
 from test_tables import cell
 
-from capsid.bench.check import run_checks
-from capsid.bench.contradictions import HIGH, LOW, statements
+from capsid.bench.check import HIGH, LOW, run_checks, statements
 from capsid.bench.results import LINES, Result
-from capsid.bench.row_values import Source
+from capsid.bench.rows import Source
 from capsid.evaluate.metrics import ndcg_recall_slope
 
 

@@ -9,8 +9,8 @@ import pytest
 from test_current import present, put
 from test_tables import cell
 
-from capsid.bench.claims import Claims, Selector, pages_in
-from capsid.bench.row_values import Source
+from capsid.bench.check import Claims, Selector, pages_in
+from capsid.bench.rows import Source
 from capsid.cli.main import run
 from capsid.errors import ConfigError
 

@@ -13,13 +13,11 @@ from test_tables import cell, entries
 from capsid.base.storage.arrays import save_arrays
 from capsid.bench.cells import DataFacts, make_job
 from capsid.bench.check import run_checks
-from capsid.bench.current import load_rows, outdated, remarks
-from capsid.bench.paper import paper
 from capsid.bench.paper_tables import TABLES
 from capsid.bench.plan_tables import OWN_TABLES, PlanCells
 from capsid.bench.plans import read_plan
 from capsid.bench.results import LINES, VALUES, Result
-from capsid.bench.row_values import Source
+from capsid.bench.rows import Source, load_rows, outdated, paper, remarks
 from capsid.bench.table import markdown
 from capsid.recipes import RECIPES
 

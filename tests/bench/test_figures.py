@@ -15,7 +15,7 @@ from capsid.base.storage.arrays import save_arrays
 from capsid.bench.figures import FIGURES, draw
 from capsid.bench.paper_tables import TABLES
 from capsid.bench.results import LINES, VALUES, arrays_hash
-from capsid.bench.row_values import Source
+from capsid.bench.rows import Source
 from capsid.bench.runner import Options, run_plan
 from capsid.bench.store import Place
 from capsid.errors import ConfigError

@@ -11,11 +11,9 @@ import pytest
 from test_tables import USERS, cell, entries
 
 from capsid.base.storage.arrays import save_arrays
-from capsid.bench.paper import number
 from capsid.bench.published import NO_DIFFERENCE, Gain, published, published_table
 from capsid.bench.results import LINES, VALUES, arrays_hash
-from capsid.bench.row_values import Source
-from capsid.bench.rows import planned
+from capsid.bench.rows import Source, number, planned
 from capsid.bench.table import markdown
 from capsid.recipes import RECIPES
 

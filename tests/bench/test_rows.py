@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from capsid.bench import rows
-from capsid.bench.paper import paper
-from capsid.bench.rows import MARKS, comparable, has_ids, in_order, main_rows, mark_of, with_own_ids
+from capsid.bench.rows import MARKS, comparable, has_ids, in_order, main_rows, mark_of, paper, with_own_ids
 from capsid.recipes import RECIPES
 
 

@@ -12,8 +12,7 @@ from bench_world import TINY, Killed, Messages, jobs_of, plan_of, run, stored, w
 from capsid.base.storage.artifacts import read_json, write_json
 from capsid.bench.cells import Job, code_fingerprint, training_fingerprint
 from capsid.bench.process import DONE, RESULT
-from capsid.bench.shared_runs import SharedRun, forget_other_code
-from capsid.bench.store import Place
+from capsid.bench.store import Place, SharedRun, forget_other_code
 from capsid.recipes import get_recipe
 from capsid.recommender import Recommender
 

@@ -12,11 +12,10 @@ import pytest
 from scipy.stats import t as student
 
 from capsid.base.storage.arrays import save_arrays
-from capsid.bench.paper import main_value, paper
 from capsid.bench.paper_tables import TABLES
 from capsid.bench.plan_tables import OWN_TABLES, PlanCells
 from capsid.bench.results import LINES, VALUES, Result, arrays_hash
-from capsid.bench.row_values import Source, by_seed
+from capsid.bench.rows import Source, by_seed, main_value, paper
 from capsid.bench.table import Table, markdown
 from capsid.recipes import RECIPES
 

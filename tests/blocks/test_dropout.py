@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from capsid.base.blocks.dropout import dropout
+from capsid.base.blocks.packed import dropout
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.2, 0.5, 0.9])

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsid.base.blocks.layers import Block, BlockShape, Layer, SasRecBlock, reset
+from capsid.base.blocks.layers import Block, BlockShape, Layer, MixingBlock, NearBlock, SasRecBlock, reset
 from capsid.base.blocks.packed import Spread
-from capsid.base.blocks.relative import MixingBlock, NearBlock
 
 # Rates are rounded to 1/256, so this one takes the slow way through the attention and drops nothing.
 NOTHING = 0.001

@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from capsid.base.blocks.dropout import dropout
-from capsid.base.blocks.layers import Block, BlockShape, SasRecBlock
-from capsid.base.blocks.packed import Packed, Spread
-from capsid.base.blocks.relative import MixingBlock, NearBlock
+from capsid.base.blocks.layers import Block, BlockShape, MixingBlock, NearBlock, SasRecBlock
+from capsid.base.blocks.packed import Packed, Spread, dropout
 
 Kind = TypeVar("Kind", Block, SasRecBlock, NearBlock, MixingBlock)
 # Short and long ones in any order, so that there are several groups.

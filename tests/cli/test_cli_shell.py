@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli_world import TINY, capsid, contents, settings
 
-from capsid.cli.config_file import all_settings, read_settings
+from capsid.cli.input_files import all_settings, read_settings
 from capsid.errors import ConfigError
 from capsid.recipes import get_recipe
 

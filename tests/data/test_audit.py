@@ -14,10 +14,9 @@ import pytest
 
 from capsid.base.vocabulary import Vocabulary, id_ranks
 from capsid.cli.main import run
-from capsid.data.audit import audit, order_facts
+from capsid.data.audit import FollowerScores, audit, order_facts
 from capsid.data.check import check_path
 from capsid.data.dataset import Dataset
-from capsid.data.followers import FollowerScores
 from capsid.data.sources import load_dataset
 from capsid.data.split import Cases, leave_one_out
 from capsid.data.ties import with_order

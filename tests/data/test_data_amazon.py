@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from data_files import write
 
-from capsid.data import download
-from capsid.data.amazon import load_benchmark, parse_literal
+from capsid.data import amazon
+from capsid.data.amazon import fetch, load_benchmark, parse_literal
 from capsid.data.check import check_path
-from capsid.data.download import fetch
 from capsid.data.sources import load_dataset
 from capsid.errors import DataError
 
@@ -116,7 +115,7 @@ class Server:
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(amazon.time, "sleep", lambda seconds: None)
     state = Server(tmp_path / "remote")
 
     class Handler(BaseHTTPRequestHandler):

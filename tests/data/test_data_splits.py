@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capsid.base.vocabulary import Vocabulary
-from capsid.data.dataset import Dataset
-from capsid.data.kcore import k_core
+from capsid.data.dataset import Dataset, k_core
 from capsid.data.planted import planted_dataset
 from capsid.data.split import Cases, Holdout, cold_item_split, leave_one_out, temporal_split
 from capsid.errors import ConfigError, DataError

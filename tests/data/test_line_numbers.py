@@ -11,7 +11,7 @@ from data_files import write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capsid.cli.histories_file import read_histories
+from capsid.cli.input_files import read_histories
 from capsid.data.check import check_path
 from capsid.data.dataset import Dataset
 from capsid.data.findings import Findings

@@ -20,14 +20,13 @@ from capsid.base.storage.artifacts import MANIFEST, seal_folder
 from capsid.base.storage.locks import held
 from capsid.base.storage.mapped_arrays import ArrayWriter, in_file
 from capsid.cli.data import app
+from capsid.data.augment import training_pieces
 from capsid.data.check import check_path
-from capsid.data.importing import import_dataset
 from capsid.data.mapped import KIND, write_mapped
 from capsid.data.planted import planted_dataset
 from capsid.data.sources import load_dataset
 from capsid.data.split import HOLDOUTS, Holdout
-from capsid.data.streaming import import_tables
-from capsid.data.windows import training_pieces
+from capsid.data.streaming import import_dataset, import_tables
 from capsid.errors import ArtifactError, DataError
 
 runner = CliRunner()

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsid.data.windows import training_pieces
+from capsid.data.augment import training_pieces
 from capsid.ragged import Ragged
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 11), max_size=17), min_size=1, max_size=6)

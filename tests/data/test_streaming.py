@@ -13,12 +13,10 @@ from data_files import write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from capsid.data.importing import import_dataset
-from capsid.data.kcore import k_core
+from capsid.data.dataset import k_core
 from capsid.data.mapped import write_mapped
-from capsid.data.numbering import Numbering
 from capsid.data.sources import load_dataset
-from capsid.data.streaming import Held, import_tables
+from capsid.data.streaming import Held, Numbering, import_dataset, import_tables
 from capsid.data.table_files import BlockSize
 from capsid.errors import CapsidError, DataError
 

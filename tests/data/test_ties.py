@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capsid.base.vocabulary import Vocabulary
-from capsid.data.dataset import Dataset
-from capsid.data.importing import import_dataset
-from capsid.data.kcore import k_core
+from capsid.data.dataset import Dataset, k_core
 from capsid.data.mapped import read_mapped, write_mapped
 from capsid.data.sources import as_dataset, load_dataset
 from capsid.data.split import temporal_split
+from capsid.data.streaming import import_dataset
 from capsid.data.ties import tied, with_order
 from capsid.errors import ConfigError, DataError
 from capsid.ragged import Ragged

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from worlds import make_ids, ragged_codes, random_codes, random_generator, random_histories, reader_of
 
 from capsid.data.split import Cases
-from capsid.evaluate.positions import code_ranks, position_accuracy
+from capsid.evaluate.evaluator import code_ranks, position_accuracy
 from capsid.ids.merges import MergeTable
 from capsid.ragged import Ragged
 

@@ -16,8 +16,17 @@ from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_vectors
 from capsid.errors import ArtifactError, ConfigError
-from capsid.evaluate.capsule_meaning import TitleWords, capsules, two_facets
-from capsid.evaluate.capsule_report import Drift, Shift, drift, ks_distance, routing_convergence, routing_quality
+from capsid.evaluate.capsule_report import (
+    Drift,
+    Shift,
+    TitleWords,
+    capsules,
+    drift,
+    ks_distance,
+    routing_convergence,
+    routing_quality,
+    two_facets,
+)
 from capsid.evaluate.tokenizer_quality import tokenizer_quality
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer

@@ -20,7 +20,7 @@ from worlds import (
     reader_of,
 )
 
-from capsid.base.blocks.children_cross_entropy import ChildEdges, children_cross_entropy
+from capsid.base.blocks.cross_entropy import ChildEdges, children_cross_entropy
 from capsid.decode.exact import exact_scores
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import MaskedGenerator, TimelineGenerator, TransformerGenerator

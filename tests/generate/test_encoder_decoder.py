@@ -23,7 +23,7 @@ from worlds import (
 
 from capsid.base.blocks.t5 import bucket_of
 from capsid.base.run_options import CheckpointFile
-from capsid.data.windows import random_ends
+from capsid.data.augment import random_ends
 from capsid.errors import ArtifactError, ConfigError
 from capsid.generate.encoder_decoder import EncoderDecoderGenerator
 from capsid.generate.fit import fit_generator

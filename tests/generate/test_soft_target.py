@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import ids_of_form, loss_of, random_generator, reader_of
 
-from capsid.base.blocks import group_cross_entropy as module
-from capsid.base.blocks.cross_entropy import Added
-from capsid.base.blocks.group_cross_entropy import GroupTargets, group_cross_entropy
+from capsid.base.blocks import cross_entropy as module
+from capsid.base.blocks.cross_entropy import Added, GroupTargets, group_cross_entropy
 from capsid.decode.exact import exact_scores
 from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator
@@ -46,7 +45,7 @@ def lesson_of(ids: SemanticIds) -> Lesson:
 
 @pytest.mark.parametrize("chunk", [1, 60, 10_000])
 def test_value_and_slopes_are_torchs(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(module, "CHUNK_NUMBERS", chunk)
+    monkeypatch.setattr(module, "GROUP_CHUNK", chunk)
     source = torch.Generator().manual_seed(0)
     hidden, weight = (torch.randn(n, 8, generator=source).requires_grad_() for n in (23, 11))
     group_V = torch.tensor([0, 2, 1, 1, 0, 3, 3, 3, 2, 0, 1])

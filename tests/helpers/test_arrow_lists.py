@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsid.base.storage.arrow_lists import array, lists, numbers, ragged
+from capsid.base.storage.parquet import array, lists, numbers, ragged
 from capsid.errors import DataError
 from capsid.ragged import Ragged
 
@@ -47,7 +47,7 @@ def test_what_is_not_rows_of_numbers(column: pa.Array) -> None:
 def test_pandas_is_not_loaded() -> None:
     code = """
 import sys, numpy as np
-from capsid.base.storage.arrow_lists import array, lists, numbers, ragged
+from capsid.base.storage.parquet import array, lists, numbers, ragged
 from capsid.ragged import Ragged
 ragged(lists(Ragged.from_rows([[1], [2, 3]]), np.int32)), array(numbers(np.arange(3)))
 sys.exit("pandas" in sys.modules)

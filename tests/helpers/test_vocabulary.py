@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsid.base.storage.mapped_texts import TextsWriter, map_texts
+from capsid.base.storage.mapped_arrays import TextsWriter, map_texts
 from capsid.base.vocabulary import Vocabulary, text_hash, text_hashes
 from capsid.errors import DataError
 

@@ -10,7 +10,7 @@ import pytest
 from small_recipes import small, world
 
 from capsid.errors import ConfigError
-from capsid.evaluate import capsule_meaning
+from capsid.evaluate import capsule_report
 from capsid.evaluate.capsule_report import spread
 from capsid.evaluate.merge_report import token_carriers
 from capsid.explain.answers import Titled
@@ -81,8 +81,8 @@ def test_large_catalogues_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     facets = ids.facets(depth=1, count=99)
     assert ids.facets(depth=1, count=99, most=30).items == tuple(i for i in facets.items if i.item in rows)
     whole = ids.inspect(ids.items[0])
-    monkeypatch.setattr(capsule_meaning, "MEMBERS", 2)
-    monkeypatch.setattr(capsule_meaning, "BACKGROUND", 10)
+    monkeypatch.setattr(capsule_report, "MEMBERS", 2)
+    monkeypatch.setattr(capsule_report, "BACKGROUND", 10)
     brief = OpenTokenizer(ids.tokenizer, ids.titles).inspect(ids.items[0])
     assert [[c.items for c in d.capsules] for d in brief.depths] == [
         [c.items for c in d.capsules] for d in whole.depths

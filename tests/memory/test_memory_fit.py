@@ -16,7 +16,7 @@ from capsid.decode.exact import exact_scores
 from capsid.decode.retrieve import Retriever
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import metric_values
-from capsid.fit.with_memory import with_memory
+from capsid.fit.stages import with_memory
 from capsid.generate.terms import TermContext
 from capsid.memory.fit import MemoryFit, fit_weights
 from capsid.memory.memory import FittedMemory

@@ -1,6 +1,6 @@
 """Realistic mistakes that other tests would let pass: every test here fails when one of them is planted.
 
-`benchmarks/mutants.py` plants them, one at a time, and counts which ones the tests notice.
+`faults/mutants.py` plants them, one at a time, and counts which ones the tests notice.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from small_recipes import small, world
 
-from capsid.cli.tokenizer_text import item_text, report_rows
+from capsid.cli.tokenizer_shown import item_text, report_rows
 from capsid.decode.mixed import Mixed
 from capsid.decode.model import FittedModel
 from capsid.errors import ConfigError

@@ -13,9 +13,9 @@ from capsid.encode.fixed_batches import ROWS, embed_texts
 from capsid.encode.large_vectors import open_vectors
 from capsid.encode.text import MINILM
 from capsid.errors import ArtifactError, ConfigError, DataError
+from capsid.scale.engine import run_job
 from capsid.scale.jobs import EmbedJob
 from capsid.scale.shards import parquet_bytes
-from capsid.scale.submit import run_job
 from capsid.scale.texts import rows_written
 
 TITLES = ["a red lamp", "lamp", "a long blue garden hose with a brass nozzle at its end", "", "a red lamp", "desk"]

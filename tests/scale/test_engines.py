@@ -20,10 +20,9 @@ import pytest
 from capsid.encode.large_vectors import open_vectors
 from capsid.errors import ArtifactError, CapsidError, ConfigError
 from capsid.progress import silent
-from capsid.scale.engine import Engine, Here, Processes, Ray, engine_named
+from capsid.scale.engine import Engine, Here, Processes, Ray, engine_named, run_job
 from capsid.scale.jobs import EncodeJob, ShardError, WaitJob, job_text, run_shard
 from capsid.scale.shards import ShardsDone, shard_lock
-from capsid.scale.submit import run_job
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 
@@ -145,9 +144,9 @@ def test_a_killed_worker_costs_its_shard(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_always_dies_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from capsid.scale import processes
+    from capsid.scale import engine
 
-    monkeypatch.setattr(processes, "COMMAND", (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
+    monkeypatch.setattr(engine, "COMMAND", (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
     job = job_text(WaitJob(out=str(tmp_path), shards=2, seconds=0))
     with pytest.raises(ShardError, match=r"worker of shard 0 was killed by SIGKILL, 3 times in a row"):
         list(Processes(1).map(job, range(2)))
@@ -179,7 +178,7 @@ def test_a_killed_driver_is_resumed(world: Path, expected: dict[str, bytes], tmp
 def cluster() -> None:
     """One small cluster for all tests, as a user's own would be."""
     pytest.importorskip("ray")
-    from capsid.scale.ray_tasks import RayError, connected
+    from capsid.scale.engine import RayError, connected
 
     with contextlib.ExitStack() as stack:
         try:

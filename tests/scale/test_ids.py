@@ -14,11 +14,10 @@ from capsid.errors import ArtifactError, CapsidError, ConfigError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Reassign, Suffix
 from capsid.ids.trie import Trie
 from capsid.progress import silent
-from capsid.scale.engine import Engine, Here, Processes
+from capsid.scale.engine import Engine, Here, Processes, run_job
 from capsid.scale.ids import build_trie
 from capsid.scale.jobs import EncodeJob, IdsJob
 from capsid.scale.shards import shard_lock
-from capsid.scale.submit import run_job
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.residual_kmeans import ResidualKMeans
 

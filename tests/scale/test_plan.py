@@ -12,8 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsid.errors import ConfigError
-from capsid.scale.plan import CORES_PER_GPU, GENERATORS, SAMPLE, SHARD_ROWS, START_SECONDS, TEXTS, Workload, make_plan
-from capsid.scale.rates import Growth, Rates
+from capsid.scale.plan import (
+    CORES_PER_GPU,
+    GENERATORS,
+    SAMPLE,
+    SHARD_ROWS,
+    START_SECONDS,
+    TEXTS,
+    Growth,
+    Rates,
+    Workload,
+    make_plan,
+)
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 SIZES = {"items": 10**9, "interactions": 10**10, "users": 10**9, "codes": 4096, "depth": 12, "dim": 2048, "epochs": 50}
@@ -127,7 +137,7 @@ def test_the_rates_are_those_that_were_measured() -> None:
     # Ids are read from files and written to files, which a small job in memory does not show.
     made = json.loads((RESULTS / "end_to_end.json").read_text())
     stored["ids"]["each"] = made["rows"][0]["commands"]["ids"]["cpu_seconds"] / made["config"]["items"]
-    for name, rate in Rates().to_dict().items():
+    for name, rate in dataclasses.asdict(Rates()).items():
         parts = rate if isinstance(rate, dict) else {"": rate}
         for part, value in parts.items():
             expected = stored[name][part] if part else stored[name]

@@ -12,10 +12,9 @@ from capsid.base.storage.artifacts import MANIFEST
 from capsid.data.dataset import Dataset
 from capsid.errors import ArtifactError
 from capsid.recommender import Recommender
-from capsid.scale.engine import Processes
+from capsid.scale.engine import Processes, run_job
 from capsid.scale.jobs import RankJob, job_text, run_shard
 from capsid.scale.ranked import read_lists
-from capsid.scale.submit import run_job
 
 OLD = Path(__file__).parents[1] / "recommender" / "runs-of-0.1.tar.gz"
 METHODS = {

@@ -16,8 +16,8 @@ import httpx
 import uvicorn
 
 from capsid.serve.app import create_app
-from capsid.serve.headers import HeaderLimit
 from capsid.serve.options import ServeOptions
+from capsid.serve.start import HeaderLimit
 
 PATIENCE = 60.0
 

@@ -16,10 +16,10 @@ from test_edits import new
 from test_live import EDITS, ITEMS, Folder, add, answers, loaded, retire
 
 from capsid.recommender import Recommender
-from capsid.serve.ahead import COMING, Ahead
 from capsid.serve.errors import Refused
 from capsid.serve.journal import Journal
 from capsid.serve.live import LiveCatalogue
+from capsid.serve.replay import COMING, Ahead
 from capsid.serve.snapshot import Edit, Snapshot
 
 

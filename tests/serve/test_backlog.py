@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsid.serve.backlog import Backlog
+from capsid.serve.batching import Backlog
 
 SHORT, LONG = 3, 6
 

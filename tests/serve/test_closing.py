@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 
 from capsid.serve import start as run
-from capsid.serve.closing import PatientServer
+from capsid.serve.start import PatientServer
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 

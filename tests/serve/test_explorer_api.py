@@ -14,8 +14,8 @@ from test_http import refused
 
 from capsid.recommender import Recommender
 from capsid.serve import questions
+from capsid.serve.questions import tree
 from capsid.serve.snapshot import Snapshot, State
-from capsid.serve.tree import tree
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import uvicorn
 from served import Served
 
 from capsid.serve import start as command
-from capsid.serve.headers import HEADER_BYTES, HeaderLimit
+from capsid.serve.start import HEADER_BYTES, HeaderLimit
 
 LIMIT = 0.3
 # Far more than the limit on any machine; without the limit, tests wait this long and fail.
@@ -32,7 +32,7 @@ class Client(NamedTuple):
 
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capsid.serve.headers.HEADER_SECONDS", LIMIT)
+    monkeypatch.setattr("capsid.serve.start.HEADER_SECONDS", LIMIT)
 
 
 async def answer(send: Any) -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from worlds import small_disk
 
 from capsid.errors import ArtifactError
-from capsid.serve.journal import NAME, Journal
-from capsid.serve.sealed import Position, seal
+from capsid.serve.journal import NAME, Journal, Position, seal
 
 
 @given(

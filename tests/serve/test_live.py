@@ -21,10 +21,9 @@ from capsid.answering import Query
 from capsid.errors import ArtifactError, DataError
 from capsid.recommender import Recommender
 from capsid.serve.errors import Refused
-from capsid.serve.journal import NAME, Journal
+from capsid.serve.journal import NAME, Journal, JournalDamaged
 from capsid.serve.live import KEPT, LARGE, LiveCatalogue
 from capsid.serve.reports import Reports
-from capsid.serve.sealed import JournalDamaged
 from capsid.serve.snapshot import Edit, Snapshot, item_frame
 
 ITEMS = list(world().items)

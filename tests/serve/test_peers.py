@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capsid.serve.peers import Peers
+from capsid.serve.workers import Peers
 
 
 def test_all_have_to_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from capsid.base.blocks.dropout import dropout
+from capsid.base.blocks.packed import dropout
 from capsid.train.options import Training
 
 ROWS = 50

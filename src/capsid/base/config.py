@@ -12,11 +12,59 @@ import json
 import types
 import typing
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from typing import Any
 
-from capsid.base.installed import installed_part
 from capsid.errors import ConfigError, nearest
 from capsid.settings import SettingError, rules_of
+
+PARTS = "capsid.parts"
+RECIPES = "capsid.recipes"
+
+
+def installed_names(group: str) -> list[str]:
+    """Sorted names that installed packages declare in a group."""
+    return sorted(entry_points(group=group).names)
+
+
+def installed_part(kind: str) -> type | None:
+    """The class of that kind; None if no package declares it.
+
+    Only the installed packages decide which class a kind is: a file never names code. A part is imported only when it
+    is requested by name.
+    """
+    found = _load(PARTS, kind)
+    if found is None:
+        return None
+    if not isinstance(found, type) or not dataclasses.is_dataclass(found):
+        raise ConfigError(f"the entry point {kind!r} of {PARTS} must name a dataclass, got {found!r}")
+    own = getattr(found, "kind", None)
+    if own != kind:
+        raise ConfigError(f"the entry point {kind!r} of {PARTS} must name a class of that kind, got kind {own!r}")
+    return found
+
+
+def installed_recipe(name: str) -> object | None:
+    """The recipe of that name; None if no package declares it."""
+    return _load(RECIPES, name)
+
+
+def _load(group: str, name: str) -> object | None:
+    found = list(entry_points(group=group, name=name))
+    if not found:
+        return None
+    values = sorted({entry.value for entry in found})
+    if len(values) > 1:
+        raise ConfigError(
+            f"{len(values)} packages declare {name!r} in {group}: {', '.join(values)}",
+            hint="uninstall all but one of them",
+        )
+    try:
+        loaded: object = found[0].load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{name!r} of {group} cannot be imported from {values[0]}: {error}") from error
+    return loaded
+
 
 Kinds = Mapping[str, type]
 
@@ -62,7 +110,9 @@ def from_dict(cls: type | None, data: Any, kinds: Kinds) -> Any:
     if cls is None:
         raise ConfigError("a part has no kind", hint="the dictionary of every part needs the key 'kind'")
     hints = typing.get_type_hints(cls)
-    given = _as_named_today(cls, data)
+    # A file of an earlier version may have other names, and fields that were dropped since.
+    now = {old: rule.name for rule in rules_of(cls) for old in rule.formerly}
+    given = {now.get(key, key): value for key, value in data.items() if key not in _dropped(cls)}
     for key in given:
         _require_field(cls, key)
     return cls(**{key: _coerce(value, hints[key], kinds) for key, value in given.items()})
@@ -124,7 +174,9 @@ def _override(part: Any, path: str, text: str, kinds: Kinds, above: tuple[str, .
         else:
             hint = typing.get_type_hints(type(part))[head]
             name = ".".join((*above, head))
-            value = _named(text, hint, kinds, name) if _takes_parts(hint) else _parse(text, hint)
+            types_ = [a for a in typing.get_args(hint) if a is not type(None)] or [hint]
+            is_part = any(a is Any or dataclasses.is_dataclass(a) or _is_protocol(a) for a in types_)
+            value = _named(text, hint, kinds, name) if is_part else _parse(text, hint)
     except _Unreadable:
         rule = next(r for r in rules_of(type(part)) if r.name == head)
         raise SettingError(".".join(above), rule, rule.text, text) from None
@@ -194,12 +246,6 @@ def _require_field(cls: type, name: str) -> None:
         raise ConfigError(f"{cls.__name__} has no field {name!r}", hint=hint)
 
 
-def _as_named_today(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Values from a file of an earlier version, under the current field names."""
-    now = {old: rule.name for rule in rules_of(cls) for old in rule.formerly}
-    return {now.get(key, key): value for key, value in data.items() if key not in _dropped(cls)}
-
-
 def _coerce(value: Any, hint: Any, kinds: Kinds) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -218,11 +264,6 @@ def _coerce(value: Any, hint: Any, kinds: Kinds) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return value
-
-
-def _takes_parts(hint: Any) -> bool:
-    wanted = [a for a in typing.get_args(hint) if a is not type(None)] or [hint]
-    return any(a is Any or dataclasses.is_dataclass(a) or _is_protocol(a) for a in wanted)
 
 
 def _is_protocol(hint: Any) -> bool:

@@ -7,6 +7,8 @@ drawn on the CPU and moved, so that initial weights do not depend on the device.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +34,11 @@ MAKES = frozenset(
 TAKES = frozenset({torch.tensor, torch.as_tensor, torch.asarray, torch.frombuffer})
 # Methods that give memory of the CPU.
 READS = frozenset({Tensor.numpy, Tensor.tolist, Tensor.__array__})
+_M_TRIM_THRESHOLD = -1
+_M_TOP_PAD = -2
+_M_MMAP_THRESHOLD = -3
+# glibc refuses a larger threshold: half of its largest heap.
+_LARGEST_MMAP_THRESHOLD = 32 << 20
 
 
 def choose(name: str) -> torch.device:
@@ -102,3 +109,18 @@ def _drawn(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         func(there, *args[1:], **kwargs)
     with torch.no_grad():
         return target.copy_(there)
+
+
+@functools.cache
+def keep_freed_memory() -> bool:
+    """Keep freed memory in the process, because fresh pages cost more time than small matrix products.
+
+    glibc returns large freed blocks to the system at once. The next step of training or search then requests the same
+    blocks, so every step would cause thousands of page faults. Returns whether malloc's thresholds could be set.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    settings = ((_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 64 << 20))
+    return all(mallopt(name, value) == 1 for name, value in settings)

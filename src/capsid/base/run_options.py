@@ -37,7 +37,6 @@ class CheckpointFile:
         return CheckpointFile(self.path.with_name(f"{self.path.name}.{ending}"), self.every)
 
     def remove(self) -> None:
-        """Delete the file if it is there."""
         self.path.unlink(missing_ok=True)
 
 
@@ -81,19 +80,16 @@ class Alone:
     restarts: int = 0
 
     def gather(self, tensor: Tensor) -> Sequence[Tensor]:
-        """See `Team`."""
         return [tensor]
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """See `Team`."""
         return tensor
 
     def broadcast(self, value: Any) -> Any:
-        """See `Team`."""
         return value
 
     def meet(self) -> None:
-        """See `Team`."""
+        pass
 
 
 ALONE = Alone()
@@ -112,5 +108,4 @@ class RunOptions:
         check_settings(self)
 
     def checkpoint(self, path: Path) -> CheckpointFile:
-        """A checkpoint file at `path`."""
         return CheckpointFile(path, self.checkpoint_every)

@@ -1,7 +1,7 @@
 """Maps external ids to dense numbers and back. The only place where a user's ids become row numbers.
 
 Ids are one Arrow column, and numbers are found through sorted 64-bit hashes: about 25 bytes per id, where Python
-strings and a dictionary take 150. The column may be a mapped file (`storage.mapped_texts`), which processes share.
+strings and a dictionary take 150. The column may be a mapped file (`storage.mapped_arrays`), which processes share.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from capsid.errors import DataError, UnknownIdError
+from capsid.errors import DataError, UnknownIdError, reason_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,8 @@ class Vocabulary(Sequence[str]):
 
     def __init__(self, ids: Iterable[str]) -> None:
         self._ids = _column(ids)
-        self._refuse_doubles()
+        for row in self.repeats()[:1]:
+            raise DataError(f"id {self[row]!r} occurs twice", hint="ids must be unique")
 
     @classmethod
     def of_unique(cls, ids: pa.LargeStringArray) -> Vocabulary:
@@ -106,7 +107,6 @@ class Vocabulary(Sequence[str]):
         return found[found >= 0] if missing == "drop" else found
 
     def ids(self, numbers: Iterable[int]) -> list[str]:
-        """Ids of many numbers."""
         rows = np.asarray(numbers if isinstance(numbers, np.ndarray) else list(numbers), dtype=np.int64)
         # Arrow refuses negative rows; as indices of a sequence they count from the end.
         return _taken(self._ids, np.where(rows < 0, rows + len(self), rows)).to_pylist()
@@ -160,10 +160,6 @@ class Vocabulary(Sequence[str]):
         seen: set[str] = set()
         return np.array([r for r, i in zip(rows, self.ids(rows)) if i in seen or seen.add(i)], dtype=np.int64)  # type: ignore[func-returns-value]
 
-    def _refuse_doubles(self) -> None:
-        for row in self.repeats()[:1]:
-            raise DataError(f"id {self[row]!r} occurs twice", hint="ids must be unique")
-
     def _near(self, id_: Any) -> str:
         """A few known ids that look like this one, else the first few."""
         # Comparing ids is slow, so only the first ids of a large catalogue are considered.
@@ -189,8 +185,7 @@ def _column(ids: Iterable[str]) -> pa.LargeStringArray:
             made = made.combine_chunks()
         column: pa.LargeStringArray = made.cast(pa.large_string())  # type: ignore[union-attr]
     except (pa.ArrowException, TypeError, UnicodeEncodeError) as error:
-        said = str(error).strip().splitlines()
-        raise DataError(f"ids must be strings: {said[0][:200] if said else type(error).__name__}") from None
+        raise DataError(f"ids must be strings: {reason_of(error)}") from None
     if column.null_count:
         raise DataError(f"{column.null_count} ids are missing", hint="every row needs an id of its own")
     return column

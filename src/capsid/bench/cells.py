@@ -49,7 +49,6 @@ class DataFacts:
 
     @classmethod
     def of(cls, name: str, source: str, dataset: Dataset, held: Holdout) -> DataFacts:
-        """The facts of a loaded dataset."""
         sizes = (len(dataset.users), len(dataset.items), dataset.interactions)
         return cls(name, source, dataset.fingerprint, *sizes, dataset.order, str(held))
 
@@ -98,13 +97,18 @@ class Job:
 
     @property
     def steps(self) -> int:
-        """How many steps the schedule has."""
         return sum(phase.training.steps for phase in self.recipe.schedule)
 
     @property
     def sequences(self) -> int:
         """How many sequences it trains on, repeats counted: the training budget of a method."""
         return sum(phase.training.steps * phase.training.batch_size for phase in self.recipe.schedule)
+
+    def described(self) -> dict[str, Any]:
+        """What a result says about the cell."""
+        names = ("plan", "method", "label", "dataset", "seed", "settings")
+        about = {name: getattr(self.cell, name) for name in names}
+        return {**about, "fingerprint": self.fingerprint, "recipe": self.recipe.to_dict()}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the process that runs it."""

@@ -1,51 +1,35 @@
 """The paper's figures from our own store, as PNG or SVG. Uses the results of the lowest seed.
 
-A figure without results is not drawn; the error says what to run. matplotlib is loaded when needed.
+A figure without results is not drawn; the error says what to run.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from capsid.base.plots import COLOURS, figure_bytes
 from capsid.base.popularity import TIERS
-from capsid.bench.paper import DATASETS, number
 from capsid.bench.results import Result, Results
-from capsid.bench.row_values import Source
-from capsid.bench.rows import BASELINE, FULL, has_ids, in_order
+from capsid.bench.rows import BASELINE, BEAUTY, DATASETS, FULL, Source, first_seed, has_ids, in_order, number
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
 
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#8a8a8a", "#56b4e9", "#d55e00", "#000000")
-BEAUTY = "amazon-beauty"
 TOP = 32
 
 
 def draw(name: str, source: Source, form: str = "svg") -> bytes:
     """Draw one figure and return the bytes of the file."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        hint = "pip install 'capsid-rec[plots]' -c constraints.txt"
-        raise ConfigError("figures need a package that is missing: matplotlib", hint=hint) from None
     cells = source.plan("main")
-    out = io.BytesIO()
-    # Text of the SVG stays text, and equal numbers give equal bytes.
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "capsid", "font.size": 9, "axes.titlesize": 11}):
-        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-        FIGURES[name](figure, cells, source)
-        metadata = {"Date": None} if form == "svg" else {}
-        figure.savefig(out, format=form, dpi=150, metadata=metadata)
-    return out.getvalue()
+    style = {"font_size": 9, "axes_titlesize": 11}
+    return figure_bytes(lambda figure: FIGURES[name](figure, cells, source), (6.4, 3.8), form, 150, **style)
 
 
 def _lengths(figure: Any, cells: Results, source: Source) -> None:
     axes = figure.subplots()
-    found = _needed([(d, _first(cells, "capsid", d)) for d in DATASETS], "capsid")
+    found = _needed([(d, first_seed(cells, "capsid", d)) for d in DATASETS], "capsid")
     for place, (dataset, cell) in enumerate(found):
         counts = {int(k): int(v) for k, v in cell.ids["length_histogram"].items()}
         total = sum(counts.values())
@@ -59,7 +43,7 @@ def _lengths(figure: Any, cells: Results, source: Source) -> None:
 
 def _stop_causes(figure: Any, cells: Results, source: Source) -> None:
     axes = figure.subplots()
-    found = _needed([(d, _first(cells, "capsid", d)) for d in DATASETS], "capsid")
+    found = _needed([(d, first_seed(cells, "capsid", d)) for d in DATASETS], "capsid")
     left = np.zeros(len(found))
     for place, cause in enumerate(("confidence", "residual", "cap", "prefix")):
         shares = np.array([float((cell.ids.get("stop_causes") or {}).get(cause, 0.0)) for _, cell in found])
@@ -72,7 +56,7 @@ def _stop_causes(figure: Any, cells: Results, source: Source) -> None:
 def _tiers(figure: Any, cells: Results, source: Source) -> None:
     axes = figure.subplots()
     labels = list(dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY)))
-    found = _needed([(label, _first(cells, label, BEAUTY)) for label in labels], "the main plan")
+    found = _needed([(label, first_seed(cells, label, BEAUTY)) for label in labels], "the main plan")
     width = 0.8 / len(found)
     for place, (label, cell) in enumerate(found):
         tiers = cell.evaluations[source.evaluation]["recall@10_by_tier"]
@@ -107,9 +91,9 @@ def _purity(figure: Any, cells: Results, source: Source) -> None:
 
 def _convergence(figure: Any, cells: Results, source: Source) -> None:
     left, right = figure.subplots(1, 2)
-    rows = [(n, _first(source.plan("sensitivity"), f"T={n}", BEAUTY)) for n in (1, 2, 3, 5)]
+    rows = [(n, first_seed(source.plan("sensitivity"), f"T={n}", BEAUTY)) for n in (1, 2, 3, 5)]
     recall = [(n, c.metric("recall@10", source.evaluation)) for n, c in rows if c is not None]
-    ours = _first(cells, "capsid", BEAUTY)
+    ours = first_seed(cells, "capsid", BEAUTY)
     routing = None if ours is None else ours.ids.get("routing_convergence")
     if not recall and not routing:
         raise _nothing("the plan sensitivity, or capsid of the main plan")
@@ -129,13 +113,13 @@ def _pareto(figure: Any, cells: Results, source: Source) -> None:
     axes = figure.subplots()
     costs = source.costs()
     found = [
-        (label, _first(cells, label, BEAUTY))
+        (label, first_seed(cells, label, BEAUTY))
         for label in dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY))
-        if label in costs and BASELINE in costs
+        if label in costs
     ]
     for place, (label, cell) in enumerate(_needed(found, f"decode costs with {BASELINE} among them")):
         recall = cell.metric("recall@10", source.evaluation)
-        _named_dot(axes, label, costs[label] / costs[BASELINE], recall, place)
+        _named_dot(axes, label, costs[label], recall, place)
     axes.set(
         xlabel=f"cost of a recommendation, {BASELINE} = 1", ylabel="Recall@10", title="Accuracy against cost, Beauty"
     )
@@ -143,7 +127,7 @@ def _pareto(figure: Any, cells: Results, source: Source) -> None:
 
 def _usage(figure: Any, cells: Results, source: Source) -> None:
     left, right = figure.subplots(1, 2)
-    cell = _first(cells, "capsid", BEAUTY)
+    cell = first_seed(cells, "capsid", BEAUTY)
     if cell is None:
         raise _nothing("capsid of the main plan")
     codes = Ragged(*(cells.values(cell, "ids", n) for n in ("codes", "offsets")))
@@ -158,7 +142,7 @@ def _usage(figure: Any, cells: Results, source: Source) -> None:
     figure.colorbar(image, ax=left)
     measured = [c.label for c in cells.select(dataset=BEAUTY) if "positions" in c.evaluations]
     for place, label in enumerate(in_order(measured)):
-        own = _first(cells, label, BEAUTY)
+        own = first_seed(cells, label, BEAUTY)
         seen = None if own is None else own.evaluations.get("positions")
         if seen:
             x = range(1, len(seen["top5"]) + 1)
@@ -187,15 +171,9 @@ def _named_dot(axes: Any, label: str, x: float, y: float, place: int) -> None:
     axes.margins(0.2)
 
 
-def _first(cells: Results, label: str, dataset: str) -> Result | None:
-    """The cell of the lowest seed."""
-    found = sorted(cells.select(label=label, dataset=dataset), key=lambda c: c.seed)
-    return found[0] if found else None
-
-
 def _tokenized(cells: Results) -> list[tuple[str, Result | None]]:
     labels = dict.fromkeys(c.label for c in cells.select(dataset=BEAUTY) if c.ids.get("utilization_by_depth"))
-    return [(label, _first(cells, label, BEAUTY)) for label in labels if has_ids(label)]
+    return [(label, first_seed(cells, label, BEAUTY)) for label in labels if has_ids(label)]
 
 
 def _needed(found: Sequence[tuple[str, Result | None]], what: str) -> list[tuple[str, Result]]:

@@ -6,45 +6,51 @@ Every function takes the finished cells by plan and returns a `Table`. The measu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from capsid.base.popularity import TIERS
-from capsid.bench.current import remarks
-from capsid.bench.paper import DATASETS, METRICS, main_value, number, paper
 from capsid.bench.plans import POSITIONS, read_plan
 from capsid.bench.published import published_table
-from capsid.bench.row_values import (
+from capsid.bench.rows import (
+    BASELINE,
+    BEAUTY,
+    DATASETS,
     FEW_SEEDS,
+    FULL,
     HOLM,
+    MARKS,
+    PAPER_METRICS,
     Source,
     by_seed,
+    comparable,
     compared,
     corrected,
     id_values,
+    in_order,
+    main_rows,
+    main_value,
+    mark_of,
     metric_values,
+    number,
+    paper,
+    remarks,
     short_name,
     tier_values,
+    with_own_ids,
 )
-from capsid.bench.rows import BASELINE, FULL, MARKS, comparable, in_order, main_rows, mark_of, with_own_ids
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 from capsid.tokenize.actionpiece.merges import Pieces
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 
-BEAUTY = "amazon-beauty"
 COLD = 5
 COST_NOTE = f"Cost: time of a recommendation, {BASELINE} = 1, all rows measured in one run (benchmarks/decode_cost.py)."
 # Numbers of a tokenizer's report that the table of ids shows.
 QUALITY = (
-    "collision_rate",
-    "utilization",
-    "gini",
-    "intra_code_similarity",
-    "mean_similarity",
-    "mean_length",
-    "mean_tokens",
+    *("collision_rate", "utilization", "gini", "intra_code_similarity", "mean_similarity"),
+    *("mean_length", "mean_tokens"),
 )
 
 
@@ -52,8 +58,8 @@ def main_table(source: Source) -> Table:
     """Recall and NDCG of every method on every dataset; methods that were not run show only the paper's numbers."""
     cells = source.plan("main")
     datasets = [d for d in DATASETS if d == BEAUTY or len(cells.select(dataset=d))]
-    columns = [Column(f"{DATASETS[d]} {short_name(m)}") for d in datasets for m in METRICS]
-    costs = relative_costs(source)
+    columns = [Column(f"{DATASETS[d]} {short_name(m)}") for d in datasets for m in PAPER_METRICS]
+    costs = source.costs()
     if costs:
         columns.append(Column("cost", None, 2, 1, "x"))
     rows = []
@@ -61,10 +67,10 @@ def main_table(source: Source) -> Table:
         entries = [
             Entry(metric_values(cells, label, d, m, source.evaluation), main_value(label, d, m))
             for d in datasets
-            for m in METRICS
+            for m in PAPER_METRICS
         ]
         if costs:
-            entries.append(Entry(costs.get(label, ())))
+            entries.append(Entry((costs[label],) if label in costs else ()))
         mark = mark_of(label)
         rows.append(Row(label, tuple(entries), f" {mark}" if mark else "", context=not comparable(label)))
     notes = [
@@ -77,12 +83,6 @@ def main_table(source: Source) -> Table:
     ]
     absent = _only_cost(rows)
     return Table("main", "Main results", tuple(columns), tuple(rows), notes=tuple(notes), absent=absent)
-
-
-def relative_costs(source: Source) -> dict[str, tuple[float, ...]]:
-    """The cost of a recommendation of every measured row, as a multiple of the baseline's."""
-    costs = source.costs()
-    return {label: (cost / costs[BASELINE],) for label, cost in costs.items()} if BASELINE in costs else {}
 
 
 def _only_cost(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -115,8 +115,7 @@ def significance_table(source: Source) -> Table:
         "The t-test is the paper's: paired over seeds; it needs two seeds of both rows and says little with three.",
         *remarks(cells),
     )
-    run = {c.label for c in cells}
-    absent = tuple(label for label in main_rows() if label not in run)
+    absent = _rows_beyond({c.label for c in cells})
     return Table("significance", f"Is {FULL} better?", columns, tuple(rows), "against", notes, absent)
 
 
@@ -231,14 +230,15 @@ def tiers_table(source: Source) -> Table:
     for label in in_order(run):
         tiers = tier_values(cells, label, BEAUTY, "recall@10", source.evaluation)
         theirs = (None, None, paper()["tail"].get(label))
-        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(tiers, theirs)), context=not comparable(label)))
+        rows.append(_beside(label, tiers, theirs))
     columns = tuple(Column(t) for t in TIERS)
     notes = (
         "Head: the most popular 20 % of the items; torso: the next 40 %; tail: the rest (docs/protocol.md).",
         *remarks(cells, [BEAUTY]),
     )
-    absent = tuple(label for label in main_rows() if label not in run)
-    return Table("tiers", "Recall@10 by popularity on Beauty", columns, tuple(rows), notes=notes, absent=absent)
+    return Table(
+        "tiers", "Recall@10 by popularity on Beauty", columns, tuple(rows), notes=notes, absent=_rows_beyond(run)
+    )
 
 
 def cold_start_table(source: Source) -> Table:
@@ -256,14 +256,13 @@ def cold_start_table(source: Source) -> Table:
         kept = tuple(c / w for c, w in zip(cold, whole) if w)
         entries = (tuple(whole), tuple(cold), kept)
         theirs = [number("cold-start", label, place) for place in range(3)]
-        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip(entries, theirs)), context=not comparable(label)))
+        rows.append(_beside(label, entries, theirs))
     columns = (Column("Recall@10"), Column("cold Recall@10"), Column("kept", "high", 1, 100, "%"))
     notes = (
         f"Cold: the next item has fewer than {COLD} training interactions. Kept: cold Recall@10 over Recall@10.",
         *remarks(cells, [BEAUTY]),
     )
-    absent = tuple(label for label in main_rows() if label not in shown)
-    return Table("cold-start", "Cold items on Beauty", columns, tuple(rows), notes=notes, absent=absent)
+    return Table("cold-start", "Cold items on Beauty", columns, tuple(rows), notes=notes, absent=_rows_beyond(shown))
 
 
 def positions_table(source: Source) -> Table:
@@ -328,14 +327,14 @@ def hyperparameters_table(source: Source) -> Table:
 def patching_table(source: Source) -> Table:
     """Dense patches against better ids, with the cost of a recommendation relative to the baseline."""
     cells = source.plan("main")
-    costs = relative_costs(source)
+    costs = source.costs()
     rows = []
     # The paper's rows, and whatever else has something beside ids.
     for label in in_order((*paper()["patching"], *(label for label in main_rows() if "†" in mark_of(label)))):
         found = [metric_values(cells, label, BEAUTY, m, source.evaluation) for m in ("recall@10", "ndcg@10")]
-        cost = costs.get(label, ())
+        cost = (costs[label],) if label in costs else ()
         theirs = [number("patching", label, place) for place in range(3)]
-        rows.append(Row(label, tuple(Entry(v, p) for v, p in zip((*found, cost), theirs))))
+        rows.append(Row(label, tuple(map(Entry, (*found, cost), theirs))))
     columns = (Column("Recall@10"), Column("NDCG@10"), Column("cost", "low", 2, 1, "x"))
     notes = [COST_NOTE]
     unmeasured = [row.label for row in rows if row.measured and not row.entries[2].values]
@@ -361,6 +360,16 @@ TABLES: dict[str, Callable[[Source], Table]] = {
     "cold-start": cold_start_table,
     "tiers": tiers_table,
 }
+
+
+def _beside(label: str, values: Iterable[tuple[float, ...]], theirs: Iterable[float | None]) -> Row:
+    """A row with the paper's numbers beside ours."""
+    return Row(label, tuple(map(Entry, values, theirs)), context=not comparable(label))
+
+
+def _rows_beyond(run: Collection[str]) -> tuple[str, ...]:
+    """The rows of the main table that were not run."""
+    return tuple(label for label in main_rows() if label not in run)
 
 
 def _plan_labels(name: str) -> list[str]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capsid.base.popularity import TIERS
-from capsid.bench.current import load_rows, remarks
+from capsid.bench.plans import trial_of
 from capsid.bench.results import Results, load, plans_in
-from capsid.bench.row_values import (
+from capsid.bench.rows import (
     FEW_SEEDS,
     HOLM,
     ONE_SEED,
@@ -22,13 +22,14 @@ from capsid.bench.row_values import (
     corrected,
     id_values,
     interval_of,
+    load_rows,
     metric_values,
+    remarks,
     short_name,
     tier_values,
     welch_p,
 )
 from capsid.bench.table import Column, Entry, Row, Table
-from capsid.bench.trials import trial_of
 from capsid.data.ties import SHUFFLE, order_of
 from capsid.errors import ConfigError, nearest
 

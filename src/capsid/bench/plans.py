@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import fnmatch
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from capsid.bench.results import Result
 from capsid.data.dataset import FILE_ORDER
 from capsid.data.split import Holdout
 from capsid.data.ties import check_ties
@@ -25,18 +26,11 @@ BUILT_IN = Path(__file__).parent / "plans"
 EVALUATIONS = ("test", "test-filtered", "valid", "valid-filtered", POSITIONS)
 PLAN_KEYS = ("name", "about", "datasets", "seeds", "evaluations", "ks", "ties", "holdout", "target", "cells", "shared")
 GROUP_KEYS = (
-    "method",
-    "label",
-    "with",
-    "settings",
-    "datasets",
-    "seeds",
-    "priority",
-    "evaluations",
-    "order",
-    "trials",
-    "tried_by",
+    *("method", "label", "with", "settings", "datasets", "seeds", "priority", "evaluations", "order"),
+    *("trials", "tried_by"),
 )
+# Trials are compared by this number. Equal ones: the first of the plan.
+METRIC = "ndcg@10"
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,7 @@ class Cell:
     An evaluation is a split's name, with `-filtered` if items of the user's history are excluded. `ties` and `order`
     (its seed) say how interactions with equal times are ordered, `holdout` and `target` what is held out. All cells of
     a plan ask the same question; plans and stored cells that state none keep file order and leave one out. `tried`: the
-    trials whose best settings the cell takes over (`capsid.bench.trials`); `trial`: the settings that a trial tries.
+    trials whose best settings the cell takes over (`capsid.bench.plans`); `trial`: the settings that a trial tries.
     """
 
     plan: str
@@ -67,7 +61,6 @@ class Cell:
 
     @property
     def held(self) -> Holdout:
-        """What is held out."""
         return Holdout(self.holdout, target=self.target)
 
     @property
@@ -86,7 +79,6 @@ class Plan:
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """Every dataset of the plan, once."""
         return tuple(dict.fromkeys(cell.dataset for cell in self.cells))
 
     def only(self, *patterns: str) -> Plan:
@@ -100,7 +92,11 @@ class Plan:
         return Plan(self.name, self.about, tuple(trials | chosen))
 
     def _matching(self, pattern: str) -> list[Cell]:
-        found = [c for c in self.cells if _matches(c, pattern)]
+        found = [
+            cell
+            for cell in self.cells
+            if any(fnmatch.fnmatchcase(t, pattern) for t in (cell.name, cell.label, cell.dataset, str(cell.seed)))
+        ]
         if not found:
             labels = sorted({c.label for c in self.cells})
             raise ConfigError(
@@ -233,11 +229,6 @@ def _shared(group: Mapping[str, Any], lists: Mapping[str, tuple[str, ...]]) -> t
     return tuple(setting for name in names for setting in lists[name])
 
 
-def _matches(cell: Cell, pattern: str) -> bool:
-    texts = (cell.name, cell.label, cell.dataset, str(cell.seed))
-    return any(fnmatch.fnmatchcase(text, pattern) for text in texts)
-
-
 def _known(table: Mapping[str, Any], allowed: Sequence[str], what: str) -> None:
     for key in table:
         if key not in allowed:
@@ -261,3 +252,26 @@ def _list(value: Any, kind: type, key: str) -> list[Any]:
         example = '["...", "..."]' if kind is str else "[0, 1]"
         raise ConfigError(f"{key} must be a list, got {value!r}", hint=f"{key} = {example}")
     return value
+
+
+def trial_of(label: str) -> str | None:
+    """The row of a trial; None if the label is not that of a trial. Plans write `ROW [SETTING]`."""
+    row, bracket, setting = label.rpartition(" [")
+    return row if bracket and setting.endswith("]") else None
+
+
+def settled(cell: Cell, trials: Mapping[str, Cell], result: Callable[[Cell], Result | None]) -> Cell | None:
+    """The cell with the setting of its best trial; None while a trial is not finished.
+
+    Trials differ in one setting and are only validated: test is read once per cell. They run with the first seed of
+    their group on its first dataset.
+    """
+    if not cell.tried:
+        return cell
+    found = [(trials[name], result(trials[name])) for name in cell.tried]
+    values = [done.metric(METRIC, TRIED) for _, done in found if done is not None]
+    if len(values) < len(found):
+        return None
+    best, _ = found[values.index(max(values))]
+    # Settings that come later win: those of the row itself come after its group's, and the trial's after both.
+    return replace(cell, settings=(*cell.settings, *best.trial))

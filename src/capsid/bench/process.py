@@ -1,6 +1,6 @@
 """A cell's process as the runner sees it: start it with one thread, receive its messages, ask it to stop.
 
-Every failure of the process (an error, a kill, out of memory) becomes an `Ending`; none reaches the runner.
+Every failure of the process (an error, a kill, out of memory) becomes an `Outcome`; none reaches the runner.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ DONE, FAILED, KILLED, INTERRUPTED = "done", "failed", "killed", "interrupted, re
 
 
 @dataclass(frozen=True)
-class Ending:
-    """How a process ended; `error` says why if the cell is not done."""
+class Outcome:
+    """The outcome of a cell in a run; `error` says why if it is not done."""
 
+    cell: str
     state: str
+    seconds: float = 0.0
     error: str | None = None
     hint: str | None = None
 
@@ -57,7 +59,7 @@ class CellProcess:
         self.began = time.monotonic()
         self.asked_at: float | None = None
         self.status = "starting"
-        self.error: Ending | None = None
+        self.error: tuple[str, str | None] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ERROR).unlink(missing_ok=True)
         kept = None if keep is None else str((keep / job.run_name).resolve())
@@ -102,38 +104,36 @@ class CellProcess:
     def heard(self, message: dict[str, Any]) -> str | None:
         """Handle a message; returns a line to show, if any."""
         if "error" in message:
-            self.error = Ending(FAILED, str(message["error"]), message.get("hint"))
+            self.error = str(message["error"]), message.get("hint")
         if "update" in message:
             self.status = str(message["update"])
         return str(message["line"]) if "line" in message else None
 
-    def ending(self) -> Ending:
+    def ending(self) -> Outcome:
         """How it ended, after its last message."""
         code = self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
-        out = self._ending(code)
-        if out.state == FAILED:
-            write_json(self.folder / ERROR, {"error": out.error, "hint": out.hint})
-        return out
+        state, error, hint = self._ending(code)
+        if state == FAILED:
+            write_json(self.folder / ERROR, {"error": error, "hint": hint})
+        return Outcome(self.job.cell.name, state, time.monotonic() - self.began, error, hint)
 
-    def _ending(self, code: int) -> Ending:
+    def _ending(self, code: int) -> tuple[str, str | None, str | None]:
         if code == 0 and (self.folder / RESULT).exists():
-            return Ending(DONE)
+            return DONE, None, None
         if self.error is not None:
-            return self.error
+            return FAILED, *self.error
         if self.asked_at is not None or code in (128 + signal.SIGTERM, -signal.SIGTERM):
-            return Ending(INTERRUPTED)
+            return INTERRUPTED, None, None
         if code < 0:
             memory = " (out of memory?)" if code == -signal.SIGKILL else ""
             name = signal.Signals(-code).name
-            return Ending(KILLED, f"its process was killed by {name}{memory}", "run the plan again to resume it")
-        return Ending(FAILED, f"its process ended with code {code}: {self._last_words()}", f"see {self.folder / LOG}")
-
-    def _last_words(self) -> str:
+            return KILLED, f"its process was killed by {name}{memory}", "run the plan again to resume it"
         lines = (self.folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it printed nothing"
+        last = lines[-1] if lines else "it printed nothing"
+        return FAILED, f"its process ended with code {code}: {last}", f"see {self.folder / LOG}"
 
 
 def left_result(folder: Path, job: Job) -> Result | None:
@@ -145,10 +145,9 @@ def left_result(folder: Path, job: Job) -> Result | None:
     return result if result.fingerprint == job.fingerprint else None
 
 
-def left_error(folder: Path) -> Ending | None:
+def left_error(folder: Path) -> str | None:
     """The error of the cell's last attempt."""
     try:
-        found = read_json(folder / ERROR)
-        return Ending(FAILED, found["error"], found.get("hint"))
+        return str(read_json(folder / ERROR)["error"])
     except (ArtifactError, KeyError, TypeError):
         return None

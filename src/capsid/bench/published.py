@@ -11,10 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from capsid.bench.current import remarks
 from capsid.bench.results import Results
-from capsid.bench.row_values import Source, by_seed
-from capsid.bench.rows import BASELINE
+from capsid.bench.rows import BASELINE, Source, by_seed, remarks
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.evaluate.significance import Comparison, paired_bootstrap
 
@@ -38,7 +36,6 @@ class Gain:
 
     @property
     def label(self) -> str:
-        """The row of the table."""
         return f"{self.row} over {self.against}: {self.data}"
 
     @classmethod

@@ -1,6 +1,8 @@
 """Reads the store: finished cells as frozen values, and per-user values on request.
 
-Tables and figures start here. Writes nothing; a truncated last line is skipped and reported in `notes`.
+Tables and figures start here. Writes nothing; a truncated last line is skipped and reported in `notes`. Results
+that an earlier release has stored can be read and recomputed, but not rerun or added to: their recipes were written by
+code that is gone, so nothing compares them with the recipes of today (`archive.json` in the folder of a plan).
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from capsid.base.storage import untrusted
 from capsid.base.storage.arrays import load_arrays
+from capsid.base.storage.artifacts import read_json
 from capsid.data.dataset import FILE_ORDER
 from capsid.data.split import Holdout
 from capsid.data.ties import order_of
@@ -25,6 +29,7 @@ LINES = "cells.jsonl"
 VALUES = "values"
 # The split of all cells that name none.
 LEAVE_ONE_OUT = str(Holdout())
+ARCHIVE = "archive.json"
 
 
 def data_key(fingerprint: str, split: str) -> str:
@@ -75,7 +80,6 @@ class Result:
 
     @property
     def name(self) -> str:
-        """The cell's name in the plan."""
         seed = order_of(self.order)[1]
         return f"{self.label}/{self.dataset}/{self.seed}" + (f"/order-{seed}" if seed else "")
 
@@ -86,7 +90,6 @@ class Result:
 
     @property
     def split(self) -> str:
-        """How the data were split."""
         return str(self.data.get("split", LEAVE_ONE_OUT))
 
     @property
@@ -96,7 +99,11 @@ class Result:
 
     def metric(self, name: str, evaluation: str = "test") -> float:
         """`recall@10` and the like, `recall@10:expected` as well."""
-        found = self._evaluation(evaluation)
+        if evaluation not in self.evaluations:
+            raise ConfigError(
+                f"{self.name} has no evaluation {evaluation!r}", hint=nearest(evaluation, self.evaluations)
+            )
+        found = self.evaluations[evaluation]
         metrics = {**found["metrics"], **found.get("variants", {})}
         if name not in metrics:
             raise ConfigError(f"{self.name} has no metric {name!r}", hint=nearest(name, metrics))
@@ -106,11 +113,6 @@ class Result:
         """Whether the cell has this metric: plans have evaluations and ks of their own, and these may change."""
         found = self.evaluations.get(evaluation, {})
         return name in found.get("metrics", {}) or name in found.get("variants", {})
-
-    def _evaluation(self, name: str) -> Mapping[str, Any]:
-        if name not in self.evaluations:
-            raise ConfigError(f"{self.name} has no evaluation {name!r}", hint=nearest(name, self.evaluations))
-        return self.evaluations[name]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, one line of the store."""
@@ -129,7 +131,7 @@ class Result:
 class Results:
     """Finished cells of a plan, the latest of each name, in the order in which they ended.
 
-    `superseded` are cells that a table must leave out (`capsid.bench.current`).
+    `superseded` are cells that a table must leave out (`capsid.bench.rows`).
     """
 
     plan: str
@@ -150,12 +152,18 @@ class Results:
         for name in wanted:
             if name not in names:
                 raise ConfigError(f"a result has no field {name!r}", hint=nearest(name, names))
-        kept = (c for c in self.cells if all(_fits(getattr(c, n), v) for n, v in wanted.items()))
+        allowed = {n: v if isinstance(v, list | tuple | set | frozenset) else (v,) for n, v in wanted.items()}
+        kept = (c for c in self.cells if all(getattr(c, n) in values for n, values in allowed.items()))
         return dataclasses.replace(self, cells=tuple(kept))
 
     def values(self, cell: Result, evaluation: str, metric: str) -> np.ndarray:
         """One number per case. Shape: (cases,)."""
-        arrays = self._arrays(cell)
+        arrays = load_arrays(self.folder / VALUES / f"{cell.key}.npz", compressed=True)
+        if arrays_hash(arrays) != cell.values_hash:
+            raise ArtifactError(
+                f"the values of {cell.name} were changed after they were stored",
+                hint="remove its line from the store and run it again",
+            )
         prefix = f"{evaluation}/"
         found = {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
         if metric not in found:
@@ -168,21 +176,18 @@ class Results:
         """Numbers of the users and of their targets, in the order of `values`."""
         return self.values(cell, evaluation, "user"), self.values(cell, evaluation, "target")
 
-    def _arrays(self, cell: Result) -> dict[str, np.ndarray]:
-        arrays = load_arrays(self.folder / VALUES / f"{cell.key}.npz", compressed=True)
-        if arrays_hash(arrays) != cell.values_hash:
-            raise ArtifactError(
-                f"the values of {cell.name} were changed after they were stored",
-                hint="remove its line from the store and run it again",
-            )
-        return arrays
-
 
 def load(store: str | Path, plan: str, *, history: bool = False) -> Results:
     """The finished cells of a plan in a store. `history`: also those that later ones of the same name replaced."""
     folder = Path(store) / plan
     lines, notes = read_lines(folder / LINES)
-    cells = [_result(line, folder / LINES, number) for number, line in enumerate(lines, start=1)]
+    cells = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            cells.append(Result.from_dict(line))
+        except (TypeError, AttributeError) as error:
+            where = f"line {number} of {folder / LINES}"
+            raise ArtifactError(f"{where} is not a finished cell: {error}", hint="remove it") from None
     if not history:
         latest = {cell.name: cell for cell in cells}
         cells = [cell for cell in cells if latest[cell.name] is cell]
@@ -224,12 +229,21 @@ def arrays_hash(arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def _result(line: dict[str, Any], path: Path, number: int) -> Result:
-    try:
-        return Result.from_dict(line)
-    except (TypeError, AttributeError) as error:
-        raise ArtifactError(f"line {number} of {path} is not a finished cell: {error}", hint="remove it") from None
+@dataclass(frozen=True)
+class Archive:
+    """The release that stored the cells, and the keys of those that tables leave out or whose recipe had changed."""
+
+    release: str
+    superseded: frozenset[str]
+    outdated: frozenset[str]
 
 
-def _fits(value: Any, wanted: Any) -> bool:
-    return value in wanted if isinstance(wanted, list | tuple | set | frozenset) else bool(value == wanted)
+def archive_of(folder: Path) -> Archive | None:
+    """What is known of an archived plan; None for a plan that today's code has run."""
+    path = folder / ARCHIVE
+    if not path.is_file():
+        return None
+    with untrusted.interpreting(path, "archive of results"):
+        content = untrusted.mapping(read_json(path), ARCHIVE)
+        left_out, old = (frozenset(untrusted.texts(content[n], f"{ARCHIVE}: {n}")) for n in ("superseded", "outdated"))
+        return Archive(untrusted.text(content["release"], f"{ARCHIVE}: release"), left_out, old)

@@ -13,52 +13,54 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from capsid.base.run_options import RunOptions
-from capsid.bench.cell_journal import read_journal
 from capsid.bench.cells import Job, code_fingerprint
-from capsid.bench.estimate import LEAST_LEFT, Estimate, estimate, fitting, time_left
 from capsid.bench.plans import TRIED, Plan
-from capsid.bench.prepare import FINISHED, TWIN, UNAVAILABLE, WAITING, Prospect, look
-from capsid.bench.process import COMMAND, DONE, FAILED, KILLED, CellProcess, left_result
+from capsid.bench.prepare import (
+    FINISHED,
+    LEAST_LEFT,
+    TWIN,
+    UNAVAILABLE,
+    WAITING,
+    Estimate,
+    Prospect,
+    estimate,
+    fitting,
+    look,
+    time_left,
+)
+from capsid.bench.process import COMMAND, DONE, FAILED, KILLED, CellProcess, Outcome, left_result
 from capsid.bench.results import Result
-from capsid.bench.shared_runs import SharedRun, forget_other_code
-from capsid.bench.store import Finished, Place, adopt, append, forget_work, opened
+from capsid.bench.store import (
+    Finished,
+    Place,
+    SharedRun,
+    adopt,
+    append,
+    forget_other_code,
+    forget_work,
+    opened,
+    read_journal,
+)
 from capsid.errors import ArtifactError
-from capsid.progress import duration
+from capsid.progress import Progress, duration
 
 TAKEN, NO_TIME = "taken over", "not started"
 BAD = (FAILED, KILLED)
 
 
-class Watch(Protocol):
+class Watch(Progress, Protocol):
     """Receives the messages of a run."""
-
-    def line(self, text: str) -> None:
-        """A line that stays."""
-
-    def update(self, text: str) -> None:
-        """The state of something under way."""
 
     def workers(self, lines: Sequence[str]) -> None:
         """What every worker is doing; may be dropped."""
 
     def plan(self, prospects: Sequence[Prospect], starts: Sequence[bool]) -> None:
         """The cells, and which of them are expected to fit into the budget."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a cell in this run."""
-
-    cell: str
-    state: str
-    seconds: float = 0.0
-    error: str | None = None
-    hint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -269,20 +271,17 @@ class _Run:
             return
 
     def _heard(self, process: CellProcess, message: Any) -> None:
-        name = process.job.cell.name
         if message is not None:
             line = process.heard(message)
             if line is not None:
-                self.watch.line(f"{name}: {line}")
+                self.watch.line(f"{process.job.cell.name}: {line}")
             return
-        ending = process.ending()
+        outcome = process.ending()
         self.running.remove(process)
-        took = time.monotonic() - process.began
-        result = left_result(process.folder, process.job) if ending.state == DONE else None
-        if ending.state == DONE and (result is None or not self._store(process.job, result)):
-            self._settle(Outcome(name, FAILED, took, "it ended without a whole result", "run the plan again"))
-            return
-        self._settle(Outcome(name, ending.state, took, ending.error, ending.hint))
+        result = left_result(process.folder, process.job) if outcome.state == DONE else None
+        if outcome.state == DONE and (result is None or not self._store(process.job, result)):
+            outcome = replace(outcome, state=FAILED, error="it ended without a whole result", hint="run the plan again")
+        self._settle(outcome)
 
     def _settle(self, outcome: Outcome, words: str = "") -> None:
         self.outcomes[outcome.cell] = outcome

@@ -26,13 +26,11 @@ from capsid.base.config import from_dict
 from capsid.base.run_options import RunOptions
 from capsid.base.storage.artifacts import MANIFEST, check_place, new_folder, open_folder, read_json, write_json
 from capsid.base.storage.locks import held
-from capsid.bench.cell_journal import Journal, now
-from capsid.bench.cells import DataFacts, Job, code_fingerprint, tokenizer_fingerprint, values_key
+from capsid.bench.cells import Job, code_fingerprint, tokenizer_fingerprint, values_key
 from capsid.bench.plans import POSITIONS
 from capsid.bench.process import JOB, RESULT
 from capsid.bench.results import Result, arrays_hash
-from capsid.bench.shared_runs import SharedRun
-from capsid.bench.store import Place, plain, write_values
+from capsid.bench.store import Journal, Place, SharedRun, now, plain, write_values
 from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import load_dataset
@@ -40,8 +38,7 @@ from capsid.data.split import Cases, Split
 from capsid.data.ties import order_of, tied
 from capsid.encode.cache import cached_parts, encode_items
 from capsid.errors import ArtifactError, CapsidError, DataError
-from capsid.evaluate.evaluator import metrics_of
-from capsid.evaluate.positions import position_accuracy
+from capsid.evaluate.evaluator import metrics_of, position_accuracy
 from capsid.evaluate.tokenizer_quality import quality_of
 from capsid.progress import Progress, duration
 from capsid.recommender import Recommender
@@ -78,7 +75,6 @@ class Told:
             self.journal.tick()
 
     def say(self, **message: Any) -> None:
-        """Send one message."""
         self.file.write(json.dumps(message) + "\n")
         self.file.flush()
 
@@ -100,7 +96,8 @@ def run_cell(
         check_place(keep, kind=RUN, replace=True)
     ties, order = order_of(job.data.order)
     dataset = load_dataset(job.data.source, ties=ties, order_seed=order, progress=progress)
-    _check_same(dataset, job.data)
+    if dataset.fingerprint != job.data.fingerprint:
+        raise DataError(f"the data at {job.data.source} changed since the run began", hint="run the plan again")
     split = job.cell.held.split(dataset)
     shared = SharedRun.of(job, place)
     recommender = shared.load(dataset, journal, progress)
@@ -144,9 +141,16 @@ def _fitted(
     job: Job, dataset: Dataset, split: Split, place: Place, journal: Journal, progress: Progress, run: RunOptions
 ) -> Recommender:
     if job.recipe.encoder is not None and "vectors" not in journal.kept["seconds"]:
-        _make_vectors(
-            job.recipe.encoder, ItemTable.from_training(dataset, split.train), job.cell.seed, place, journal, progress
-        )
+        # Fill the cache. Cells that need the same part of the vectors wait for the one that is computing it.
+        table, seconds, seed = ItemTable.from_training(dataset, split.train), 0.0, job.cell.seed
+        busy = "vectors: waiting for another cell that is computing the same"
+        for part in cached_parts(job.recipe.encoder):
+            lock = place.works / f"vectors-{part.cache_key(table, seed=seed)[:16]}.lock"
+            with held(lock, waiting=lambda: progress.line(busy)):
+                began = time.monotonic()
+                encode_items(part, table, seed=seed, progress=progress)
+                seconds += time.monotonic() - began
+        journal.stage("vectors", seconds)
     ids = SharedTokenizers(job, place, journal, run)
     work = place.work(job.key) / "fit"
     return Recommender(job.recipe, seed=job.cell.seed).fit(
@@ -206,56 +210,28 @@ def _tied_targets(dataset: Dataset, cases: Cases) -> np.ndarray:
     return found
 
 
-def _check_same(dataset: Dataset, facts: DataFacts) -> None:
-    if dataset.fingerprint != facts.fingerprint:
-        raise DataError(f"the data at {facts.source} changed since the run began", hint="run the plan again")
-
-
-def _make_vectors(
-    encoder: Any, table: ItemTable, seed: int, place: Place, journal: Journal, progress: Progress
-) -> None:
-    """Fill the cache of vectors. Cells that need the same part of them wait for the one that is computing it."""
-    seconds = 0.0
-    for part in cached_parts(encoder):
-        lock = place.works / f"vectors-{part.cache_key(table, seed=seed)[:16]}.lock"
-        with held(lock, waiting=lambda: progress.line("vectors: waiting for another cell that is computing the same")):
-            began = time.monotonic()
-            encode_items(part, table, seed=seed, progress=progress)
-            seconds += time.monotonic() - began
-    journal.stage("vectors", seconds)
-
-
 def _result(
     job: Job, recommender: Recommender, evaluations: dict[str, Any], values_hash: str, journal: Journal
 ) -> Result:
-    fitted, cell = recommender.fitted, job.cell
+    fitted = recommender.fitted
     tokenizer, log = fitted.tokenizer, fitted.log
     quality = quality_of(tokenizer)
     journal.stage("training", float(sum(phase["seconds"] for phase in log)))
-    kept = journal.kept
+    kept, network = journal.kept, getattr(fitted.generator, "network", None)
     return Result(
-        plan=cell.plan,
-        method=cell.method,
-        label=cell.label,
-        dataset=cell.dataset,
-        seed=cell.seed,
-        settings=cell.settings,
-        fingerprint=job.fingerprint,
+        **job.described(),
         key=values_key(job, code_fingerprint()),
-        recipe=job.recipe.to_dict(),
         # A result does not record the path of the data.
         data={k: v for k, v in job.to_dict()["data"].items() if k != "source"},
         code=code_fingerprint(),
         codes=tuple(kept["codes"]),
-        ks=cell.ks,
+        ks=job.cell.ks,
         evaluations=evaluations,
         ids={**quality.to_dict(), "vocabulary": tokenizer.ids.layout.vocabulary},
         seconds={**kept["seconds"], "wall": kept["wall"]},
         peak_memory_mb=kept["peak_memory_mb"],
-        parameters=_parameters(fitted.generator),
-        tokens=sum(phase["tokens"] for phase in generator_entries(log)),
-        sequences=sum(phase["sequences"] for phase in generator_entries(log)),
-        steps=sum(phase["steps"] for phase in generator_entries(log)),
+        parameters=0 if network is None else sum(p.numel() for p in network.parameters()),
+        **{name: sum(phase[name] for phase in generator_entries(log)) for name in ("tokens", "sequences", "steps")},
         best_step=log[-1]["best_step"] if log else None,
         log=log,
         versions=_versions(),
@@ -266,11 +242,6 @@ def _result(
         values_hash=values_hash,
         trained_by=kept.get("trained_by"),
     )
-
-
-def _parameters(generator: Any) -> int:
-    network = getattr(generator, "network", None)
-    return 0 if network is None else sum(p.numel() for p in network.parameters())
 
 
 def _versions() -> dict[str, str]:

@@ -17,7 +17,7 @@ import typer
 from capsid.base.printable import printable
 from capsid.cli import bench_show
 from capsid.cli.options import BENCH_STORE, CHECKPOINT_EVERY, BenchStore, CheckpointEvery, run_options, verb_group
-from capsid.cli.output import print_json, print_table, say
+from capsid.cli.output import AsJson, print_json, print_table, say
 from capsid.errors import ConfigError
 from capsid.progress import Console, duration
 
@@ -30,7 +30,7 @@ PlanName = Annotated[
     str,
     typer.Argument(
         metavar="PLAN",
-        help="clean, clean-time, file-order, heart, main, ablation, sensitivity, smoke, a TOML file, or its name later.",
+        help="clean, clean-time, file-order, heart, main, ablation, sensitivity, smoke, or a TOML file.",
     ),
 ]
 DataPaths = Annotated[
@@ -45,7 +45,6 @@ Only = Annotated[
         help="Only cells whose label/dataset/seed, or one of the three, matches; repeatable, in the order to run.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 for _name, _verb in bench_show.VERBS.items():
     app.command(_name)(_verb)
 
@@ -95,9 +94,7 @@ def run_command(
     if budget is not None and not budget > 0:
         raise ConfigError(f"--budget must be above 0, got {budget:g}", hint="give minutes, such as --budget 120")
     run = run_options(checkpoint_every)
-    from capsid.bench.estimate import fitting
-    from capsid.bench.prepare import data_sources, look
-    from capsid.bench.remembered import find_plan, remember, remembered_sources
+    from capsid.bench.prepare import data_sources, find_plan, fitting, look, remember, remembered_sources
     from capsid.bench.runner import Options, run_plan
     from capsid.bench.store import Place
 
@@ -131,8 +128,8 @@ def status(
 
       capsid bench status smoke --store bench-results --json
     """
-    from capsid.bench.prepare import data_sources, look
-    from capsid.bench.remembered import find_plan, remembered_sources
+    from capsid.bench.prepare import data_sources, find_plan, look, remembered_sources
+    from capsid.bench.process import left_error
     from capsid.bench.results import load
     from capsid.bench.store import Place
 
@@ -143,15 +140,17 @@ def status(
     for note in load(place.store, wanted.name).notes:
         Console().line(f"{note}; `capsid bench run` repairs it")
     prospects = look(wanted, place, sources)
-    _show_prospects(prospects, [True] * len(prospects), as_json, failures=_failures(prospects, place))
+    left = {p.cell.name: left_error(place.work(p.job.key)) for p in prospects if p.job is not None}
+    failures = {name: f"failed: {error}" for name, error in left.items() if error is not None}
+    _show_prospects(prospects, [True] * len(prospects), as_json, failures)
 
 
 class BenchConsole(Console):
     """Progress on standard error: one line per worker, redrawn in place on a terminal, else printed at intervals."""
 
-    def __init__(self, *, every_seconds: float = 30.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._between = 0.5 if self._updates else every_seconds
+        self._between = 0.5 if self._updates else 30.0
         self._told = time.monotonic()
         self._drawn = 0
 
@@ -160,7 +159,6 @@ class BenchConsole(Console):
         super().line(text)
 
     def workers(self, lines: Sequence[str]) -> None:
-        """Show what every worker is doing."""
         if time.monotonic() - self._told < self._between:
             return
         self._told = time.monotonic()
@@ -203,13 +201,6 @@ def _ahead(prospect: Prospect, fits: bool) -> str:
     return f"{name}: about {duration(prospect.estimate.seconds)} to go ({prospect.estimate.basis}{spent}){late}"
 
 
-def _failures(prospects: Sequence[Prospect], place: Any) -> dict[str, str]:
-    from capsid.bench.process import left_error
-
-    found = {p.cell.name: left_error(place.work(p.job.key)) for p in prospects if p.job is not None}
-    return {name: f"failed: {ending.error}" for name, ending in found.items() if ending is not None}
-
-
 def _show_prospects(
     prospects: Sequence[Prospect], starts: Sequence[bool], as_json: bool, failures: dict[str, str] | None = None
 ) -> None:
@@ -219,7 +210,8 @@ def _show_prospects(
         return
     columns = ["cell", "state", "recall@10", "ndcg@10", "minutes", "note"]
     shown = [
-        [r["cell"], r["state"], r["recall@10"], r["ndcg@10"], _minutes(r["seconds"]), r["note"] or ""] for r in rows
+        [*(r[n] for n in columns[:4]), "-" if r["seconds"] is None else f"{r['seconds'] / 60:.1f}", r["note"] or ""]
+        for r in rows
     ]
     print_table(columns, shown)
     for hint in dict.fromkeys(row["hint"] for row in rows if row["hint"]):
@@ -257,10 +249,6 @@ def _prospect_row(prospect: Prospect, fits: bool, failure: str | None) -> dict[s
         "note": note,
         "hint": error.hint if error else None,
     }
-
-
-def _minutes(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds / 60:.1f}"
 
 
 def _show_summary(summary: Summary, lines: Path, store: Path, as_json: bool) -> None:

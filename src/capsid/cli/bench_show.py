@@ -10,12 +10,12 @@ import typer
 
 from capsid.base.storage.artifacts import write_bytes
 from capsid.cli.options import BENCH_STORE, BenchStore
-from capsid.cli.output import print_json, print_table, say
+from capsid.cli.output import AsJson, print_json, print_table, say
 from capsid.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from capsid.bench.claims import Claim, Claims
-    from capsid.bench.row_values import Source
+    from capsid.bench.check import Claim, Claims
+    from capsid.bench.rows import Source
     from capsid.bench.table import Table
 
 Filtered = Annotated[bool, typer.Option("--filter-history", help="Use the results that exclude each user's history.")]
@@ -72,7 +72,10 @@ def table_command(
         raise ConfigError(f"--format must be one of {', '.join(FORMS)}, got {form!r}", hint="such as --format latex")
     made = _table(name, store, filtered, plan, dataset, against)
     text = {"markdown": markdown, "latex": latex, "json": lambda t: json.dumps(plain(t), indent=2) + "\n"}[form](made)
-    _put(text.encode(), out)
+    if out is None:
+        say(text, end="")
+    else:
+        write_bytes(out, text.encode())
 
 
 def figure_command(
@@ -143,7 +146,7 @@ def claims_command(
     pages: Pages = Path(),
     store: BenchStore = BENCH_STORE,
     write: Annotated[bool, typer.Option("--write", help="Draw the stored figures into the pages.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the figures in README.md and docs that name their stored cells. Exit code 1 if one differs.
 
@@ -155,7 +158,7 @@ def claims_command(
     """
     import dataclasses
 
-    from capsid.bench.claims import pages_in
+    from capsid.bench.check import pages_in
 
     if write:
         claims = _claims(store)
@@ -177,7 +180,7 @@ def check_command(
     store: BenchStore = BENCH_STORE,
     filtered: Filtered = False,
     pages: Pages = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check stored results: NDCG against recall, the paper's own checks, and the figures that pages claim.
 
@@ -211,13 +214,13 @@ VERBS: dict[str, Callable[..., None]] = {
 
 
 def _claims(store: Path) -> Claims:
-    from capsid.bench.claims import Claims
+    from capsid.bench.check import Claims
 
     return Claims(_source(store, False).plan)
 
 
 def _claims_of(folder: Path, store: Path) -> list[Claim]:
-    from capsid.bench.claims import pages_in
+    from capsid.bench.check import pages_in
 
     claims = _claims(store)
     return [c for page in pages_in(folder) for c in claims.of_page(page, page.relative_to(folder).as_posix())]
@@ -262,13 +265,6 @@ def _evaluation(filtered: bool) -> str:
 
 
 def _source(store: Path, filtered: bool) -> Source:
-    from capsid.bench.row_values import Source
+    from capsid.bench.rows import Source
 
     return Source(store, _evaluation(filtered))
-
-
-def _put(content: bytes, out: Path | None) -> None:
-    if out is None:
-        say(content.decode(), end="")
-    else:
-        write_bytes(out, content)

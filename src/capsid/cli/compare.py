@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from capsid.cli.options import FilterHistory, single_verb
-from capsid.cli.output import print_json, say
+from capsid.cli.output import AsJson, print_json, say
 
 app = single_verb()
 Runs = Annotated[str, typer.Argument(metavar="RUN[,RUN...]", help="Runs of one method, one for each seed.")]
@@ -21,7 +21,7 @@ def compare(
     metric: Annotated[str, typer.Option("--metric", help="A metric that `capsid evaluate` stored.")] = "recall@10",
     split: Annotated[str, typer.Option("--split", help="test or valid.")] = "test",
     filter_history: FilterHistory = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """FIRST minus SECOND, paired by user, with a 95 % interval from a bootstrap over users and seeds.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capsid.cli.options import Force, verb_group
-from capsid.cli.output import print_json, say
+from capsid.cli.output import AsJson, print_json, say
 from capsid.cli.own_tables import Columns, DropDuplicates, SkipBadRows, Text, table_options, write_skipped
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ app = verb_group("List, describe, check, audit and import datasets.")
 Where = Annotated[
     str, typer.Argument(metavar="D", help="A built-in or benchmark name (`capsid data list`), or a folder.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MinRating = Annotated[float | None, typer.Option("--min-rating", help="Keep ratings of at least this value.")]
 
 
@@ -175,8 +174,8 @@ def import_data(
     """
     from capsid.base.storage.artifacts import reserved
     from capsid.data.findings import Findings
-    from capsid.data.importing import import_dataset
     from capsid.data.prepared import KIND
+    from capsid.data.streaming import import_dataset
     from capsid.progress import Console
 
     progress, findings = Console(), Findings(whole=skip_bad_rows)

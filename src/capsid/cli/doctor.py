@@ -6,12 +6,10 @@ import os
 import platform
 import time
 from importlib import metadata
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from capsid.cli.options import single_verb
-from capsid.cli.output import print_json, say
+from capsid.cli.output import AsJson, print_json, say
 
 app = single_verb()
 
@@ -28,7 +26,7 @@ EXTRAS = {
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Show versions, optional libraries, cores and threads, the cache, and the speed of a matrix product.
 
     Examples:
@@ -62,13 +60,14 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         _show(facts)
 
 
-def sgemm_speed(size: int = 1024, seconds: float = 0.3) -> float:
-    """GFLOP/s of a float32 matrix product, the best of as many as fit into `seconds`."""
+def sgemm_speed() -> float:
+    """GFLOP/s of a float32 matrix product, the best of as many as fit into 0.3 seconds."""
     import torch
 
+    size = 1024
     a, b = torch.rand(size, size), torch.rand(size, size)
     out = a @ b
-    best, until = float("inf"), time.perf_counter() + seconds
+    best, until = float("inf"), time.perf_counter() + 0.3
     while time.perf_counter() < until:
         began = time.perf_counter()
         torch.mm(a, b, out=out)
@@ -91,14 +90,11 @@ def _show(facts: dict[str, Any]) -> None:
         say(f"[{extra}]".ljust(12) + _named({n: v for n, v in found.items() if v}))
         if missing:
             say(f"{'':<12}missing: {', '.join(missing)}; pip install 'capsid-rec[{extra}]' -c constraints.txt")
-    say(f"machine     {facts['cores']} cores, torch uses {facts['threads']} threads, CUDA {_yes(facts['cuda'])}")
+    cuda = "yes" if facts["cuda"] else "no"
+    say(f"machine     {facts['cores']} cores, torch uses {facts['threads']} threads, CUDA {cuda}")
     say(f"speed       {facts['sgemm_gflops']:.0f} GFLOP/s (float32 matrix product)")
     say(f"cache       {facts['cache']}, {facts['cache_bytes'] / 1e6:.1f} MB")
 
 
 def _named(versions: dict[str, str | None]) -> str:
     return ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capsid.cli.options import Device, FilterHistory, single_verb
-from capsid.cli.output import parse_ks, print_json, print_table, say
+from capsid.cli.output import AsJson, parse_ks, print_json, print_table, say
 from capsid.errors import ArtifactError
 from capsid.evaluate.metrics import LIST_METRICS, METRICS
 from capsid.progress import Console, duration
@@ -34,7 +34,7 @@ def evaluate(
     k: Annotated[str, typer.Option("-k", metavar="K,K", help="List lengths to score.")] = "5,10",
     filter_history: FilterHistory = True,
     device: Device = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Rank the whole catalogue for every held-out case. Per-user values go to RUN/evaluations/.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from capsid.cli.config_file import all_settings
+from capsid.cli.input_files import all_settings
 from capsid.cli.options import (
     CHECKPOINT_EVERY,
     CheckpointEvery,

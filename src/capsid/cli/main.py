@@ -92,7 +92,6 @@ class Verbs(Commands):
             formatter.write_dl([(name, about) for name, (_, about) in VERBS.items()])
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a verb."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from capsid.cli.options import single_verb
-from capsid.cli.output import print_json, print_table, say
+from capsid.cli.output import AsJson, print_json, print_table, say
 from capsid.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def plan(
     generator: Annotated[str, typer.Option("--generator", help="timeline or encoder-decoder.")] = "timeline",
     epochs: Annotated[int, typer.Option("--epochs", help="Epochs of training.")] = 1,
     measure: Annotated[bool, typer.Option("--measure", help="Measure this machine first (half a minute).")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Estimate time, memory and disk of every stage of a large job, and its bottleneck. Runs nothing.
 
@@ -50,8 +51,7 @@ def plan(
 
       capsid plan --items 1M --interactions 1B --generator encoder-decoder --device cuda --workers 4
     """
-    from capsid.scale.plan import Workload, make_plan
-    from capsid.scale.rates import Rates
+    from capsid.scale.plan import Rates, Workload, make_plan
 
     rates = Rates()
     number = parse_count(interactions, "--interactions")
@@ -74,7 +74,7 @@ def plan(
         rates = measured()
     made = make_plan(work, rates)
     if as_json:
-        print_json({**made.to_dict(), "rates": rates.to_dict(), "rates_of_this_machine": measure})
+        print_json({**made.to_dict(), "rates": dataclasses.asdict(rates), "rates_of_this_machine": measure})
     else:
         _show(made)
 

@@ -12,9 +12,7 @@ from typing import Annotated
 import typer
 
 from capsid.cli.options import Address, EngineName, FilterHistory, Force, Workers, single_verb
-from capsid.cli.output import parse_k
-from capsid.cli.output_file import OutputFile
-from capsid.cli.ranked_file import RankedFile, RankedList
+from capsid.cli.output import OutputFile, RankedFile, RankedList, parse_k
 from capsid.progress import Console
 
 app = single_verb()
@@ -50,10 +48,9 @@ def predict(
     """
     parse_k(k)
     target = RankedFile.check(out, force=force)
-    from capsid.scale.engine import engine_named
+    from capsid.scale.engine import engine_named, run_job
     from capsid.scale.jobs import RankJob
     from capsid.scale.ranked import read_lists
-    from capsid.scale.submit import run_job
 
     progress, chosen = Console(), engine_named(engine, workers=workers, address=address)
     with work_folder(target.file) as folder:

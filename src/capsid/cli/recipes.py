@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capsid.cli.options import Settings, verb_group
-from capsid.cli.output import print_json, print_table, say
+from capsid.cli.output import AsJson, print_json, print_table, say
 from capsid.progress import Console
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 app = verb_group("List, show and compare the available methods.")
 Name = Annotated[str, typer.Argument(metavar="R", help="A recipe (`capsid recipes list`).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DataSized = Annotated[
     str | None, typer.Option("--data", metavar="D", help="Show the sizes that `capsid fit` would use for this data.")
 ]

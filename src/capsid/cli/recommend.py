@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capsid.cli.options import Device, FilterHistory, Force, single_verb
-from capsid.cli.output import check_items, parse_ids, parse_k, print_json, print_table
-from capsid.cli.ranked_file import RankedFile, RankedList
+from capsid.cli.output import AsJson, RankedFile, RankedList, check_items, parse_ids, parse_k, print_json, print_table
 from capsid.errors import ConfigError
 from capsid.progress import Console, Progress
 
 if TYPE_CHECKING:
-    from capsid.cli.histories_file import UserHistories
+    from capsid.cli.input_files import UserHistories
     from capsid.recommender import Recommender
 
 app = single_verb()
@@ -48,7 +47,7 @@ def recommend(
     ] = None,
     device: Device = "cpu",
     force: Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Recommend items for a history of your own item ids, for one user, or for many. Empty histories get popular items.
 
@@ -117,7 +116,7 @@ def _asked(
     data: str | None,
     progress: Progress,
 ) -> UserHistories:
-    from capsid.cli.histories_file import UserHistories, of_dataset, of_run, read_histories
+    from capsid.cli.input_files import UserHistories, of_dataset, of_run, read_histories
 
     catalogue = recommender.catalogue_
     if history is not None:

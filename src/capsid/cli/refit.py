@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capsid.cli.config_file import all_settings
+from capsid.cli.input_files import all_settings
 from capsid.cli.options import (
     CHECKPOINT_EVERY,
     CheckpointEvery,
@@ -72,7 +73,7 @@ def refit(
         dataset = load_dataset(data, ties=ties, progress=progress)
         found = refit_run(path, dataset, out, settings=given, holdout=held, replace=force, progress=progress, run=run)
     if as_json:
-        print_json({**found.summary.to_dict(), "churn": found.churn.to_dict()})
+        print_json({**found.summary.to_dict(), "churn": asdict(found.churn)})
     else:
         _tell(found)
 

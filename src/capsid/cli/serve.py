@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from capsid.cli.options import of_option, single_verb
+from capsid.cli.output import warn
 from capsid.errors import ArtifactError, ConfigError
-from capsid.progress import Console
 from capsid.settings import SettingError
 
 app = single_verb()
@@ -98,4 +98,4 @@ def serve_folder(run: Path, *, show: bool = False, **options: Any) -> None:
         given = ServeOptions(run=str(run), **options)
     except SettingError as error:
         raise of_option(error) from None
-    serve_run(given, show=show, tell=lambda line: Console().line(f"warning: {line}"))
+    serve_run(given, show=show, tell=lambda line: warn(f"warning: {line}"))

@@ -31,30 +31,24 @@ class Output(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The stream's encoding."""
         return getattr(self._stream, "encoding", None) or "utf-8"
 
     def writable(self) -> bool:
-        """Always true: a closed stream fails when it is written to."""
         return True
 
     def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
         return self._stream is not None and not self._stream.closed and self._stream.isatty()
 
     def fileno(self) -> int:
-        """The stream's file descriptor, if it has one."""
         if self._stream is None:
             raise io.UnsupportedOperation("there is no stream")
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        """Write the whole text."""
         self._do("write", text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream."""
         if self._stream is not None:
             self._do("flush")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from capsid.cli.config_file import all_settings
+from capsid.cli.input_files import all_settings
 from capsid.cli.options import (
     CHECKPOINT_EVERY,
     CheckpointEvery,
@@ -26,8 +26,7 @@ from capsid.cli.options import (
     run_options,
     verb_group,
 )
-from capsid.cli.output import check_items, json_line, parse_k, print_json, print_table, say
-from capsid.cli.output_file import OutputFile
+from capsid.cli.output import AsJson, OutputFile, check_items, json_line, parse_k, print_json, print_table, say
 from capsid.errors import ConfigError
 from capsid.progress import Console
 
@@ -35,7 +34,6 @@ from capsid.progress import Console
 REPORT_ITEMS = 200_000
 app = verb_group("Fit a tokenizer alone; look at the ids of a tokenizer or a run.")
 Either = Annotated[Path, typer.Argument(metavar="TOK|RUN", help="What `capsid tokenizer fit` or `capsid fit` wrote.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("fit")
@@ -121,8 +119,8 @@ def encode(
     """
     import polars as pl
 
-    from capsid.cli.items_file import read_items_file
-    from capsid.cli.tokenizer_text import drift_text
+    from capsid.cli.input_files import read_items_file
+    from capsid.cli.tokenizer_shown import drift_text
     from capsid.fit.tokenizers import open_tokenizer
 
     file = OutputFile.check(out, force=force)
@@ -167,8 +165,8 @@ def add(
     """
     import polars as pl
 
-    from capsid.cli.items_file import read_items_file
-    from capsid.cli.tokenizer_text import drift_text
+    from capsid.cli.input_files import read_items_file
+    from capsid.cli.tokenizer_shown import drift_text
     from capsid.fit.tokenizers import add_items
 
     names, attributes = read_items_file(items)
@@ -199,14 +197,13 @@ def report(
 
       capsid tokenizer report runs/films --plots film-plots
     """
-    from capsid.cli.tokenizer_plots import Pictures, write_plots
-    from capsid.cli.tokenizer_text import report_rows
+    from capsid.cli.tokenizer_shown import report_rows, write_plots
     from capsid.fit.tokenizers import open_tokenizer
 
     opened = open_tokenizer(path)
     quality = opened.quality(most=REPORT_ITEMS)
     if plots is not None:
-        for file in write_plots(plots, Pictures(quality, opened.use())):
+        for file in write_plots(plots, quality, opened.use()):
             Console().line(f"plot: {file}")
     if as_json:
         print_json(quality.to_dict())
@@ -228,7 +225,7 @@ def inspect(
 
       capsid tokenizer inspect runs/film-ids 318 --json
     """
-    from capsid.cli.tokenizer_text import item_text
+    from capsid.cli.tokenizer_shown import item_text
     from capsid.fit.tokenizers import open_tokenizer
 
     opened = open_tokenizer(path)
@@ -252,7 +249,7 @@ def facets(
 
       capsid tokenizer facets runs/film-ids -k 3 --depth 2 --json
     """
-    from capsid.cli.tokenizer_text import facets_text
+    from capsid.cli.tokenizer_shown import facets_text
     from capsid.fit.tokenizers import open_tokenizer
 
     count = parse_k(k)
@@ -274,7 +271,7 @@ def merges(
 
       capsid tokenizer merges runs/films --top 50 --json
     """
-    from capsid.cli.tokenizer_merges import merges_text
+    from capsid.cli.tokenizer_shown import merges_text
     from capsid.evaluate.metrics import check_k
     from capsid.fit.tokenizers import open_tokenizer
 

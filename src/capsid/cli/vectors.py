@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from capsid.cli.config_file import all_settings
+from capsid.cli.input_files import all_settings
 from capsid.cli.options import (
     CHECKPOINT_EVERY,
     Address,
@@ -25,16 +26,18 @@ from capsid.cli.options import (
     run_options,
     verb_group,
 )
-from capsid.cli.output import print_json, say
+from capsid.cli.output import AsJson, print_json, say
 from capsid.errors import ConfigError
-from capsid.progress import Console, duration
+from capsid.progress import Console, Progress, duration
+
+if TYPE_CHECKING:
+    from capsid.scale.shards import ShardsDone
 
 app = verb_group("Ids from your own vectors, for catalogues that may be larger than memory.")
 Vectors = Annotated[
     Path,
     typer.Option("--vectors", metavar="FILE", help="A .npy, a .parquet (item_id, vector), or a folder of .parquet."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ShardRows = Annotated[int, typer.Option("--shard-rows", metavar="N", help="Items per shard.")]
 
 
@@ -133,12 +136,9 @@ def embed(
 
       capsid vectors embed --items items.parquet --fields title,brand --out runs/text --engine processes --workers 4
     """
-    from dataclasses import asdict
-
-    from capsid.cli.item_texts import text_items
-    from capsid.scale.engine import engine_named
+    from capsid.cli.vectors import text_items
+    from capsid.scale.engine import engine_named, run_job
     from capsid.scale.jobs import EmbedJob
-    from capsid.scale.submit import run_job
     from capsid.scale.texts import rows_written
 
     chosen, which = engine_named(engine, workers=workers, address=address), parse_part(part)
@@ -150,13 +150,9 @@ def embed(
     job = EmbedJob.prepare(file, columns, out, model=model, max_tokens=max_tokens, rows_per_shard=shard_rows)
     shards, done = run_job(job, chosen, part=which, progress=progress)
     vectors = rows_written(shards) if done.complete else None
-    if as_json:
-        print_json({"folder": str(out), **asdict(done), "vectors": vectors})
-        return
-    say(f"{done.items:,} items in {done.shards:,} shards, {duration(time.monotonic() - start)}")
-    if vectors is not None and vectors < job.rows:
-        say(f"{job.rows - vectors:,} items have no text and are left out")
-    say(f"vectors: {out}" if done.complete else f"vectors: {out} (other parts are not finished yet)")
+    left_out = 0 if vectors is None else job.rows - vectors
+    more = [f"{left_out:,} items have no text and are left out"] if left_out else []
+    _tell("vectors", out, done, start, {"vectors": vectors} if as_json else None, *more)
 
 
 @app.command("encode")
@@ -190,21 +186,14 @@ def encode(
 
       capsid vectors encode runs/ids --vectors items.npy --out runs/codes --shard-rows 100000 --part 1/2
     """
-    from dataclasses import asdict
-
-    from capsid.scale.engine import engine_named
+    from capsid.scale.engine import engine_named, run_job
     from capsid.scale.jobs import EncodeJob
-    from capsid.scale.submit import run_job
 
     chosen, which = engine_named(engine, workers=workers, address=address), parse_part(part)
     progress, start = Console(), time.monotonic()
     job = EncodeJob.prepare(path, vectors, out, check_shard_rows(shard_rows), progress)
     _, done = run_job(job, chosen, part=which, progress=progress)
-    if as_json:
-        print_json({"folder": str(out), **asdict(done)})
-        return
-    say(f"{done.items:,} items in {done.shards:,} shards, {duration(time.monotonic() - start)}")
-    say(f"codes: {out}" if done.complete else f"codes: {out} (other parts are not finished yet)")
+    _tell("codes", out, done, start, {} if as_json else None)
 
 
 @app.command("ids")
@@ -228,24 +217,28 @@ def ids(
 
       capsid vectors ids runs/ids --codes runs/codes --out runs/catalogue --engine processes --workers 4
     """
-    from dataclasses import asdict
-
-    from capsid.scale.engine import engine_named
+    from capsid.scale.engine import engine_named, run_job
     from capsid.scale.ids import build_trie
     from capsid.scale.jobs import IdsJob
-    from capsid.scale.submit import run_job
 
     chosen = engine_named(engine, workers=workers, address=address)
     progress, start = Console(), time.monotonic()
     job, settled = IdsJob.prepare(path, codes, out, progress)
     shards, done = run_job(job, chosen, progress=progress)
     trie = build_trie(shards, progress)
-    if as_json:
-        print_json({"folder": str(out), **asdict(done), **asdict(settled), "trie_nodes": trie.nodes})
+    about = {**asdict(settled), "trie_nodes": trie.nodes} if as_json else None
+    _tell("ids", out, done, start, about, f"collision rate of the codes: {settled.collision_rate:.4f}")
+
+
+def _tell(what: str, out: Path, done: ShardsDone, start: float, about: dict[str, Any] | None, *more: str) -> None:
+    """What was done, as text, or with `about` as JSON."""
+    if about is not None:
+        print_json({"folder": str(out), **asdict(done), **about})
         return
     say(f"{done.items:,} items in {done.shards:,} shards, {duration(time.monotonic() - start)}")
-    say(f"collision rate of the codes: {settled.collision_rate:.4f}")
-    say(f"ids: {out}")
+    for line in more:
+        say(line)
+    say(f"{what}: {out}" if done.complete else f"{what}: {out} (other parts are not finished yet)")
 
 
 def parse_part(part: str) -> tuple[int, int]:
@@ -261,3 +254,50 @@ def check_shard_rows(rows: int) -> int:
     if rows < 1:
         raise ConfigError(f"--shard-rows must be at least 1, got {rows}", hint="such as --shard-rows 65536")
     return rows
+
+
+def text_items(data: str | None, items: Path | None, fields: str, progress: Progress) -> tuple[Path, tuple[str, ...]]:
+    """The file or folder of items and the columns of their text; other forms are rewritten as Parquet once."""
+    from capsid.base.storage.artifacts import file_hash
+    from capsid.cli.input_files import read_items_file
+    from capsid.data.dataset import choose_text_fields
+    from capsid.data.sources import as_dataset
+    from capsid.scale.texts import stored_items
+
+    if (data is None) == (items is None):
+        raise ConfigError("give either --data or --items", hint="such as --data movies, or --items items.parquet")
+    named = tuple(field.strip() for field in fields.split(",") if field.strip())
+    if data is not None:
+        dataset = as_dataset(data, progress=progress)
+        chosen = _known(named or dataset.text_fields, dataset.attributes.columns)
+        return stored_items(dataset.items, dataset.attributes, chosen, dataset.fingerprint), chosen
+    assert items is not None
+    if items.is_dir() or items.suffix == ".parquet":
+        return items, named or _usual(items)
+    ids, attributes = read_items_file(items)
+    chosen = _known(named or choose_text_fields(attributes), attributes.columns)
+    return stored_items(ids, attributes, chosen, file_hash(items)), chosen
+
+
+def _usual(items: Path) -> tuple[str, ...]:
+    """The usual fields, judged by the first rows of the first file."""
+    import polars as pl
+
+    from capsid.data.dataset import choose_text_fields
+    from capsid.errors import DataError, reason_of
+
+    files = sorted(items.glob("*.parquet")) if items.is_dir() else [items]
+    try:
+        return choose_text_fields(pl.read_parquet(files[0], n_rows=1000)) if files else ()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        message = f"{files[0]} could not be read: {reason_of(error)}"
+        raise DataError(message, hint="the file may be truncated") from None
+
+
+def _known(fields: tuple[str, ...], columns: list[str]) -> tuple[str, ...]:
+    from capsid.errors import nearest
+
+    for field in fields:
+        if field not in columns:
+            raise ConfigError(f"the items have no text field {field!r}", hint=nearest(field, columns))
+    return fields

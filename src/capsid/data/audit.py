@@ -1,7 +1,7 @@
 """Is the order of a dataset worth learning? Ties, the direction inside them, and what accuracy survives shuffling.
 
 Interactions with equal times have no order; a file gives them one, and a model learns it. This module counts them,
-asks whether they follow item ids, and measures with followers alone (`capsid.data.followers`) how much of the accuracy
+asks whether they follow item ids, and measures with followers alone how much of the accuracy
 goes when ties, and when whole histories, are shuffled ("Sequence or Pseudo-Sequence?", 2021; "Does It Look
 Sequential?", arXiv 2408.12008). The probe adds one feature, whether a candidate's id sorts after that of the last item:
 whatever it gains comes from how the file was sorted. Takes a dataset in file order; writes nothing.
@@ -19,11 +19,15 @@ from capsid.base.randomness import numpy_rng
 from capsid.base.storage.mapped_arrays import counted
 from capsid.base.vocabulary import id_ranks
 from capsid.data.dataset import Dataset
-from capsid.data.followers import FollowerScores, probe_weight
 from capsid.data.split import Cases, leave_one_out
 from capsid.data.ties import tied, with_order
 from capsid.errors import DataError
+from capsid.ragged import Ragged
 
+DISTANCES = 3
+BATCH = 1024
+# What the order of ids may add to a score; the best of them for validation is used.
+WEIGHTS = (-4.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0)
 # More cases than this are sampled.
 CASES = 20_000
 RARE = 5
@@ -32,6 +36,83 @@ PARTS = 10
 LEAST_TIED, LEAST_LEAN, LEAST_SIGMAS = 0.01, 0.05, 4.0
 # The probe tells if it gains this much, relative to followers alone, and more than two standard errors.
 LEAST_GAIN = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class FollowerScores:
+    """For every distance a sparse matrix of scores: row i holds what followed item i.
+
+    A candidate's score is sum_j log(1 + c_j) / j, where c_j counts how often it came j places after the j-th last item
+    of the history. Only candidates that followed are ranked, and items of the history are left out. With `ranks`,
+    candidates that sort after the last item get `weight` more: the order of ids as a feature.
+    """
+
+    by_distance: tuple[Any, ...]
+
+    @classmethod
+    def count(cls, sequences: Ragged, items: int) -> FollowerScores:
+        """From training sequences."""
+        from scipy.sparse import csr_array
+
+        found = []
+        for distance in range(1, DISTANCES + 1):
+            lengths = np.maximum(sequences.lengths - distance, 0)
+            before, after = (sequences.slices(start, lengths).values for start in (0, distance))
+            counts = csr_array((np.ones(len(before)), (before, after)), shape=(items, items))
+            counts.sum_duplicates()
+            counts.data = np.log1p(counts.data) / distance
+            found.append(counts)
+        return cls(tuple(found))
+
+    def hits(self, cases: Cases, k: int = 10, ranks: np.ndarray | None = None, weight: float = 0.0) -> np.ndarray:
+        """Whether each target is among the best k; equal scores share their places. Shape: (cases,)."""
+        starts = range(0, len(cases), BATCH)
+        batches = (cases.take(np.arange(start, min(start + BATCH, len(cases)))) for start in starts)
+        return np.concatenate([_hits(part, self, k, ranks, weight) for part in batches] or [np.zeros(0, bool)])
+
+    def known(self, cases: Cases) -> float:
+        """Share of the cases whose target followed their last item in training."""
+        if not len(cases):
+            return 0.0
+        first = self.by_distance[0]
+        return float((first[_last(cases, 1), cases.targets] > 0).mean())
+
+
+def probe_weight(scores: FollowerScores, cases: Cases, ranks: np.ndarray) -> float:
+    """What the order of ids is worth for these cases, 0 if it is worth nothing."""
+    recall = {weight: float(scores.hits(cases, ranks=ranks, weight=weight).mean()) for weight in WEIGHTS}
+    return max(WEIGHTS, key=lambda weight: (recall[weight], -abs(weight)))
+
+
+def _hits(cases: Cases, scores: FollowerScores, k: int, ranks: np.ndarray | None, weight: float) -> np.ndarray:
+    from scipy.sparse import csr_array
+
+    items = scores.by_distance[0].shape[0]
+    total: Any = 0
+    for distance, matrix in enumerate(scores.by_distance, start=1):
+        place = np.flatnonzero(cases.histories.lengths >= distance)
+        last = _last(cases, distance)[place]
+        # The rows of the matrix for these items, each at its place; other rows are empty.
+        total = total + csr_array((np.ones(len(place)), (place, last)), shape=(len(cases), items)) @ matrix
+    row_E = np.repeat(np.arange(len(cases)), np.diff(total.indptr))
+    column_E, score_E = total.indices.astype(np.int64), total.data
+    if ranks is not None:
+        score_E = score_E + weight * (ranks[column_E] > ranks[_last(cases, 1)][row_E])
+    seen = np.isin(row_E * items + column_E, cases.histories.row_numbers * items + cases.histories.values)
+    row_E, column_E, score_E = row_E[~seen], column_E[~seen], score_E[~seen]
+    target_C = np.full(len(cases), np.inf)
+    own = column_E == cases.targets[row_E]
+    target_C[row_E[own]] = score_E[own]
+    above = np.bincount(row_E[score_E > target_C[row_E]], minlength=len(cases))
+    level = np.bincount(row_E[score_E == target_C[row_E]], minlength=len(cases)) - 1
+    return np.isfinite(target_C) & (above + level / 2 < k)
+
+
+def _last(cases: Cases, distance: int) -> np.ndarray:
+    """The item that many places before the end of each history, its first where it is shorter."""
+    place = cases.histories.offsets[1:] - np.minimum(distance, cases.histories.lengths)
+    found: np.ndarray = cases.histories.values[place].astype(np.int64)
+    return found
 
 
 @dataclass(frozen=True)
@@ -159,12 +240,14 @@ def audit(dataset: Dataset) -> Audit:
     measured = [_accuracy(name, ordered) for name, ordered in orders.items()]
     counts = np.sort(counted(dataset.sequences.values, len(dataset.items)))[::-1]
     by_time, later = _over_time(dataset)
+    pairs = dataset.sequences.row_numbers * max(len(dataset.items), 1) + dataset.sequences.values
     return Audit(
         dataset=dataset.name,
         order=order_facts(dataset),
         accuracy=tuple(found for found, _ in measured),
         cases=measured[0][1],
-        repeats=_repeats(dataset),
+        # Share of the interactions with an item that the user has taken before.
+        repeats=1 - len(np.unique(pairs)) / len(pairs),
         popular=tuple(float(part.sum() / counts.sum()) for part in np.array_split(counts, PARTS)),
         by_time=by_time,
         later=later,
@@ -190,12 +273,6 @@ def _accuracy(name: str, dataset: Dataset) -> tuple[Accuracy, int]:
 def _sample(cases: Cases) -> Cases:
     chosen = numpy_rng(0, "audit").permutation(len(cases))[:CASES]
     return cases.take(np.sort(chosen))
-
-
-def _repeats(dataset: Dataset) -> float:
-    """Share of the interactions with an item that the user has taken before."""
-    pairs = dataset.sequences.row_numbers * max(len(dataset.items), 1) + dataset.sequences.values
-    return 1 - len(np.unique(pairs)) / len(pairs)
 
 
 def _over_time(dataset: Dataset) -> tuple[tuple[float, ...], float | None]:

@@ -1,4 +1,4 @@
-"""Augments training histories: a random contiguous crop, or a random order of the items.
+"""Cuts and augments training sequences: pieces that fit a network, random ends, random crops, random orders.
 
 Many shop datasets record only the day, so part of the order is random; a model that sees several orders fits less of
 that noise. Rows of item numbers in, rows out; knows no tokens.
@@ -45,3 +45,20 @@ class Augment:
         # Sorting by (row, key) permutes only inside rows; rows that are not chosen use their own order as key.
         key = np.where(chosen, rng.random(len(row)), np.arange(len(row)))
         return Ragged(rows.values[np.lexsort([key, row])], rows.offsets)
+
+
+def training_pieces(sequences: Ragged, history: int) -> Ragged:
+    """Sequences of at least two items, cut into pieces of at most history + 1 items that overlap by one."""
+    lengths = sequences.lengths
+    counts = np.where(lengths >= 2, -(-(lengths - 1) // history), 0)
+    numbers = Ragged.ranges(0, counts)
+    row = numbers.row_numbers
+    # Cut from the end, so that the latest items have the longest history.
+    stop = lengths[row] - numbers.values * history
+    start = np.maximum(stop - history - 1, 0)
+    return sequences.slices(start, stop - start, row)
+
+
+def random_ends(pieces: Ragged, rng: np.random.Generator) -> Ragged:
+    """Every piece cut after a random one of its items, the second at the earliest, each as likely as the others."""
+    return pieces.slices(0, rng.integers(2, pieces.lengths + 1))

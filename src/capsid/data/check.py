@@ -90,23 +90,19 @@ def _suggestion(folder: Path) -> str | None:
 def check_dataset(dataset: Dataset, findings: Findings) -> None:
     """Add findings that readers cannot see line by line."""
     _check_lengths(dataset, findings)
-    _check_repeats(dataset, findings)
-    _check_items(dataset, findings)
+    _check_pairs(dataset, findings)
     _check_text(dataset, findings)
     _check_times(dataset, findings)
 
 
 def _check_lengths(dataset: Dataset, findings: Findings) -> None:
-    lengths = dataset.sequences.lengths
+    lengths, code = dataset.sequences.lengths, "one-item-sequence"
     single = np.flatnonzero(lengths == 1)
     for row in single[:EXAMPLES]:
-        findings.warning(
-            "one-item-sequence",
-            f"user {dataset.users[row]}",
-            "has one item: nothing can be held out, and there is no next item to learn from",
-            "drop such users, or filter with `capsid data import ... --k-core 3`",
-        )
-    _count_rest(findings, "one-item-sequence", len(single))
+        message = "has one item: nothing can be held out, and there is no next item to learn from"
+        hint = "drop such users, or filter with `capsid data import ... --k-core 3`"
+        findings.warning(code, f"user {dataset.users[row]}", message, hint)
+    _count_rest(findings, code, len(single))
     pairs = int((lengths == 2).sum())
     if pairs:
         findings.info(
@@ -116,29 +112,20 @@ def _check_lengths(dataset: Dataset, findings: Findings) -> None:
         findings.error("nothing-to-evaluate", "sequences", "no user has three items, so nothing can be held out")
 
 
-def _check_repeats(dataset: Dataset, findings: Findings) -> None:
+def _check_pairs(dataset: Dataset, findings: Findings) -> None:
+    """Users who have an item more than once, and items that nobody has."""
     users_E = dataset.sequences.row_numbers
     pairs_E = users_E * max(len(dataset.items), 1) + dataset.sequences.values
     unique, counts = np.unique(pairs_E, return_counts=True)
     users = np.unique(unique[counts > 1] // max(len(dataset.items), 1))
     for user in users[:EXAMPLES]:
-        findings.info(
-            "repeated-item",
-            f"user {dataset.users[user]}",
-            "has an item more than once; with the history filter, repeated items can never be recommended",
-        )
+        message = "has an item more than once; with the history filter, repeated items can never be recommended"
+        findings.info("repeated-item", f"user {dataset.users[user]}", message)
     _count_rest(findings, "repeated-item", len(users))
-
-
-def _check_items(dataset: Dataset, findings: Findings) -> None:
-    counts = np.bincount(dataset.sequences.values, minlength=len(dataset.items))
-    unused = np.flatnonzero(counts == 0)
+    unused = np.flatnonzero(np.bincount(dataset.sequences.values, minlength=len(dataset.items)) == 0)
     for row in unused[:EXAMPLES]:
-        findings.info(
-            "item-without-interactions",
-            f"item {dataset.items[row]}",
-            "has no interactions: it stays in the catalogue, and its id depends only on its text or attributes",
-        )
+        message = "has no interactions: it stays in the catalogue, and its id depends only on its text or attributes"
+        findings.info("item-without-interactions", f"item {dataset.items[row]}", message)
     _count_rest(findings, "item-without-interactions", len(unused))
 
 

@@ -12,8 +12,7 @@ import polars as pl
 
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.attributes import FIXED, price_number
-from capsid.data.block import Block
-from capsid.data.findings import Findings
+from capsid.data.findings import Block, Findings
 from capsid.errors import DataError
 
 ALIASES: Mapping[str, tuple[str, ...]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -42,12 +42,9 @@ class Field:
         """The value of every item as text; None if missing."""
         if self.column not in attributes.columns:
             return [None] * len(attributes)
-        return [self._one(value) for value in attributes[self.column].to_list()]
-
-    def _one(self, value: Any) -> str | None:
-        levels = value if isinstance(value, list) else [value]
-        found = levels[self.level] if self.level < len(levels) else None
-        return None if found is None or found == "" else str(found)
+        rows = (value if isinstance(value, list) else [value] for value in attributes[self.column].to_list())
+        found = (levels[self.level] if self.level < len(levels) else None for levels in rows)
+        return [None if value is None or value == "" else str(value) for value in found]
 
 
 @dataclass(frozen=True)

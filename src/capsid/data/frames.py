@@ -13,10 +13,9 @@ import numpy as np
 import polars as pl
 
 from capsid.base.vocabulary import Vocabulary
-from capsid.data.block import Block
 from capsid.data.columns import as_text_ids, find_column, item_attributes
 from capsid.data.events import EventForm, check_any, look, read_events
-from capsid.data.findings import Findings
+from capsid.data.findings import Block, Findings
 from capsid.data.table_options import PLAIN, TableOptions
 from capsid.errors import DataError
 from capsid.ragged import Ragged

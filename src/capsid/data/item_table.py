@@ -59,7 +59,6 @@ class ItemTable:
         return replace(self, blocks={**self.blocks, name: vectors_ND})
 
     def with_blocks(self, blocks: Mapping[str, np.ndarray]) -> ItemTable:
-        """A copy with more blocks of vectors."""
         table = self
         for name, vectors_ND in blocks.items():
             table = table.with_block(name, vectors_ND)

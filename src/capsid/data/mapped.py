@@ -18,8 +18,7 @@ import polars as pl
 from capsid.base.storage import untrusted
 from capsid.base.storage.arrays import load_array
 from capsid.base.storage.artifacts import new_folder, open_folder, read_json, write_json
-from capsid.base.storage.mapped_arrays import ArrayWriter, blocks_of
-from capsid.base.storage.mapped_texts import TextsWriter, map_texts
+from capsid.base.storage.mapped_arrays import ArrayWriter, TextsWriter, blocks_of, map_texts
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import Dataset
 from capsid.ragged import Ragged
@@ -72,7 +71,8 @@ def write_mapped(dataset: Dataset, folder: Path) -> Path:
                     times.add(dataset.times[part])
         for name, ids in ((USERS, dataset.users), (ITEMS, dataset.items)):
             copy_texts(ids, new / name)
-        write_rest(new, dataset.sequences.offsets, dataset.attributes, _about(dataset))
+        about = about_of(dataset.name, dataset.text_fields, dataset.provenance)
+        write_rest(new, dataset.sequences.offsets, dataset.attributes, about)
     return folder
 
 
@@ -108,10 +108,6 @@ def write_rest(folder: Path, offsets: np.ndarray, attributes: pl.DataFrame, abou
 def about_of(name: str, text_fields: tuple[str, ...], provenance: Mapping[str, str]) -> dict[str, Any]:
     """The content of dataset.json."""
     return {"name": name, "text_fields": list(text_fields), "provenance": dict(provenance)}
-
-
-def _about(dataset: Dataset) -> dict[str, Any]:
-    return about_of(dataset.name, dataset.text_fields, dataset.provenance)
 
 
 def _ids(path: Path) -> Vocabulary:

@@ -26,7 +26,10 @@ _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven"
 
 def planted_paths(*, branching: Sequence[int] = BRANCHING, items_per_leaf: int = ITEMS_PER_LEAF) -> np.ndarray:
     """The true code of every item at every depth. Shape: (items, depths)."""
-    _check(branching, items_per_leaf)
+    if not branching or min(branching) < 1 or items_per_leaf < 1:
+        raise ConfigError(
+            f"a planted tree needs branches and items, got {tuple(branching)} with {items_per_leaf} items per leaf"
+        )
     leaves = np.stack(np.unravel_index(np.arange(math.prod(branching)), tuple(branching)), axis=1)
     return np.repeat(leaves, items_per_leaf, axis=0).astype(np.int64)
 
@@ -89,7 +92,7 @@ def planted_dataset(
     )
 
 
-def planted_codes(n_items: int, sizes: Sequence[int], *, seed: int = 0, shuffle: bool = True) -> np.ndarray:
+def planted_codes(n_items: int, sizes: Sequence[int], *, seed: int = 0) -> np.ndarray:
     """Distinct synthetic ids for any number of items, fast. Shape: (n_items, len(sizes)), uint16.
 
     The space of ids is cut into n_items strata and one id is drawn from each, so ids are distinct without sorting.
@@ -110,14 +113,7 @@ def planted_codes(n_items: int, sizes: Sequence[int], *, seed: int = 0, shuffle:
     for depth in range(head - 1, -1, -1):
         codes_ND[:, depth] = index_N % sizes[depth]
         index_N //= sizes[depth]
-    return codes_ND[rng.permutation(n_items)] if shuffle else codes_ND
-
-
-def _check(branching: Sequence[int], items_per_leaf: int) -> None:
-    if not branching or min(branching) < 1 or items_per_leaf < 1:
-        raise ConfigError(
-            f"a planted tree needs branches and items, got {tuple(branching)} with {items_per_leaf} items per leaf"
-        )
+    return codes_ND[rng.permutation(n_items)]
 
 
 def _walks(items: int, below: int, users: int, length: int, noise: float, rng: np.random.Generator) -> np.ndarray:

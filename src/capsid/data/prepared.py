@@ -8,11 +8,14 @@ Ids are separated by white space, or by tabs if `dataset.json` has `"separator":
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from capsid.base.storage.artifacts import MANIFEST, new_folder, open_folder
@@ -20,9 +23,7 @@ from capsid.base.vocabulary import Vocabulary
 from capsid.data.attributes import attribute_frame
 from capsid.data.columns import can_be_id
 from capsid.data.dataset import Dataset
-from capsid.data.findings import Findings
-from capsid.data.lines import find_file, not_utf8, numbered_lines
-from capsid.data.sequences import read_sequences, read_times
+from capsid.data.findings import Findings, find_file, not_utf8, numbered_lines
 from capsid.errors import ArtifactError, DataError, nearest
 from capsid.ragged import Ragged
 
@@ -68,8 +69,13 @@ def read_prepared(folder: Path, findings: Findings) -> Dataset:
 def write_prepared(dataset: Dataset, folder: Path) -> Path:
     """Write the dataset as a prepared folder, atomically; the same dataset gives the same bytes."""
     folder = Path(folder)
-    for vocabulary, what in ((dataset.users, "user"), (dataset.items, "item")):
-        _check_ids(vocabulary, what)
+    for ids, what in ((dataset.users, "user"), (dataset.items, "item")):
+        wrong = next((id_ for id_ in ids if not can_be_id(id_)), None)
+        if wrong is not None:
+            raise DataError(
+                f"{what} id {wrong!r:.80} is empty, has spaces at its ends, or contains a tab or line break",
+                hint="replace the white space in the ids, for example by '_'",
+            )
     spaces = any(" " in id_ for ids in (dataset.users, dataset.items) for id_ in ids)
     separator = TAB if spaces else " "
     with new_folder(folder, kind=KIND) as new:
@@ -188,15 +194,6 @@ def _json_object(line: bytes, where: str, findings: Findings) -> dict[str, Any] 
     return None
 
 
-def _check_ids(ids: Vocabulary, what: str) -> None:
-    for id_ in ids:
-        if not can_be_id(id_):
-            raise DataError(
-                f"{what} id {id_!r:.80} is empty, has spaces at its ends, or contains a tab or line break",
-                hint="replace the white space in the ids, for example by '_'",
-            )
-
-
 def _item_lines(dataset: Dataset) -> list[str]:
     """The first line names every column, nulls included, so that reading finds the columns in the same order."""
     rows = dataset.attributes.iter_rows(named=True)
@@ -210,3 +207,98 @@ def _write_lines(path: Path, lines: Any) -> None:
     # No timestamp in the gzip header, so that the same data gives the same bytes.
     data = "".join(f"{line}\n" for line in lines).encode()
     path.write_bytes(gzip.compress(data, compresslevel=6, mtime=0))
+
+
+def read_sequences(
+    path: Path, items: Vocabulary, findings: Findings, *, separator: bytes | None = None
+) -> tuple[list[str], Ragged]:
+    """Users in file order and their item numbers; unknown items and broken lines are reported and left out.
+
+    Ids are separated by `separator`; None is any white space.
+    """
+    numbers = {id_.encode(): i for i, id_ in enumerate(items)}
+    users: dict[bytes, int] = {}
+    values: list[int] = []
+    ends = [0]
+    for number, line in numbered_lines(path, findings):
+        user, *ids = line.strip().split(separator)
+        where = f"{path.name}:{number}"
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError:
+            findings.error("not-utf8", where, *not_utf8(line))
+            continue
+        if user in users:
+            message = f"user {user.decode()!r} already occurs on line {users[user]}"
+            findings.error("duplicate-id", where, message, "keep one line per user")
+            continue
+        users[user] = number
+        if not ids:
+            hint = "remove the line: there is nothing to learn from it"
+            findings.warning("empty-sequence", where, f"user {user.decode()!r} has no items", hint)
+        for id_ in ids:
+            row = numbers.get(id_)
+            if row is None:
+                hint = "add a line for it to the items file, or remove it from the sequences"
+                findings.error("unknown-id", where, f"item {id_.decode()!r} is not in the items file", hint)
+            else:
+                values.append(row)
+        ends.append(len(values))
+    if not values and not findings.errors:
+        findings.error("no-interactions", path.name, "the file holds no interactions", "a line is: user item item ...")
+    return [u.decode() for u in users], Ragged(np.array(values, dtype=np.int32), np.array(ends, dtype=np.int64))
+
+
+def read_times(
+    path: Path, users: list[str], sequences: Ragged, findings: Findings, *, separator: bytes | None = None
+) -> np.ndarray | None:
+    """One time per interaction, or None (with a finding) if the file does not match the sequences."""
+    if findings.errors:  # Times would not line up with sequences from which something was left out.
+        return None
+    lengths, rows = sequences.lengths, 0
+    stamps: list[float] = []
+    hint = "its lines must match the sequences file: the same users in order, one time per item"
+    for number, line in numbered_lines(path, findings):
+        user, *texts = line.strip().split(separator)
+        where = f"{path.name}:{number}"
+        if rows < len(users):
+            wrong = _mismatch(user, len(texts), users[rows], lengths[rows])
+        else:
+            wrong = f"user {user.decode(errors='replace')!r} is not in the sequences file"
+        if wrong:
+            findings.error("times-differ", where, wrong, hint)
+            return None
+        try:
+            row = list(map(_stamp, texts))
+        except (ValueError, OverflowError):
+            shown = b" ".join(texts)[:60].decode(errors="replace")
+            message = f"a time cannot be read: {shown!r} (user {users[rows]!r})"
+            findings.error("broken-line", where, message, "times are numbers, such as seconds since 1970")
+            return None
+        fall = next((pair for pair in itertools.pairwise(row) if pair[1] < pair[0]), None)
+        if fall is not None:
+            message = f"user {users[rows]!r} has items that are not in time order: {fall[1]} comes after {fall[0]}"
+            findings.error("time-order", where, message, "sort the items of every user, the oldest first")
+        stamps += row
+        rows += 1
+    if rows != len(users):
+        findings.error("times-differ", f"{path.name}:{rows + 1}", f"user {users[rows]!r} has no line", hint)
+        return None
+    return np.array(stamps)
+
+
+def _mismatch(user: bytes, times: int, wanted: str, items: int) -> str:
+    """What is wrong with a line of times, if anything."""
+    if user != wanted.encode():
+        return f"the line is of user {user.decode(errors='replace')!r} where user {wanted!r} is expected"
+    return "" if times == items else f"user {wanted!r} has {times} times for {items} items"
+
+
+def _stamp(text: bytes) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number

@@ -6,15 +6,14 @@ The table of names is literal: there is no discovery by import or guessing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from capsid.data.amazon import CATEGORIES, is_amazon, load_benchmark, read_amazon
-from capsid.data.dataset import Dataset
+from capsid.data.dataset import Dataset, k_core
 from capsid.data.findings import Findings
 from capsid.data.mapped import is_mapped, read_mapped
-from capsid.data.movielens import LIKED, read_movies
 from capsid.data.planted import planted_dataset
 from capsid.data.prepared import is_prepared, read_prepared
 from capsid.data.table_options import PLAIN, ROWS, TableOptions
@@ -22,6 +21,35 @@ from capsid.data.tables import is_tables, read_tables
 from capsid.data.ties import check_ties, with_order
 from capsid.errors import DataError, nearest
 from capsid.progress import Progress, silent
+
+FOLDER = Path(__file__).parent / "movies"
+LIKED = 4.0
+CORE = 5
+FORMS = (
+    "sequences.txt.gz with items.jsonl.gz, interactions.parquet, .csv, .tsv or .jsonl (and items.*), a folder "
+    "interactions/ of such files, what `capsid data import --mapped` wrote, "
+    "or reviews_X_5.json.gz with meta_X.json.gz"
+)
+_FORMATS: Mapping[str, tuple[Callable[[Path], bool], str]] = {
+    "mapped": (is_mapped, "a mapped folder"),
+    "prepared": (is_prepared, "sequences with items"),
+    "tables": (is_tables, "a table of interactions"),
+    "amazon": (is_amazon, "a file of Amazon reviews"),
+}
+
+
+def read_movies(min_rating: float | None = None, progress: Progress = silent) -> Dataset:
+    """Films that users liked, in time order (file order breaks ties), then the 5-core.
+
+    MovieLens latest-small with facts from Wikidata. The licence files are in `movies/`: research use, no commercial use
+    without permission.
+    """
+    findings = Findings()
+    everything = read_tables(FOLDER, findings, min_rating=LIKED if min_rating is None else min_rating)
+    findings.raise_first("movies")
+    liked = replace(everything, name="movies", text_fields=("title", "categories", "director"))
+    core = k_core(liked, CORE)
+    return replace(core, provenance={**core.provenance, "source": "MovieLens latest-small, Wikidata"})
 
 
 @dataclass(frozen=True)
@@ -31,10 +59,6 @@ class Source:
     about: str
     needs_download: bool
     load: Callable[[float | None, Progress], Dataset]
-
-
-def _movies(min_rating: float | None, progress: Progress) -> Dataset:
-    return read_movies(min_rating=LIKED if min_rating is None else min_rating)
 
 
 def _planted(min_rating: float | None, progress: Progress) -> Dataset:
@@ -47,18 +71,12 @@ def _benchmark(name: str) -> Source:
 
 
 SOURCES: Mapping[str, Source] = {
-    "movies": Source("films that 659 people liked, with titles, genres and directors (built in)", False, _movies),
+    "movies": Source("films that 659 people liked, with titles, genres and directors (built in)", False, read_movies),
     "planted": Source("synthetic items in a tree, whose best ids are known (for tests)", False, _planted),
     "amazon-beauty": _benchmark("amazon-beauty"),
     "amazon-sports": _benchmark("amazon-sports"),
     "amazon-toys": _benchmark("amazon-toys"),
 }
-
-FORMS = (
-    "sequences.txt.gz with items.jsonl.gz, interactions.parquet, .csv, .tsv or .jsonl (and items.*), a folder "
-    "interactions/ of such files, what `capsid data import --mapped` wrote, "
-    "or reviews_X_5.json.gz with meta_X.json.gz"
-)
 
 
 def load_dataset(
@@ -138,9 +156,9 @@ def read_folder(
 
 def form_of(folder: Path) -> str:
     """The format of a folder, by the names of its files. Two are an error, because one of them would be ignored."""
-    found = [form for form, fits in _FORMATS.items() if fits(folder)]
+    found = [form for form, (fits, _) in _FORMATS.items() if fits(folder)]
     if len(found) > 1:
-        message = f"{folder} holds two datasets: one is {_NAMES[found[0]]}, the other {_NAMES[found[1]]}"
+        message = f"{folder} holds two datasets: one is {_FORMATS[found[0]][1]}, the other {_FORMATS[found[1]][1]}"
         raise DataError(message, hint="give each dataset a folder of its own")
     if found:
         return found[0]
@@ -149,22 +167,6 @@ def form_of(folder: Path) -> str:
         f"{folder} holds no dataset that capsid can read (it holds: {', '.join(held) or 'nothing'})",
         hint=f"a data folder holds {FORMS}",
     )
-
-
-_FORMATS: Mapping[str, Callable[[Path], bool]] = {
-    "mapped": is_mapped,
-    "prepared": is_prepared,
-    "tables": is_tables,
-    "amazon": is_amazon,
-}
-
-
-_NAMES: Mapping[str, str] = {
-    "mapped": "a mapped folder",
-    "prepared": "sequences with items",
-    "tables": "a table of interactions",
-    "amazon": "a file of Amazon reviews",
-}
 
 
 def existing_folder(name_or_path: str | Path) -> Path:

@@ -31,7 +31,6 @@ class Cases:
         return len(self.targets)
 
     def take(self, rows: np.ndarray) -> Cases:
-        """The cases of the given rows."""
         return Cases(self.users[rows], self.histories.take(rows), self.targets[rows])
 
 

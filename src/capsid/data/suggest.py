@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from capsid.data.block import Block
 from capsid.data.columns import ALIASES
+from capsid.data.findings import Block
 from capsid.data.times import TextTimes, sortable_times
 from capsid.errors import CapsidError
 

@@ -23,10 +23,8 @@ from typing import IO, Any, TypeVar
 
 import polars as pl
 
-from capsid.data.block import Block
 from capsid.data.columns import ALIASES
-from capsid.data.findings import Findings
-from capsid.data.lines import not_utf8, numbered_lines
+from capsid.data.findings import Block, Findings, not_utf8, numbered_lines
 from capsid.errors import DataError
 
 ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")

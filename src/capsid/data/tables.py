@@ -11,12 +11,10 @@ from pathlib import Path
 
 import polars as pl
 
-from capsid.data.block import Block
 from capsid.data.dataset import Dataset
 from capsid.data.events import EventForm, look
-from capsid.data.findings import Findings
+from capsid.data.findings import Block, Findings, find_file
 from capsid.data.frames import join_tables
-from capsid.data.lines import find_file
 from capsid.data.table_files import ENDINGS, BlockSize, table_blocks
 from capsid.data.table_options import PLAIN, TableOptions
 from capsid.errors import DataError
@@ -36,7 +34,6 @@ class TableFiles:
 
     @classmethod
     def of(cls, folder: Path) -> TableFiles:
-        """Find them."""
         path, parts = find_file(folder, *INTERACTIONS), folder / NAME
         if path is not None and parts.is_dir():
             raise DataError(
@@ -64,7 +61,6 @@ class TableFiles:
         return look(self.blocks(Findings(), size, only=only), min_rating=min_rating)
 
     def items_block(self, findings: Findings) -> Block | None:
-        """The whole table of items."""
         return None if self.items is None else _whole(table_blocks(self.items, findings), self.folder, findings)
 
     @property

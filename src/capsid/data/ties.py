@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from capsid.base.randomness import child_seed
-from capsid.base.splitmix import mixed
+from capsid.base.randomness import child_seed, mixed
 from capsid.base.storage.mapped_arrays import in_file, mapped_scratch
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.dataset import FILE_ORDER, Dataset

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsid.base.freed_memory import keep_freed_memory
+from capsid.base.devices import keep_freed_memory
 from capsid.decode.filters import Filter
 from capsid.decode.likelihood import edge_log_probabilities
 from capsid.decode.model import FittedModel

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsid.base.blocks.pairs import pair_products
-from capsid.base.blocks.segments import segment_logsumexp
+from capsid.base.blocks.cross_entropy import pair_products, segment_logsumexp
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel

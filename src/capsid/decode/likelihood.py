@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsid.base.blocks.segments import segment_logsumexp
+from capsid.base.blocks.cross_entropy import segment_logsumexp
 from capsid.decode.protocol import Decodable
 from capsid.ids.trie import Over
 

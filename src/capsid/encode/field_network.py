@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid.base.blocks.cross_entropy import linear_cross_entropy
-from capsid.base.blocks.dropout import dropout
 from capsid.base.blocks.layers import Block, BlockShape, reset
+from capsid.base.blocks.packed import dropout
 from capsid.base.randomness import child_seed
 from capsid.base.run_options import CheckpointFile
 from capsid.progress import Progress

@@ -18,8 +18,8 @@ import polars as pl
 
 from capsid.base.config import fingerprint
 from capsid.base.storage.artifacts import cache_home, file_hash, new_folder, open_folder
-from capsid.base.storage.mapped_texts import TextsWriter, map_texts
-from capsid.base.storage.shard_files import check_whole
+from capsid.base.storage.mapped_arrays import TextsWriter, map_texts
+from capsid.base.storage.parquet import check_whole
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import first_ids

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from capsid.data.augment import training_pieces
 from capsid.data.item_table import ItemTable
-from capsid.data.windows import training_pieces
 from capsid.errors import DataError
 from capsid.ragged import Ragged
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from capsid.base.popularity import TIERS, popularity_tiers
 from capsid.data.split import Cases
+from capsid.decode.exact import exact_scores
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
 from capsid.decode.ranked import Buckets, KeepsRoots, RankedLeaves, RanksLeaves, expand
@@ -24,6 +25,11 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import ROOT, Trie
 from capsid.progress import Progress, duration, silent
 from capsid.ragged import Ragged
+
+# Cases that are ranked together.
+TOGETHER = 64
+TOPS = (1, 5)
+BATCH = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +65,7 @@ def evaluate(
     split: str = "test",
     ks: tuple[int, ...] = (5, 10),
     filter_history: bool = True,
-    batch: int = 64,
+    batch: int = TOGETHER,
     progress: Progress = silent,
 ) -> Evaluation:
     """Rank the whole catalogue for every case. Cases are processed by length; results keep the order of the cases."""
@@ -81,12 +87,12 @@ def evaluate(
 
 
 def metric_values(
-    retriever: Retriever, cases: Cases, metric: str, *, filter_history: bool, part: tuple[int, int], batch: int = 64
+    retriever: Retriever, cases: Cases, metric: str, *, filter_history: bool, part: tuple[int, int]
 ) -> np.ndarray:
     """One metric (`recall@10`) of every case. Of `part` (number, count), only every count-th batch is ranked; cases of
     other parts have 0, so the sum over all parts has every value. Shape: (cases,)."""
     name, _, k = metric.partition("@")
-    found = _ranked(retriever, cases, int(k), filter_history=filter_history, batch=batch, part=part)
+    found = _ranked(retriever, cases, int(k), filter_history=filter_history, batch=TOGETHER, part=part)
     return gains(name, found.ranks.expanded, int(k))
 
 
@@ -123,25 +129,18 @@ def _ranked(
         rows = order[start : start + batch]
         histories, targets = cases.histories.take(rows), cases.targets[rows]
         allowed = retriever.filter(histories, filter_history=filter_history)
-        ranked = _rank(retriever, histories, targets, k, allowed)
-        shown[rows], own = ranked.items_UK, ranked.ranks
+        shown[rows], own, first_UC = _rank(retriever, histories, targets, k, allowed)
         ranks[:, rows] = own.expanded, own.optimistic, own.before, own.size
         if codes:
-            code_ranks[rows] = first_code_ranks(retriever.model, ranked.first_UC, targets)
+            code_ranks[rows] = first_code_ranks(retriever.model, first_UC, targets)
         _tell(progress, of, start + len(rows), len(order), began)
     return _Found(shown, TargetRanks(*ranks), code_ranks)
 
 
-@dataclass(frozen=True, eq=False)
-class _Ranked:
-    """The lists of a batch, the ranks of their targets, and the scores of the root's children (`first_UC`)."""
-
-    items_UK: np.ndarray
-    ranks: TargetRanks
-    first_UC: np.ndarray
-
-
-def _rank(retriever: Retriever, histories: Ragged, targets: np.ndarray, k: int, allowed: Filter | None) -> _Ranked:
+def _rank(
+    retriever: Retriever, histories: Ragged, targets: np.ndarray, k: int, allowed: Filter | None
+) -> tuple[np.ndarray, TargetRanks, np.ndarray]:
+    """The lists of a batch, the ranks of their targets, and the scores of the root's children."""
     model, ranker = retriever.model, retriever.ranker
     first = RootScores()
     if not isinstance(ranker, RanksLeaves):
@@ -150,12 +149,12 @@ def _rank(retriever: Retriever, histories: Ragged, targets: np.ndarray, k: int, 
         else:
             items_UK = ranker.rank(model, histories, k, allowed).items_UK
         first_UC = first.scores_UC if first.scores_UC is not None else model.root_scores(histories)
-        return _Ranked(items_UK, item_ranks(items_UK, targets), first_UC)
+        return items_UK, item_ranks(items_UK, targets), first_UC
     leaves = ranker.leaves(model, histories, min(k, len(model.trie)), allowed, first)
     buckets = expand(model.trie, leaves, k, allowed)
     # A ranker that does not search does not call the watch.
     first_UC = first.scores_UC if first.scores_UC is not None else model.root_scores(histories)
-    return _Ranked(buckets.items.items_UK, bucket_ranks(model.trie, leaves, buckets, targets), first_UC)
+    return buckets.items.items_UK, bucket_ranks(model.trie, leaves, buckets, targets), first_UC
 
 
 def item_ranks(items_UK: np.ndarray, targets: np.ndarray) -> TargetRanks:
@@ -254,3 +253,73 @@ def metrics_of(values: dict[str, np.ndarray], chosen: np.ndarray) -> dict[str, A
 def _tell(progress: Progress, split: str, done: int, total: int, began: float) -> None:
     speed = done / max(time.monotonic() - began, 1e-9)
     progress.update(f"{split}: {done:,}/{total:,} users  {speed:,.0f} users/s  ETA {duration((total - done) / speed)}")
+
+
+@dataclass(frozen=True)
+class PositionAccuracy:
+    """Shares by position over the `users` whose target reaches it; `choices`: mean number of possible codes."""
+
+    top1: tuple[float, ...]
+    top5: tuple[float, ...]
+    users: tuple[int, ...]
+    choices: tuple[float, ...]
+
+
+def position_accuracy(
+    model: FittedModel, cases: Cases, *, users: int = 500, progress: Progress = silent
+) -> PositionAccuracy:
+    """How often the right code is ranked first or among the first five, by position (CapsID, 2605.05096, appendix B.1).
+
+    A code's probability is the sum over all items that continue the target's prefix with it. It is computed from scores
+    of whole items, so that merged and unmerged ids are measured on the same codes. That is slow: over an evenly spaced
+    sample of the cases.
+    """
+    rows = np.linspace(0, len(cases) - 1, min(users, len(cases))).astype(np.int64)
+    sample = cases.take(rows)
+    ranks, choices = [], []
+    for start in range(0, len(sample), BATCH):
+        part = sample.take(np.arange(start, min(start + BATCH, len(sample))))
+        scores_UN = exact_scores(model, part.histories).numpy().astype(np.float64)
+        found = code_ranks(scores_UN, codes_of(model), part.targets)
+        ranks.append(found[0])
+        choices.append(found[1])
+        progress.update(f"accuracy by position: {start + len(part):,}/{len(sample):,} users")
+    return _summary(np.concatenate(ranks), np.concatenate(choices))
+
+
+def code_ranks(scores_UN: np.ndarray, codes: Ragged, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rank of the target's code at every position given its earlier codes, and the number of possible codes.
+
+    0 where the target's id has ended. `scores` are log-probabilities of items. Shapes: (users, depths).
+    """
+    dense_NL = codes.dense()
+    ranks, choices = (np.zeros((len(targets), dense_NL.shape[1]), dtype=np.int64) for _ in range(2))
+    for user, target in enumerate(targets):
+        alike = np.arange(len(dense_NL))
+        for depth in range(int(codes.lengths[target])):
+            own = dense_NL[target, depth]
+            if own < 0:  # no token at this depth: nothing to predict
+                alike = alike[dense_NL[alike, depth] < 0]
+                continue
+            alike = alike[dense_NL[alike, depth] >= 0]
+            here = dense_NL[alike, depth]
+            values, place = np.unique(here, return_inverse=True)
+            weights = np.bincount(place, weights=np.exp(scores_UN[user, alike] - scores_UN[user, alike].max()))
+            mine = weights[np.searchsorted(values, own)]
+            ranks[user, depth] = 1 + int((weights > mine).sum())
+            choices[user, depth] = len(values)
+            alike = alike[here == own]
+    return ranks, choices
+
+
+def _summary(ranks_UL: np.ndarray, choices_UL: np.ndarray) -> PositionAccuracy:
+    there_UL = ranks_UL > 0
+    users_L = there_UL.sum(0)
+    kept = users_L > 0
+
+    def share(hit_UL: np.ndarray) -> tuple[float, ...]:
+        return tuple(float(v) for v in (hit_UL & there_UL).sum(0)[kept] / users_L[kept])
+
+    top1, top5 = (share(ranks_UL <= k) for k in TOPS)
+    mean = np.where(there_UL, choices_UL, 0).sum(0)[kept] / users_L[kept]
+    return PositionAccuracy(top1, top5, tuple(int(n) for n in users_L[kept]), tuple(float(m) for m in mean))

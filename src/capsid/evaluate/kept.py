@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -68,7 +67,10 @@ def keep_evaluation(run: Path, result: Evaluation, cases: Cases) -> Path:
                         shutil.copy(kept, new / kept.name)
         if (new / f"{name}.npz").exists():
             arrays = _joined(load_arrays(new / f"{name}.npz", compressed=True), arrays, result.ks)
-            summary = _joined_summaries(read_json(new / f"{name}.json"), summary)
+            old = read_json(new / f"{name}.json")
+            if old.get("users") == summary["users"]:
+                both = {part: {**old.get(part, {}), **summary[part]} for part in ("metrics", "variants")}
+                summary = {**old, **summary, **both}
         save_arrays(new / f"{name}.npz", arrays)
         write_json(new / f"{name}.json", summary)
     return folder / name
@@ -111,16 +113,13 @@ def compare_runs(
     sides = [[kept_evaluation(run, split, filter_history=filter_history) for run in side] for side in (first, second)]
     every = [kept for side in sides for kept in side]
     for other in every[1:]:
-        _check_same_cases(every[0], other)
+        if not all(np.array_equal(getattr(every[0], n), getattr(other, n)) for n in ("users", "targets")):
+            raise DataError(
+                f"{every[0].run} and {other.run} were evaluated on different cases",
+                hint="compare runs of the same data",
+            )
     ours, theirs = ([per_user(kept.metric(metric), kept.users) for kept in side] for side in sides)
     return paired_bootstrap(ours, theirs)
-
-
-def _check_same_cases(first: KeptEvaluation, second: KeptEvaluation) -> None:
-    if not (np.array_equal(first.users, second.users) and np.array_equal(first.targets, second.targets)):
-        raise DataError(
-            f"{first.run} and {second.run} were evaluated on different cases", hint="compare runs of the same data"
-        )
 
 
 def _open(folder: Path) -> None:
@@ -133,16 +132,6 @@ def _joined(old: dict[str, np.ndarray], new: dict[str, np.ndarray], ks: tuple[in
     if not same:
         return new
     # Ranks are known up to the longest list; keep those of the longer one.
-    longer = max(_ks(old), default=0) > max(ks)
+    known = [int(n[7:]) for n in old if n.startswith("recall@") and n[7:].isdigit()]
+    longer = max(known, default=0) > max(ks)
     return {**old, **{n: v for n, v in new.items() if not (longer and n == "rank" and n in old)}}
-
-
-def _joined_summaries(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    if old.get("users") != new["users"]:
-        return new
-    both = {name: {**old.get(name, {}), **new[name]} for name in ("metrics", "variants")}
-    return {**old, **new, **both}
-
-
-def _ks(names: dict[str, Any]) -> list[int]:
-    return [int(n.removeprefix("recall@")) for n in names if n.startswith("recall@") and n[7:].isdigit()]

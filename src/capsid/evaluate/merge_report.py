@@ -107,7 +107,8 @@ def merge_uses(ids: SemanticIds, merges: SemanticBPE) -> tuple[MergeUse, ...]:
     """Every merge in the order of the table."""
     table, layout, pairs = ids.layout.merges, ids.layout, merges.candidates_
     carriers = token_carriers(ids)
-    counts_N = _counts(ids, merges.counts_)
+    # Items that were added after the fit have no counts.
+    counts_N = np.concatenate([merges.counts_, np.zeros(len(ids) - len(merges.counts_), dtype=np.int64)])
     tier_N = np.full(len(ids), -1, dtype=np.int64)
     tier_N[: len(merges.counts_)] = popularity_tiers(merges.counts_)
     row_of = {int(m): row for row, m in enumerate(pairs.merge) if m >= 0}
@@ -140,18 +141,8 @@ def token_carriers(ids: SemanticIds) -> Ragged:
     return Ragged.grouped(ids.tokens.row_numbers, ids.tokens.values, ids.layout.vocabulary)
 
 
-def _counts(ids: SemanticIds, counts_N: np.ndarray) -> np.ndarray:
-    """Training counts, 0 for items that were added after the fit."""
-    return np.concatenate([counts_N, np.zeros(len(ids) - len(counts_N), dtype=np.int64)])
-
-
 def _shortening(ids: SemanticIds, counts_N: np.ndarray, which_N: np.ndarray) -> Shortening:
-    n = len(counts_N)
-    before, after = ids.unmerged.lengths[:n][which_N], ids.tokens.lengths[:n][which_N]
-    weight = counts_N[which_N]
-    return Shortening(*(_mean(a, w) for w in (np.ones(len(weight)), weight) for a in (before, after)))
-
-
-def _mean(values: np.ndarray, weights: np.ndarray) -> float:
-    total = weights.sum()
-    return float(values @ weights / total) if total else 0.0
+    n, weight = len(counts_N), counts_N[which_N]
+    lengths = ids.unmerged.lengths[:n][which_N], ids.tokens.lengths[:n][which_N]
+    weights = (np.ones(len(weight)), weight)
+    return Shortening(*(float(a @ w / w.sum()) if w.sum() else 0.0 for w in weights for a in lengths))

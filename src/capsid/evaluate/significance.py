@@ -57,7 +57,6 @@ class Comparison:
         return self.low > 0 or self.high < 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {**asdict(self), "significant": self.significant}
 
 

@@ -25,6 +25,13 @@ from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 
+# What the ids themselves count.
+COUNTED = (
+    *("items", "collision_rate", "collision_rate_final", "items_sharing_an_id", "largest_bucket"),
+    *("mean_length", "mean_tokens", "length_histogram"),
+)
+# What only routing has.
+ROUTED = ("stop_causes", "winner_mass", "norm_increasing_share", "confidences", "routing_convergence")
 Decode = Callable[[Ragged], np.ndarray | None]
 
 
@@ -72,7 +79,6 @@ class TokenizerQuality:
     others: tuple[TokenizerQuality, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `--json` prints them."""
         return asdict(self)
 
 
@@ -120,31 +126,20 @@ def tokenizer_quality(
             hard = routing.hard
         elif decode is not None:
             hard = unexplained_by_depth(vectors_ND, codes, decode)
+    routed: dict[str, Any] = {name: getattr(routing, name, None) for name in ROUTED}
     return TokenizerQuality(
-        items=about.items,
-        collision_rate=about.collision_rate,
-        collision_rate_final=about.collision_rate_final,
-        items_sharing_an_id=about.items_sharing_an_id,
-        largest_bucket=about.largest_bucket,
+        **{name: getattr(about, name) for name in COUNTED},
         utilization=_mean(about.utilization),
         utilization_by_depth=about.utilization,
         gini=_mean(about.gini),
         gini_by_depth=about.gini,
         intra_code_similarity=similar,
         mean_similarity=overall,
-        mean_length=about.mean_length,
-        mean_tokens=about.mean_tokens,
-        length_histogram=about.length_histogram,
-        reconstruction=Reconstruction(soft=None if routing is None else routing.soft, hard=hard),
+        reconstruction=Reconstruction(getattr(routing, "soft", None), hard),
         merges=merge_report(ids, merges) if isinstance(merges, SemanticBPE) else None,
         sampled_items=sampled,
-        **_of_routing(routing),
+        **routed,
     )
-
-
-def _of_routing(routing: RoutingQuality | None) -> dict[str, Any]:
-    names = ("stop_causes", "winner_mass", "norm_increasing_share", "confidences", "routing_convergence")
-    return {name: None if routing is None else getattr(routing, name) for name in names}
 
 
 def intra_code_similarity(vectors_ND: np.ndarray, codes_N: np.ndarray) -> float | None:

@@ -137,7 +137,6 @@ class Facets:
     items: tuple[FacetItem, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return asdict(self)
 
 
@@ -176,5 +175,4 @@ class Merges:
     merges: tuple[ShownMerge, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return asdict(self)

@@ -6,17 +6,18 @@ to show how a tokenizer routes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from capsid.base.popularity import TIERS
 from capsid.base.vocabulary import Vocabulary
 from capsid.errors import ConfigError
-from capsid.evaluate.capsule_meaning import Capsule, TitleWords, capsules, two_facets
-from capsid.evaluate.capsule_report import Drift, Routing, drift, spread
+from capsid.evaluate.capsule_report import Capsule, Drift, Routing, TitleWords, capsules, drift, spread, two_facets
+from capsid.evaluate.merge_report import MergeUse, merge_uses
 from capsid.evaluate.tokenizer_quality import TokenizerQuality, quality_of
 from capsid.explain.answers import (
     FacetItem,
@@ -27,19 +28,24 @@ from capsid.explain.answers import (
     Residual,
     RoutedDepth,
     SharedPrefix,
+    Shortened,
     ShownCapsule,
+    ShownMerge,
     Stopped,
+    Subword,
     Titled,
 )
-from capsid.explain.merged_tokens import merges_of, subwords_of
-from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.tokenize.trace import CAUSES
 
 if TYPE_CHECKING:
     from capsid.tokenize.trace import Trace
 
+
+SHOWN = 3
+Title = Callable[[int], str]
 EXAMPLES = 5
 STRONGEST = 5
 
@@ -53,7 +59,6 @@ class OpenTokenizer:
 
     @property
     def items(self) -> Vocabulary:
-        """All items that have an id."""
         return self.tokenizer.ids.items
 
     def title(self, number: int) -> str:
@@ -83,8 +88,12 @@ class OpenTokenizer:
         out = []
         for i, row in enumerate(rows):
             codes, tokens = tuple(ids.codes[row].tolist()), tuple(ids.tokens[row].tolist())
+            others = tuple(
+                {"codes": tuple(own.codes[row].tolist()), "tokens": tuple(own.tokens[row].tolist())}
+                for own in ids.others
+            )
             sure = None if confidence_RL is None else tuple(_plain(confidence_RL[i, : len(codes)]))
-            out.append(IdLine(ids.items[row], codes, tokens, sure, _others(ids, row)))
+            out.append(IdLine(ids.items[row], codes, tokens, sure, others))
         return out
 
     def inspect(self, item: str) -> ItemInspection:
@@ -146,7 +155,6 @@ class OpenTokenizer:
         return quality_of(self.tokenizer, most=most)
 
     def merges(self, *, top: int) -> Merges:
-        """The most used merged tokens."""
         return merges_of(self.tokenizer, self.title, top=top)
 
     def use(self) -> tuple[np.ndarray, ...]:
@@ -195,13 +203,6 @@ class OpenTokenizer:
         return tuple(Titled(self.items[n], self.title(n)) for n in numbers)
 
 
-def _others(ids: SemanticIds, row: int) -> tuple[dict[str, tuple[int, ...]], ...]:
-    """Codes and tokens of an item's other ids."""
-    return tuple(
-        {"codes": tuple(own.codes[row].tolist()), "tokens": tuple(own.tokens[row].tolist())} for own in ids.others
-    )
-
-
 def _why(tokenizer: Routing, seen: Trace) -> Stopped:
     """Why the only id of a trace ends where it does."""
     stops, rules = tokenizer.stop(seen), tokenizer.rules
@@ -235,3 +236,66 @@ def sharing(codes: Ragged, row: int) -> list[np.ndarray]:
         rows = rows[codes.values[starts[rows] + depth] == code]
         out.append(rows)
     return out
+
+
+def merges_of(tokenizer: ItemTokenizer, title: Title, *, top: int) -> Merges:
+    """The merged tokens most frequent in training, and the effect of merging on lengths."""
+    if tokenizer.merges_ is None:
+        raise ConfigError("these ids have no merges", hint="fit a recipe with merges, such as capsid-bpe")
+    ids, merges = tokenizer.ids, tokenizer.merges_
+    if not isinstance(merges, SemanticBPE):
+        raise ConfigError(
+            f"merges={merges.kind} join codes of neighbouring items, so an item does not show what they mean",
+            hint="`capsid tokenizer inspect` shows the merged tokens of an item",
+        )
+    uses = merge_uses(ids, merges)
+    best = sorted(uses, key=lambda use: (-use.taken, -len(use.items), use.token))[:top]
+    return Merges(
+        count=len(uses),
+        tokens_an_item=Shortened(float(ids.unmerged.lengths.mean()), float(ids.tokens.lengths.mean())),
+        merges=tuple(_shown(use, merges.counts_, ids.items, title) for use in best),
+    )
+
+
+def subwords_of(tokenizer: ItemTokenizer, row: int) -> tuple[Subword, ...] | None:
+    """The codes behind each token of an item; None without merges."""
+    if tokenizer.merges_ is None:
+        return None
+    ids, merges = tokenizer.ids, tokenizer.merges_
+    tokens = ids.tokens[row].tolist()
+    # Not the carriers of all tokens: a large catalogue has many.
+    carriers = {
+        t: np.searchsorted(ids.tokens.offsets, np.flatnonzero(ids.tokens.values == t), "right") - 1 for t in tokens
+    }
+    counts_N = np.zeros(len(ids), dtype=np.int64)
+    counts_N[: len(merges.counts_)] = merges.counts_
+    return tuple(
+        Subword(
+            token=token,
+            depth=int(ids.layout.depth_of[token]) + 1,
+            codes=tuple(ids.layout.codes_of(token)),
+            merged=bool(len(ids.layout.merges)) and token >= ids.layout.merges.first,
+            items=len(carriers[token]),
+            taken=int(counts_N[carriers[token]].sum()),
+        )
+        for token in tokens
+    )
+
+
+def _shown(use: MergeUse, counts_N: np.ndarray, items: Vocabulary, title: Title) -> ShownMerge:
+    # Most popular first: readers recognise those.
+    known = sorted(use.items, key=lambda n: (-int(counts_N[n]) if n < len(counts_N) else 0, n))[:SHOWN]
+    return ShownMerge(
+        token=use.token,
+        depth=use.depth + 1,
+        codes=tuple(use.codes),
+        strength=round(use.strength, 6),
+        count=use.count,
+        cosine=round(use.cosine, 6),
+        items=len(use.items),
+        taken=use.taken,
+        tiers=dict(zip(TIERS, use.tiers)),
+        tokens_before=use.tokens_before,
+        tokens_after=use.tokens_after,
+        examples=tuple(Titled(items[n], title(n)) for n in known),
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,20 @@ _Z = 1.96
 
 def model_card(run: Stored, evaluations: Sequence[Evaluation] = ()) -> str:
     """The text of README.md."""
-    sections = [_title, _loading, _data, lambda r: _metrics(evaluations), _ids, _training, _settings, lambda r: _LIMITS]
-    return "\n\n".join([_front(run, evaluations), *(section(run) for section in sections)]) + "\n"
+    rows = [("seed", str(run.seed)), ("capsid", capsid.__version__), ("phases", str(len(run.fitted.log)))]
+    sections = [
+        _front(run, evaluations),
+        f"# {escaped(run.recipe.name)} on {escaped(run.catalogue.name)}\n\n{escaped(run.recipe.about, 1000)}",
+        _LOADING,
+        _data(run),
+        _metrics(evaluations),
+        _ids(run),
+        "## Training\n\n" + _table(("", ""), rows),
+        # Strings of JSON hold no line breaks, so no line of theirs can end the block.
+        f"## Settings\n\n```json\n{json_text(run.recipe.to_dict(), indent=2)}\n```",
+        _LIMITS,
+    ]
+    return "\n\n".join(sections) + "\n"
 
 
 def escaped(text: str, most: int = 200) -> str:
@@ -56,12 +68,7 @@ def _front(run: Stored, evaluations: Sequence[Evaluation]) -> str:
     return "\n".join(["---", *lines, "---"])
 
 
-def _title(run: Stored) -> str:
-    return f"# {escaped(run.recipe.name)} on {escaped(run.catalogue.name)}\n\n{escaped(run.recipe.about, 1000)}"
-
-
-def _loading(run: Stored) -> str:
-    return """## How to load
+_LOADING = """## How to load
 
 Install the package (`pip install capsid-rec`), then, with the path of this folder:
 
@@ -132,16 +139,6 @@ def _listed(sizes: Sequence[int]) -> str:
     return " x ".join(f"{size:,}" for size in sizes)
 
 
-def _training(run: Stored) -> str:
-    rows = [("seed", str(run.seed)), ("capsid", capsid.__version__), ("phases", str(len(run.fitted.log)))]
-    return "## Training\n\n" + _table(("", ""), rows)
-
-
-def _settings(run: Stored) -> str:
-    # Strings of JSON hold no line breaks, so no line of theirs can end the block.
-    return f"## Settings\n\n```json\n{json_text(run.recipe.to_dict(), indent=2)}\n```"
-
-
 _LIMITS = """## Limits
 
 - It knows the items of its catalogue and items added to it; other ids in a history are ignored or refused.
@@ -151,10 +148,5 @@ _LIMITS = """## Limits
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def lines() -> Iterator[str]:
-        yield "| " + " | ".join(head) + " |"
-        yield "|" + "---|" * len(head)
-        for row in rows:
-            yield "| " + " | ".join(row) + " |"
-
-    return "\n".join(lines())
+    first, *others = ("| " + " | ".join(row) + " |" for row in (head, *rows))
+    return "\n".join([first, "|" + "---|" * len(head), *others])

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from capsid.evaluate.capsule_meaning import BACKGROUND, informative, words_of
+from capsid.evaluate.capsule_report import BACKGROUND, informative, words_of
 from capsid.ids.trie import Trie
 
 EXAMPLES, WORDS = 3, 4

@@ -7,15 +7,14 @@ metrics.
 from __future__ import annotations
 
 import html
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from capsid.base.plots import figure_bytes
 from capsid.base.storage.artifacts import write_bytes
-from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import Evaluation
 from capsid.evaluate.significance import Comparison, paired_bootstrap
 from capsid.evaluate.tokenizer_quality import TokenizerQuality
@@ -59,7 +58,6 @@ class Difference:
 
     @property
     def interval(self) -> str:
-        """The 95 % interval."""
         return f"{self.found.low:+.4f} to {self.found.high:+.4f}"
 
     @property
@@ -70,13 +68,12 @@ class Difference:
         return f"{self.first} is {'above' if self.found.difference > 0 else 'below'}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {"method": self.first, "against": self.second, "metric": self.metric, **self.found.to_dict()}
 
 
-def differences(methods: Sequence[MethodResult], metric: str = "recall@10") -> tuple[Difference, ...]:
+def differences(methods: Sequence[MethodResult]) -> tuple[Difference, ...]:
     """The first method against every other one, with the history filter."""
-    first, *others = methods
+    metric, (first, *others) = "recall@10", methods
     return tuple(
         Difference(
             first.name,
@@ -102,20 +99,18 @@ class Report:
     notes: tuple[str, ...] = ()
 
 
+# Draws a panel.
+Draw = Callable[[Any, Report], None]
+
+
 def write_report(path: Path, report: Report) -> None:
     """Write the page atomically."""
     write_bytes(path, render(report).encode())
 
 
-def overview_png(report: Report, *, dpi: int = 110) -> bytes:
+def overview_png(report: Report) -> bytes:
     """The page's four plots as one image."""
-    out = io.BytesIO()
-    with _style():
-        figure, axes = _figure(10.0, 6.4, 2, 2)
-        for axis, draw in zip(axes, PANELS.values()):
-            draw(axis, report)
-        figure.savefig(out, format="png", dpi=dpi)
-    return out.getvalue()
+    return _drawn(report, tuple(PANELS.values()), 2, (10.0, 6.4), "png")
 
 
 def render(report: Report) -> str:
@@ -178,17 +173,14 @@ def _differences(differences: Sequence[Difference]) -> str:
 
 
 def _ids(quality: TokenizerQuality) -> str:
-    def share(value: float | None) -> str:
-        return "-" if value is None else f"{value:.1%}"
-
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.3f}"
 
     rows = {
         "codes per item": f"{quality.mean_length:.2f}",
-        "colliding codes, before the policy": share(quality.collision_rate),
-        "colliding ids, after it": share(quality.collision_rate_final),
-        "codes in use, by depth": ", ".join(share(u) for u in quality.utilization_by_depth),
+        "colliding codes, before the policy": f"{quality.collision_rate:.1%}",
+        "colliding ids, after it": f"{quality.collision_rate_final:.1%}",
+        "codes in use, by depth": ", ".join(f"{u:.1%}" for u in quality.utilization_by_depth),
         "Gini of their use, by depth": ", ".join(number(g) for g in quality.gini_by_depth),
         "mean cosine of items with the same first code": number(quality.intra_code_similarity),
         "mean cosine of any two items": number(quality.mean_similarity),
@@ -276,7 +268,7 @@ def _draw_exposure(axis: Any, report: Report) -> None:
     axis.set_xlim(0, 1)
 
 
-PANELS: dict[str, Callable[[Any, Report], None]] = {
+PANELS: dict[str, Draw] = {
     "metrics": _draw_metrics,
     "training": _draw_training,
     "sharing": _draw_sharing,
@@ -284,34 +276,19 @@ PANELS: dict[str, Callable[[Any, Report], None]] = {
 }
 
 
-def _style() -> Any:
-    try:
-        from matplotlib import rc_context
-    except ImportError:
-        hint = "pip install 'capsid-rec[plots]' -c constraints.txt"
-        raise ConfigError("plots need a package that is missing: matplotlib", hint=hint) from None
-    sizes: dict[Any, Any] = {"axes.titlesize": 11, "axes.labelsize": 8.5, "xtick.labelsize": 8, "ytick.labelsize": 8.5}
-    # Keep SVG text as text: small, sharp and searchable in the browser.
-    return rc_context({**sizes, "legend.fontsize": 8.5, "svg.fonttype": "none", "svg.hashsalt": "capsid"})
+def _drawn(report: Report, draws: Sequence[Draw], rows: int, size: tuple[float, float], form: str) -> bytes:
+    def fill(figure: Any) -> None:
+        for axis, draw in zip(figure.subplots(rows, rows, squeeze=False).ravel(), draws):
+            axis.spines[["top", "right"]].set_visible(False)
+            draw(axis, report)
+
+    # Text of an SVG is small, sharp and searchable in the browser.
+    sizes: dict[str, Any] = {"axes_titlesize": 11, "axes_labelsize": 8.5, "xtick_labelsize": 8, "ytick_labelsize": 8.5}
+    return figure_bytes(fill, size, form, **sizes, legend_fontsize=8.5)
 
 
-def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, list[Any]]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).ravel())
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _svg(report: Report, draw: Callable[[Any, Report], None]) -> str:
-    out = io.StringIO()
-    with _style():
-        figure, (axis,) = _figure(5.2, 3.4)
-        draw(axis, report)
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    text = out.getvalue()
+def _svg(report: Report, draw: Draw) -> str:
+    text = _drawn(report, (draw,), 1, (5.2, 3.4), "svg").decode()
     return text[text.index("<svg") :]
 
 

@@ -20,8 +20,7 @@ from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedItems, expand
 from capsid.decode.recorder import FATES, KEPT, RESULT, Recorder, fates
 from capsid.errors import ConfigError, DataError
-from capsid.explain.picture import draw
-from capsid.explain.values import Influence, Prefix, ScoreParts, Step
+from capsid.explain.picture import Influence, Prefix, ScoreParts, Step, draw
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
 
@@ -47,7 +46,6 @@ class Explanation:
     parts: tuple[ScoreParts, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return asdict(self)
 
     def to_svg(self) -> str:

@@ -121,7 +121,6 @@ def summarise(run: str | Path, *, seconds: float = 0.0, reused: bool = True) -> 
     """The summary of a finished run, read from its folder."""
     about, recipe, log = (read_json(Path(run) / f"{name}.json") for name in ("about", "recipe", "log"))
     last = log[-1] if log else None
-    # Recipes of older versions do not name the metric: it was always this one.
     training = recipe["schedule"][-1]["training"] if recipe["schedule"] else {}
     metric = training.get("select", "recall@10") + ("-filtered" if training.get("select_filtered") else "")
     return RunSummary(
@@ -165,11 +164,8 @@ def steps_until_best(run: str | Path) -> tuple[str, ...]:
         )
     settings, entries = [], iter(log)
     for number, phase in enumerate(recipe.schedule):
-        stretches = phase.stretches()
-        # Older logs have an entry for every stretch, with steps counted from its first one.
-        merged = "parts" in log[-1]
-        own = [next(entries) for _ in (dict.fromkeys(s.name for s in stretches) if merged else stretches)]
-        steps = max(1, own[-1]["best_step"]) + (0 if merged else sum(entry["steps"] for entry in own[:-1]))
+        own = [next(entries) for _ in dict.fromkeys(stretch.name for stretch in phase.stretches())]
+        steps = max(1, own[-1]["best_step"])
         settings += [f"schedule.{number}.training.unit=steps", f"schedule.{number}.training.steps={steps}"]
         settings += [f"schedule.{number}.training.batch_size={phase.training.batch_size}"]
     return tuple(settings)
@@ -214,8 +210,7 @@ def _is_done(
         about["seed"] == recommender.seed
         and about["dataset_fingerprint"] == dataset.fingerprint
         and about["split"] == split.kind
-        # Runs of earlier versions held out the last two items and do not have it.
-        and about.get("split_fingerprint", split.fingerprint) == split.fingerprint
+        and about["split_fingerprint"] == split.fingerprint
         and _read_again(stored, recommender.recipe) == canonical_json(recommender.recipe)
     )
     if not same and not replace:

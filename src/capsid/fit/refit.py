@@ -13,9 +13,8 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -29,7 +28,6 @@ from capsid.data.split import Holdout
 from capsid.data.ties import order_of
 from capsid.errors import ConfigError, DataError
 from capsid.fit.folder import LAST, RunSummary, outlook, summarise
-from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
@@ -63,10 +61,6 @@ class Churn:
     k: int
     overlap: float
     same_first: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `capsid refit --json` prints them."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -192,21 +186,16 @@ def _coalesced(items: Vocabulary, dataset: Dataset, old: Catalogue) -> pl.DataFr
     both = both.join(now, on="item_id", how="left", maintain_order="left")
     both = both.join(before, on="item_id", how="left", maintain_order="left", suffix=".before")
     kept = [
-        pl.coalesce(name, f"{name}.before") if _alike(both, name) else pl.col(name)
+        pl.coalesce(name, f"{name}.before") if both.schema[name] == both.schema.get(f"{name}.before") else pl.col(name)
         for name in both.columns
         if name != "item_id" and not name.endswith(".before")
     ]
     return both.select(kept)
 
 
-def _alike(frame: pl.DataFrame, name: str) -> bool:
-    before = f"{name}.before"
-    return before in frame.columns and frame[before].dtype == frame[name].dtype
-
-
 def measured_churn(old: Recommender, new: Recommender, dataset: Dataset, *, retired: int = 0) -> Churn:
     """Compare ids of known items, and the lists of a sample of users, between two runs."""
-    ids = old.fitted.tokenizer.ids
+    ids, now = old.fitted.tokenizer.ids, new.fitted.tokenizer.ids
     with_items = np.flatnonzero(dataset.sequences.lengths)
     rng = numpy_rng(0, "churn")
     rows = np.sort(rng.permutation(with_items)[:SAMPLED_USERS])
@@ -218,7 +207,7 @@ def measured_churn(old: Recommender, new: Recommender, dataset: Dataset, *, reti
     first = [a.items[:1] == b.items[:1] for a, b in zip(before, after)]
     return Churn(
         known_items=len(ids),
-        changed_ids=_changed(ids, new.fitted.tokenizer.ids),
+        changed_ids=sum(ids[item] != now[item] for item in ids.items),
         new_items=len(new.catalogue_.items) - len(ids),
         retired_items=retired,
         users=len(rows),
@@ -226,7 +215,3 @@ def measured_churn(old: Recommender, new: Recommender, dataset: Dataset, *, reti
         overlap=float(np.mean(shared)) if shared else 1.0,
         same_first=float(np.mean(first)) if first else 1.0,
     )
-
-
-def _changed(old: SemanticIds, new: SemanticIds) -> int:
-    return sum(old[item] != new[item] for item in old.items)

@@ -8,7 +8,7 @@ a phase). Knows no optimiser.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,15 @@ from capsid.base.config import canonical_json, difference, kinds_of
 from capsid.base.popularity import popularity_ranks
 from capsid.base.randomness import numpy_rng
 from capsid.base.run_options import CheckpointFile, RunOptions
+from capsid.data.augment import training_pieces
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Split
-from capsid.data.windows import training_pieces
 from capsid.decode.ranked import validating
 from capsid.decode.retrieve import Retriever
 from capsid.encode.base import fresh
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import metric_values
-from capsid.fit.log import PhaseLog, entry_of
-from capsid.fit.stages import Stages
-from capsid.fit.with_memory import with_memory
+from capsid.fit.stages import PhaseLog, Stages, entry_of, with_memory
 from capsid.generate.dense_items import DenseItems
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import Generator, ReadsSoftly, Trainable
@@ -81,7 +79,6 @@ class Fit:
         return with_memory(self.fitted(), self.recipe, self.table, self.split, **rest)
 
     def fitted(self) -> Fitted:
-        """Everything that was learnt so far."""
         return Fitted(self.tokenizer, self.tries, self.generator, self.recipe.over, tuple(self.log), self.dense)
 
     def _first_tokenizer(self, checkpoint: CheckpointFile | None) -> ItemTokenizer:
@@ -240,16 +237,13 @@ def bucket_priority(table: ItemTable) -> np.ndarray:
 def _check_supplied(supplied: ItemTokenizer, wanted: ItemTokenizer, table: ItemTable) -> None:
     """A tokenizer that was fitted elsewhere must have the parts of the recipe and the items of the table."""
     if canonical_json(supplied) != canonical_json(wanted):
-        shown = _first(difference(supplied, wanted).items())
+        found = list(difference(supplied, wanted).items())[:3]
+        shown = ", ".join(f"{path} {theirs}, not {ours}" for path, (theirs, ours) in found)
         raise ConfigError(
             f"the given tokenizer does not match the recipe: {shown}", hint="fit it with the same recipe and settings"
         )
     if supplied.ids.items != table.items:
         raise ConfigError("the given tokenizer was fitted on other items", hint="fit it on the same data")
-
-
-def _first(differences: Iterable[tuple[str, tuple[Any, Any]]]) -> str:
-    return ", ".join(f"{path} {theirs}, not {ours}" for path, (theirs, ours) in list(differences)[:3])
 
 
 def _show_ids(ids: SemanticIds, progress: Progress, name: str = "ids") -> None:

@@ -80,9 +80,9 @@ def open_parts(path: str | Path, names: Iterable[str] = ()) -> Path:
     return folder
 
 
-def open_network(path: str | Path, *, kinds: Kinds | None = None) -> Tokenizer:
+def open_network(path: str | Path) -> Tokenizer:
     """The fitted tokenizer of a tokenizer's or a run's folder, without the ids: it does not grow with the items."""
-    return load_network(open_parts(path), kinds)
+    return load_network(open_parts(path))
 
 
 def fit_tokenizer(
@@ -100,14 +100,14 @@ def fit_tokenizer(
     A killed fit resumes when it is called again with the same recipe, seed and data. An existing tokenizer at `out` is
     an error unless it may be replaced.
     """
-    parts = recipe.item_tokenizer()
+    parts, run = recipe.item_tokenizer(), run or RunOptions()
     about = {"dataset": dataset.name, "dataset_fingerprint": dataset.fingerprint}
     with reserved(Path(out), kind=KIND, replace=replace) as place:
         about_ids = (recipe.encoder, recipe.tokenizer, recipe.merges, list(recipe.other_ids), seed, dataset.fingerprint)
         checkpoint = _checkpoint(place, run, *about_ids)
-        with on_device(_device(run)):
+        with on_device(run.device):
             fitted = parts.fit(dataset, seed=seed, progress=progress, checkpoint=checkpoint)
-        with on_device(_device(run)), new_folder(place, kind=KIND) as folder:
+        with on_device(run.device), new_folder(place, kind=KIND) as folder:
             fitted.save(folder)
             write_json(folder / TITLES, [dataset.title(n) for n in range(len(dataset.items))])
             write_json(folder / ABOUT, _about(recipe, seed, about))
@@ -161,16 +161,16 @@ def fit_on_vectors(
             f"the recipe {recipe.name!r} makes several ids per item, which is not possible from vectors alone",
             hint="set other_ids= and decoder=beam, or choose capsid",
         )
-    vectors = Path(vectors)
+    vectors, run = Path(vectors), run or RunOptions()
     parts = ItemTokenizer(tokenizer=recipe.tokenizer, collisions=recipe.collisions)
     with reserved(Path(out), kind=KIND, replace=replace) as place:
         source = open_vectors(vectors, progress=progress)
         # Other settings or vectors have another checkpoint, so that no fit resumes from the wrong one.
         files = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in vector_files(vectors)]
         checkpoint = _checkpoint(place, run, recipe.tokenizer, seed, files)
-        with on_device(_device(run)):
+        with on_device(run.device):
             fitted = parts.fit(source.table(), seed=seed, progress=progress, checkpoint=checkpoint)
-        with on_device(_device(run)), new_folder(place, kind=KIND) as folder:
+        with on_device(run.device), new_folder(place, kind=KIND) as folder:
             # A mapped array is copied from file to file, so keeping it uses disk but no memory.
             (fitted if keep_vectors else fitted.without_vectors()).save(folder)
             write_json(folder / ABOUT, _about(recipe, seed, {"vectors": vectors.name}))
@@ -223,13 +223,9 @@ def _save_grown(
     return grown
 
 
-def _checkpoint(out: Path, run: RunOptions | None, *about: Any) -> CheckpointFile:
+def _checkpoint(out: Path, run: RunOptions, *about: Any) -> CheckpointFile:
     """The hidden checkpoint file beside `out`; every different fit has its own."""
-    return (run or RunOptions()).checkpoint(out.with_name(f".{out.name}.{fingerprint(*about)}.checkpoint"))
-
-
-def _device(run: RunOptions | None) -> str:
-    return (run or RunOptions()).device
+    return run.checkpoint(out.with_name(f".{out.name}.{fingerprint(*about)}.checkpoint"))
 
 
 def _about(recipe: Recipe, seed: int, source: dict[str, str]) -> dict[str, Any]:

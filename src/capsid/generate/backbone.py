@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.base.blocks.cross_entropy import Added
-from capsid.base.blocks.pairs import pair_products
+from capsid.base.blocks.cross_entropy import Added, pair_products
 from capsid.errors import ConfigError
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import Ragged

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.base.blocks.dropout import dropout
 from capsid.base.blocks.layers import Cache, reset
-from capsid.base.blocks.packed import Spread
+from capsid.base.blocks.packed import Spread, dropout
 from capsid.base.blocks.t5 import EPS, DecoderBlock, EncoderBlock, RelativePositions, reset_t5
 from capsid.generate.backbone import Predictions
 from capsid.generate.depth_rows import ItemRows

@@ -19,8 +19,7 @@ from torch import nn
 
 from capsid.base.randomness import numpy_rng
 from capsid.base.run_options import ALONE, CheckpointFile, Team
-from capsid.data.augment import Augment
-from capsid.data.windows import random_ends, training_pieces
+from capsid.data.augment import Augment, random_ends, training_pieces
 from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import ChoosesTargets, Trainable
 from capsid.generate.terms import Objective

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.base.blocks.dropout import dropout
 from capsid.base.blocks.layers import Block, reset
+from capsid.base.blocks.packed import dropout
 from capsid.errors import ConfigError
 from capsid.generate.backbone import Predictions, refuse_closing
 from capsid.generate.network import State, TiedBackbone, counted, padded

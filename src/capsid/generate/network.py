@@ -21,10 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.base.blocks.dropout import dropout
-from capsid.base.blocks.layers import Block, Cache, Layer, SasRecBlock, after_empty, reset
-from capsid.base.blocks.packed import Packed, Spread
-from capsid.base.blocks.relative import MixingBlock
+from capsid.base.blocks.layers import Block, Cache, Layer, MixingBlock, SasRecBlock, after_empty, reset
+from capsid.base.blocks.packed import Packed, Spread, dropout
 from capsid.generate.backbone import Backbone, Predictions, refuse_closing
 from capsid.generate.open_items import OpenItems
 from capsid.generate.repeats import Repeats, completions, history_items

@@ -13,9 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsid.base.blocks.children_cross_entropy import ChildEdges, children_cross_entropy
-from capsid.base.blocks.cross_entropy import Added, linear_cross_entropy
-from capsid.base.blocks.group_cross_entropy import GroupTargets, group_cross_entropy
+from capsid.base.blocks.cross_entropy import (
+    Added,
+    ChildEdges,
+    GroupTargets,
+    children_cross_entropy,
+    group_cross_entropy,
+    linear_cross_entropy,
+)
 from capsid.errors import ConfigError
 from capsid.generate.backbone import Predictions
 from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext

@@ -16,10 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.base.blocks.dropout import dropout
-from capsid.base.blocks.layers import Block, Layer, SasRecBlock
-from capsid.base.blocks.packed import Packed
-from capsid.base.blocks.relative import Distances, MixingBlock, NearBlock
+from capsid.base.blocks.layers import Block, Distances, Layer, MixingBlock, NearBlock, SasRecBlock
+from capsid.base.blocks.packed import Packed, dropout
 from capsid.generate.backbone import Predictions
 from capsid.generate.depth_rows import ItemRows
 from capsid.generate.network import State, TokenNetwork, counted

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsid.base.blocks.dropout import dropout
+from capsid.base.blocks.packed import dropout
 from capsid.base.blocks.t5 import EPS
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Corrections

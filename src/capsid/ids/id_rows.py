@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from capsid.base.storage import parquet_rows, untrusted
+from capsid.base.storage import parquet, untrusted
 from capsid.base.storage.arrays import load_arrays
 from capsid.base.vocabulary import Vocabulary
 from capsid.ragged import Ragged
@@ -30,7 +30,7 @@ def write_rows(
         columns["suffix"] = suffixes
     if unsettled is not None:
         columns["unsettled"] = unsettled
-    parquet_rows.write_rows(folder / ROWS, columns)
+    parquet.write_rows(folder / ROWS, columns)
 
 
 def read_rows(folder: Path, about: Mapping[str, Any]) -> tuple[Vocabulary, dict[str, np.ndarray]]:
@@ -38,7 +38,7 @@ def read_rows(folder: Path, about: Mapping[str, Any]) -> tuple[Vocabulary, dict[
     arrays = load_arrays(folder / ARRAYS)
     if not (folder / ROWS).exists():
         return Vocabulary(untrusted.texts(about["items"], "ids.json: items")), arrays
-    found: dict[str, Any] = parquet_rows.read_rows(folder / ROWS, KINDS)
+    found: dict[str, Any] = parquet.read_rows(folder / ROWS, KINDS)
     codes = found["codes"]
     arrays |= {"codes": codes.values, "offsets": codes.offsets}
     if "suffix" in found:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from capsid.base.splitmix import STEP, mixed
+from capsid.base.randomness import STEP, mixed
 from capsid.errors import ConfigError
 from capsid.ids.item_tokens import ItemRows
 from capsid.ids.layout import PAD, TokenLayout

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from capsid.base.splitmix import STEP, mixed
+from capsid.base.randomness import STEP, mixed
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,8 @@ Lists and tables use this order: methods without ids, simple ids, published meth
 
 from __future__ import annotations
 
-from capsid.base.installed import RECIPES as GROUP
-from capsid.base.installed import installed_names, installed_recipe
+from capsid.base.config import RECIPES as GROUP
+from capsid.base.config import installed_names, installed_recipe
 from capsid.errors import ConfigError, nearest
 from capsid.recipe import Recipe
 from capsid.recipes.actionpiece import ACTIONPIECE

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from capsid.base.storage.arrow_lists import lists
 from capsid.base.storage.mapped_arrays import release_pages
+from capsid.base.storage.parquet import lists
 from capsid.encode.large_vectors import MappedVectors
 from capsid.progress import Progress, silent
 from capsid.scale.shards import (
     Part,
+    Shards,
     ShardsDone,
     check_folder,
     collect,
     numbers_of,
-    shard_bounds,
-    shard_count,
     write_shard,
 )
 from capsid.tokenize.base import Confident, Tokenizer, tokenizer_key
@@ -40,49 +39,37 @@ HASH_ROWS = 8192
 
 
 @dataclass(frozen=True, eq=False)
-class CodeShards:
+class CodeShards(Shards):
     """Columns item_id, codes, and confidences (null where the tokenizer has none).
 
     `known` are the codes and confidences of all rows, if they have been computed already.
     """
 
     name: ClassVar[str] = "codes"
-    beside: ClassVar[frozenset[str]] = frozenset()
     tokenizer: Tokenizer
     source: MappedVectors
     folder: Path
     rows_per_shard: int
     known: tuple[Ragged, Ragged | None] | None = None
 
-    @cached_property
-    def count(self) -> int:
-        """How many shards the rows make."""
-        return shard_count(len(self.source), self.rows_per_shard)
+    def size(self) -> tuple[int, int]:
+        return len(self.source), self.rows_per_shard
 
     @cached_property
     def key(self) -> str:
-        """A hash of the tokenizer."""
         return tokenizer_key(self.tokenizer)
 
-    def items(self, number: int) -> int:
-        """Rows of a shard."""
-        start, stop = self._bounds(number)
-        return stop - start
-
     def common(self) -> dict[str, Any]:
-        """The tokenizer."""
         return {"tokenizer": self.key}
 
     def about(self, number: int) -> dict[str, Any]:
-        """The tokenizer, and the rows' ids and vectors."""
-        start, stop = self._bounds(number)
+        start, stop = self.bounds(number)
         return {"tokenizer": self.key, "rows": rows_key(self.source, start, stop), "first": start}
 
     def table(self, number: int) -> pa.Table:
-        """Codes and confidences of the rows."""
         import pyarrow as pa
 
-        start, stop = self._bounds(number)
+        start, stop = self.bounds(number)
         codes, confidences = self._encoded(start, stop)
         # A worker makes many shards: without this its memory would grow to the size of all their vectors.
         release_pages(self.source.vectors_ND)
@@ -106,12 +93,7 @@ class CodeShards:
         return self.tokenizer.encode(table), None
 
     def summary(self) -> dict[str, Any]:
-        """Sizes, and the tokenizer."""
-        sizes = {"items": len(self.source), "rows_per_shard": self.rows_per_shard, "shards": self.count}
-        return {**sizes, "tokenizer": self.key}
-
-    def _bounds(self, number: int) -> tuple[int, int]:
-        return shard_bounds(number, self.rows_per_shard, len(self.source))
+        return {**self.sizes(), "tokenizer": self.key}
 
 
 def encode_shards(

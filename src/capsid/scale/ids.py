@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,11 +18,10 @@ import numpy as np
 from capsid.base.config import fingerprint, from_dict
 from capsid.base.storage import untrusted
 from capsid.base.storage.arrays import load_array, load_arrays
-from capsid.base.storage.arrow_lists import lists, ragged
 from capsid.base.storage.artifacts import file_hash, new_folder, read_json, write_bytes
-from capsid.base.storage.shard_files import SUMMARY, read_about
+from capsid.base.storage.parquet import SUMMARY, lists, ragged, read_about
 from capsid.encode.base import fresh
-from capsid.errors import ArtifactError, ConfigError
+from capsid.errors import ArtifactError, ConfigError, reason_of
 from capsid.fit.tokenizers import open_parts
 from capsid.ids.collisions import CollisionPolicy
 from capsid.ids.layout import TokenLayout
@@ -77,18 +75,13 @@ class CodeFolder:
             per_shard, items = (untrusted.whole(about[n], n, least=1, most=2**62) for n in ("rows_per_shard", "items"))
             return cls(folder, files, per_shard, items, about["tokenizer"], file_hash(folder / SUMMARY))
 
-    def rows(self, number: int) -> tuple[int, int]:
-        """The first row of a shard, and the one after its last."""
-        start = number * self.rows_per_shard
-        return start, min(start + self.rows_per_shard, self.items)
-
     def read(self, number: int, columns: tuple[str, ...]) -> pa.Table:
         """Columns of a shard; a shard that is missing, cut off or made of other data is an error."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         name = f"{CodeShards.name}-{number:05d}.parquet"
-        path, (start, stop) = self.folder / name, self.rows(number)
+        path, rows = self.folder / name, min(self.rows_per_shard, self.items - number * self.rows_per_shard)
         if not path.is_file():
             raise ArtifactError(f"the shard {path} is missing", hint=ENCODE_AGAIN)
         about = read_about(path)
@@ -99,22 +92,17 @@ class CodeFolder:
         try:
             found = pq.read_table(path, columns=list(columns), use_threads=False)
         except (OSError, pa.ArrowException) as error:
-            raise ArtifactError(
-                f"the shard {path} could not be read: {str(error).splitlines()[0][:200]}", hint=ENCODE_AGAIN
-            ) from None
-        if found.num_rows != stop - start:
-            raise ArtifactError(
-                f"the shard {path} has {found.num_rows:,} rows, not {stop - start:,}", hint=ENCODE_AGAIN
-            )
+            raise ArtifactError(f"the shard {path} could not be read: {reason_of(error)}", hint=ENCODE_AGAIN) from None
+        if found.num_rows != rows:
+            raise ArtifactError(f"the shard {path} has {found.num_rows:,} rows, not {rows:,}", hint=ENCODE_AGAIN)
         return found
 
     def codes(self, number: int) -> Ragged:
-        """The codes of a shard."""
         return ragged(self.read(number, ("codes",))["codes"])
 
 
 @dataclass(frozen=True, eq=False)
-class IdShards:
+class IdShards(Shards):
     """Columns item_id, codes and tokens (global ids, no end token)."""
 
     name: ClassVar[str] = "ids"
@@ -123,10 +111,8 @@ class IdShards:
     folder: Path
     layout: TokenLayout
 
-    @property
-    def count(self) -> int:
-        """As many as there are shards of codes."""
-        return len(self.codes.files)
+    def size(self) -> tuple[int, int]:
+        return self.codes.items, self.codes.rows_per_shard
 
     @cached_property
     def suffixes(self) -> np.ndarray | None:
@@ -135,17 +121,10 @@ class IdShards:
 
     @cached_property
     def key(self) -> str:
-        """A hash of the layout."""
         merges = {name: array.tolist() for name, array in self.layout.merges.state().items()}
         return fingerprint(self.layout.sizes, self.layout.suffix, merges if len(self.layout.merges) else {})
 
-    def items(self, number: int) -> int:
-        """Rows of a shard."""
-        start, stop = self.codes.rows(number)
-        return stop - start
-
     def common(self) -> dict[str, Any]:
-        """The layout."""
         return {"layout": self.key}
 
     def about(self, number: int) -> dict[str, Any]:
@@ -154,10 +133,9 @@ class IdShards:
         files = self.codes.files.get(f"{CodeShards.name}-{number:05d}.parquet")
         digest = hashlib.sha256(f"{self.codes.tokenizer}{files}".encode())
         digest.update(b"" if own is None else np.ascontiguousarray(own).data)
-        return {"layout": self.key, "rows": digest.hexdigest()[:32], "first": self.codes.rows(number)[0]}
+        return {"layout": self.key, "rows": digest.hexdigest()[:32], "first": self.bounds(number)[0]}
 
     def table(self, number: int) -> pa.Table:
-        """Codes and tokens of the rows."""
         import pyarrow as pa
 
         found = self.codes.read(number, ("item_id", "codes"))
@@ -167,13 +145,11 @@ class IdShards:
         return pa.table(columns)
 
     def summary(self) -> dict[str, Any]:
-        """Sizes and the layout."""
-        sizes = {"items": self.codes.items, "rows_per_shard": self.codes.rows_per_shard, "shards": self.count}
         layout = {"sizes": list(self.layout.sizes), "suffix": self.layout.suffix, "vocabulary": self.layout.vocabulary}
-        return {**sizes, **layout, "tokenizer": self.codes.tokenizer, "layout": self.key}
+        return {**self.sizes(), **layout, "tokenizer": self.codes.tokenizer, "layout": self.key}
 
     def _suffixes(self, number: int) -> np.ndarray | None:
-        start, stop = self.codes.rows(number)
+        start, stop = self.bounds(number)
         return None if self.suffixes is None else self.suffixes[start:stop]
 
 
@@ -220,29 +196,18 @@ def _settled(tokenizer: Path, codes: Path, out: Path, progress: Progress) -> Set
             f"the collision policy {policy.kind!r} needs the vectors of colliding items, which shards of codes lack",
             hint="fit the tokenizer with --set collisions=suffix or collisions=bucket",
         )
-    every = joined(source.codes(number) for number in range(len(source.files)))
+    every = Ragged.join([source.codes(number) for number in range(len(source.files))])
     settled = policy.settle(every, parts.sizes)
     layout = TokenLayout(parts.sizes, policy.width(settled.suffixes), parts.merges)
     if layout.suffix:
         assert settled.suffixes is not None, "a policy with suffix tokens gives suffixes"
-        write_array(out / SUFFIXES, settled.suffixes.astype(np.int32))
+        buffer = io.BytesIO()
+        np.save(buffer, settled.suffixes.astype(np.int32), allow_pickle=False)
+        write_bytes(out / SUFFIXES, buffer.getvalue())
     distinct = int(group_numbers(every).max()) + 1 if len(every) else 0
     rate = 1.0 - distinct / max(len(every), 1)
     progress.line(f"ids: {len(every):,} items, {100 * rate:.2f} % of the codes collide, {layout.suffix} suffix tokens")
     return Settled(len(every), rate, layout.suffix, layout.vocabulary)
-
-
-def joined(parts: Iterable[Ragged]) -> Ragged:
-    """The rows of all parts."""
-    every = list(parts)
-    return Ragged.from_lengths(np.concatenate([p.values for p in every]), np.concatenate([p.lengths for p in every]))
-
-
-def write_array(path: Path, array: np.ndarray) -> None:
-    """Write a .npy atomically."""
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    write_bytes(path, buffer.getvalue())
 
 
 def build_trie(shards: Shards, progress: Progress) -> Trie:
@@ -250,9 +215,8 @@ def build_trie(shards: Shards, progress: Progress) -> Trie:
     import pyarrow.parquet as pq
 
     files = (shard_file(shards, number) for number in range(shards.count))
-    trie = Trie.build(
-        prefix_free(joined(ragged(pq.read_table(f, columns=["tokens"], use_threads=False)["tokens"]) for f in files))
-    )
+    tokens = [ragged(pq.read_table(file, columns=["tokens"], use_threads=False)["tokens"]) for file in files]
+    trie = Trie.build(prefix_free(Ragged.join(tokens)))
     with new_folder(shards.folder / TRIE, kind="trie") as folder:
         trie.save(folder)
     progress.line(f"ids: trie of {len(trie):,} items, {trie.nodes:,} nodes, {trie.nbytes / 1e6:,.0f} MB")

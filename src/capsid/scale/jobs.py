@@ -11,7 +11,7 @@ import json
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -68,7 +68,6 @@ class EncodeJob:
         )
 
     def open(self) -> CodeShards:
-        """Load the network, map the vectors."""
         from capsid.encode.large_vectors import MappedVectors
         from capsid.fit.tokenizers import open_network
         from capsid.scale.codes import CodeShards
@@ -112,7 +111,6 @@ class EmbedJob:
         return cls(**found, **how, out=str(out.absolute()))  # type: ignore[arg-type]
 
     def open(self) -> TextShards:
-        """The shards; the model is loaded with the first one."""
         from capsid.scale.texts import ItemFiles, TextShards
 
         source = ItemFiles(self.files, self.id_column, self.fields)
@@ -141,7 +139,6 @@ class IdsJob:
         return cls(**paths, codes_key=CodeFolder.open(codes).key, suffix=settled.suffix_tokens), settled
 
     def open(self) -> IdShards:
-        """Read the layout, map the suffixes."""
         from capsid.ids.layout import TokenLayout
         from capsid.scale.ids import CodeFolder, IdShards, id_parts
 
@@ -177,7 +174,6 @@ class RankJob:
         return cls(run=str(run.absolute()), run_key=key, out=str(out.absolute()), **question)
 
     def open(self) -> RankShards:
-        """The shards; the run is loaded with the first one."""
         from capsid.scale.ranked import RankShards
 
         question = (self.split, self.k, self.filter_history, self.users)
@@ -194,20 +190,18 @@ class WaitJob:
     seconds: float
 
     def open(self) -> Shards:
-        """The shards."""
         return _Waiting(Path(self.out), self.shards, self.seconds)
 
 
 @dataclass(frozen=True)
-class _Waiting:
+class _Waiting(Shards):
     name: ClassVar[str] = "wait"
-    beside: ClassVar[frozenset[str]] = frozenset()
     folder: Path
-    count: int
+    shards: int
     seconds: float
 
-    def items(self, number: int) -> int:
-        return 1
+    def size(self) -> tuple[int, int]:
+        return self.shards, 1
 
     def common(self) -> dict[str, Any]:
         return {"seconds": self.seconds}
@@ -222,7 +216,7 @@ class _Waiting:
         return pa.table({"number": [number]})
 
     def summary(self) -> dict[str, Any]:
-        return {"shards": self.count}
+        return {"shards": self.shards}
 
 
 JOBS: Mapping[str, type] = {job.kind: job for job in (EmbedJob, EncodeJob, IdsJob, RankJob, WaitJob)}
@@ -236,8 +230,7 @@ def job_text(job: Job) -> str:
 def run_shard(text: str, number: int) -> dict[str, Any]:
     """Do one shard of a job; returns plain values: what was done, or the error."""
     try:
-        done = write_shard(opened(text), number)
-        return {"number": done.number, "written": done.written, "items": done.items}
+        return asdict(write_shard(opened(text), number))
     except CapsidError as error:
         said = {"error": error.message, "hint": error.hint, "code": error.exit_code, "host": socket.gethostname()}
         return {"number": number, **said}

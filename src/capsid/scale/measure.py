@@ -1,4 +1,4 @@
-"""Measures the rates of `capsid.scale.rates` on this machine: small jobs of every stage, in processor time.
+"""Measures the rates of `capsid.scale.plan` on this machine: small jobs of every stage, in processor time.
 
 Costs that depend on the number of codes are measured at two sizes and split into their parts. Takes half a minute of
 one thread.
@@ -31,7 +31,7 @@ from capsid.ids.collisions import Bucket
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
-from capsid.scale.rates import Growth, Rates
+from capsid.scale.plan import Growth, Rates
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 
 DEPTH, DIM = 4, 128
@@ -52,7 +52,7 @@ def measured(*, rows: int = 4_096, interactions: int = 100_000, items: int = 20_
         text=_text(),
         fit=Growth(codes=tokenizers[-1][0] / (SIZES[-1] * DEPTH)),
         encode=_with_codes([encode for _, encode in tokenizers]),
-        ids=Growth(each=_ids(items)),
+        ids=Growth(each=_seconds(lambda: Trie.build(_made_ids(items, 256).prefix_free), 1) / items),
         train=trained[TimelineGenerator],
         train_t5=trained[EncoderDecoderGenerator],
         rank=ranked[TimelineGenerator],
@@ -121,10 +121,6 @@ def _tokenizer(rows: int, codes: int) -> tuple[float, float]:
     fit = time.process_time() - start
     encode = _seconds(lambda: tokenizer.encode(table), 1)
     return max(fit - encode, 0.0) / rows, encode / rows
-
-
-def _ids(items: int) -> float:
-    return _seconds(lambda: Trie.build(_made_ids(items, 256).prefix_free), 1) / items
 
 
 def _made_ids(items: int, codes: int) -> SemanticIds:

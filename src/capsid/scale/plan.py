@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsid.errors import ConfigError
-from capsid.scale.rates import MB, Rates
 
+MB = 1_000_000
 DEVICES = ("cpu", "cuda")
 TEXTS = ("minilm", "own")
 GENERATORS = ("timeline", "encoder-decoder")
@@ -37,6 +37,49 @@ FIT_BYTES, ID_BYTES, TRIE_BYTES, BUILD_BYTES = 200, 25, 25, 85
 # Bytes per parameter: of weights, and of weights with gradients, moments and an average.
 WEIGHT_BYTES, LEARNING_BYTES = 4, 20
 LISTED, LIST_BYTES = 10, 24
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Cost of a unit at K codes per depth and L depths: `each` + `depth` L + `codes` K L + `scores` K L L."""
+
+    each: float = 0.0
+    depth: float = 0.0
+    codes: float = 0.0
+    scores: float = 0.0
+
+    def at(self, codes: int, depth: int) -> float:
+        """The cost at these sizes."""
+        return self.each + self.depth * depth + self.codes * codes * depth + self.scores * codes * depth * depth
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Processor seconds per unit, measured on one thread of an AMD EPYC at default settings, vectors of 128 numbers.
+
+    The values are those of `benchmarks/results/rates.json` (`python benchmarks/rates.py`), but for `prepare` those of
+    the largest runs in `interactions.json`, and for `ids` in `end_to_end.json`, which also read and write files. Bytes
+    are those of `trie.json` and of files that the stages write. `capsid plan --measure` measures with small jobs.
+    """
+
+    prepare: float = 2.35e-06
+    """Seconds per interaction: read, number, 5-core, sort, write as mapped histories."""
+    text: float = 0.00618
+    """Seconds per text of 26 tokens with MiniLM."""
+    fit: Growth = Growth(codes=3.8e-07)
+    """Seconds per row of the tokenizer's sample."""
+    encode: Growth = Growth(each=1.28e-05, codes=3.16e-08)
+    """Seconds per item."""
+    ids: Growth = Growth(each=4.15e-06)
+    """Seconds per item: reading codes, collisions, tokens, writing and trie."""
+    train: Growth = Growth(depth=4.01e-05, scores=6.6e-09)
+    """Seconds per interaction and epoch of the timeline generator."""
+    train_t5: Growth = Growth(depth=0.000531)
+    """The same of the encoder-decoder with a causal encoder."""
+    rank: Growth = Growth(depth=0.000529, scores=2.89e-07)
+    """Seconds per user, beam 50."""
+    rank_t5: Growth = Growth(depth=0.00584, scores=4.65e-07)
+    """The same with the encoder-decoder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +151,9 @@ class Plan:
 
     @property
     def bottleneck(self) -> Stage:
-        """The stage that takes longest."""
         return max(self.stages, key=lambda stage: stage.seconds)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "workload": dataclasses.asdict(self.workload),
             "stages": [dataclasses.asdict(stage) for stage in self.stages],

@@ -10,14 +10,15 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from capsid.base.storage.artifacts import write_bytes, write_json
 from capsid.base.storage.locks import held, holder
-from capsid.base.storage.shard_files import METADATA, SUMMARY, read_about
+from capsid.base.storage.parquet import METADATA, SUMMARY, read_about
 from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Progress
 
@@ -27,33 +28,55 @@ if TYPE_CHECKING:
 Part = tuple[int, int]
 
 
-class Shards(Protocol):
+class Shards(ABC):
     """What a folder of shards is made of. Opening it is cheap: a heavy part is loaded with the first shard."""
 
     name: ClassVar[str]
     # Names of other files and folders that belong to the folder.
-    beside: ClassVar[frozenset[str]]
+    beside: ClassVar[frozenset[str]] = frozenset()
+    # Where the files are.
+    folder: Path
 
-    @property
-    def folder(self) -> Path:
-        """Where the files are."""
+    @abstractmethod
+    def size(self) -> tuple[int, int]:
+        """How many rows there are, and at most in a shard."""
 
     @property
     def count(self) -> int:
         """How many shards there are."""
+        rows, most = self.size()
+        if most < 1:
+            raise ConfigError(f"rows_per_shard must be at least 1, got {most}", hint="give at least one row")
+        return -(-rows // most)
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """The first row of a shard, and the one after its last."""
+        rows, most = self.size()
+        return number * most, min((number + 1) * most, rows)
 
     def items(self, number: int) -> int:
         """How many rows a shard has."""
+        start, stop = self.bounds(number)
+        return stop - start
 
+    def sizes(self) -> dict[str, Any]:
+        """Numbers for `shards.json`."""
+        rows, most = self.size()
+        return {"items": rows, "rows_per_shard": most, "shards": self.count}
+
+    @abstractmethod
     def common(self) -> dict[str, Any]:
         """Plain values that all shards of one job have in their `about`."""
 
+    @abstractmethod
     def about(self, number: int) -> dict[str, Any]:
         """Everything that the content of a shard depends on, as plain values and hashes."""
 
+    @abstractmethod
     def table(self, number: int) -> pa.Table:
         """The content of a shard."""
 
+    @abstractmethod
     def summary(self) -> dict[str, Any]:
         """What `shards.json` says about the whole folder."""
 
@@ -81,18 +104,6 @@ class ShardsDone:
 def shard_file(shards: Shards, number: int) -> Path:
     """The file of a shard."""
     return shards.folder / f"{shards.name}-{number:05d}.parquet"
-
-
-def shard_bounds(number: int, rows_per_shard: int, rows: int) -> tuple[int, int]:
-    """The first row of a shard, and the one after its last."""
-    return number * rows_per_shard, min((number + 1) * rows_per_shard, rows)
-
-
-def shard_count(rows: int, rows_per_shard: int) -> int:
-    """How many shards so many rows make."""
-    if rows_per_shard < 1:
-        raise ConfigError(f"rows_per_shard must be at least 1, got {rows_per_shard}", hint="give at least one row")
-    return -(-rows // rows_per_shard)
 
 
 def numbers_of(part: Part, count: int) -> range:

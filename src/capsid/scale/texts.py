@@ -19,8 +19,8 @@ from capsid.data.item_table import ItemTable
 from capsid.encode.fixed_batches import VERSION, embed_texts
 from capsid.encode.matrix_formats import ID_NAMES
 from capsid.encode.text import item_texts
-from capsid.errors import ArtifactError, ConfigError, DataError, nearest
-from capsid.scale.shards import Shards, shard_bounds, shard_count, shard_file
+from capsid.errors import ArtifactError, ConfigError, DataError, nearest, reason_of
+from capsid.scale.shards import Shards, shard_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,6 @@ class ItemFiles:
 
     @cached_property
     def rows(self) -> int:
-        """How many items there are."""
         return int(_read(self.files).select(pl.len()).collect().item())
 
     def texts(self, start: int, stop: int) -> tuple[list[str], list[str]]:
@@ -74,8 +73,7 @@ def _read(files: tuple[str, ...]) -> pl.LazyFrame:
         frame.collect_schema()
         return frame
     except (pl.exceptions.PolarsError, OSError) as error:
-        said = str(error).strip().splitlines()
-        raise DataError(f"the items could not be read: {said[0][:200] if said else type(error).__name__}") from None
+        raise DataError(f"the items could not be read: {reason_of(error)}") from None
 
 
 def stored_items(ids: Vocabulary, attributes: pl.DataFrame, fields: tuple[str, ...], key: str) -> Path:
@@ -91,11 +89,10 @@ def stored_items(ids: Vocabulary, attributes: pl.DataFrame, fields: tuple[str, .
 
 
 @dataclass(frozen=True, eq=False)
-class TextShards:
+class TextShards(Shards):
     """Columns item_id and vector. Items without any text have no row."""
 
     name: ClassVar[str] = "vectors"
-    beside: ClassVar[frozenset[str]] = frozenset()
     source: ItemFiles
     rows: int
     model: str
@@ -103,31 +100,21 @@ class TextShards:
     folder: Path
     rows_per_shard: int
 
-    @property
-    def count(self) -> int:
-        """How many shards the items make."""
-        return shard_count(self.rows, self.rows_per_shard)
-
-    def items(self, number: int) -> int:
-        """Items of a shard."""
-        start, stop = self._bounds(number)
-        return stop - start
+    def size(self) -> tuple[int, int]:
+        return self.rows, self.rows_per_shard
 
     def common(self) -> dict[str, Any]:
-        """The model and how it is used."""
         return {"model": self.model, "max_tokens": self.max_tokens, "version": VERSION}
 
     def about(self, number: int) -> dict[str, Any]:
-        """The model, and the items' ids and texts."""
-        start, stop = self._bounds(number)
+        start, stop = self.bounds(number)
         digest = hashlib.sha256(json.dumps(self.source.texts(start, stop)).encode())
         return {**self.common(), "rows": digest.hexdigest()[:32], "first": start}
 
     def table(self, number: int) -> pa.Table:
-        """Vectors of the items that have a text."""
         import pyarrow as pa
 
-        ids, texts = self.source.texts(*self._bounds(number))
+        ids, texts = self.source.texts(*self.bounds(number))
         some = [row for row, text in enumerate(texts) if text]
         vectors_ND = embed_texts(self.model, [texts[row] for row in some], self.max_tokens)
         offsets = np.arange(len(some) + 1, dtype=np.int32) * vectors_ND.shape[1]
@@ -138,12 +125,7 @@ class TextShards:
         return pa.table(columns)
 
     def summary(self) -> dict[str, Any]:
-        """Sizes and the model."""
-        sizes = {"items": self.rows, "rows_per_shard": self.rows_per_shard, "shards": self.count}
-        return {**sizes, **self.common(), "fields": list(self.source.fields)}
-
-    def _bounds(self, number: int) -> tuple[int, int]:
-        return shard_bounds(number, self.rows_per_shard, self.rows)
+        return {**self.sizes(), **self.common(), "fields": list(self.source.fields)}
 
 
 def rows_written(shards: Shards) -> int:

@@ -37,11 +37,11 @@ from capsid.serve.edge import (
     internal,
 )
 from capsid.serve.errors import Refused, invalid, not_json, refused
-from capsid.serve.headers import METRICS
 from capsid.serve.metrics import Metrics
 from capsid.serve.options import ServeOptions
 from capsid.serve.routes import Routes
 from capsid.serve.service import Service
+from capsid.serve.start import METRICS
 
 logger = logging.getLogger("capsid.serve")
 PAGE = Path(__file__).parent / "page"
@@ -59,7 +59,6 @@ class Page(StaticFiles):
     """The files of the explorer, which may load nothing from elsewhere."""
 
     async def get_response(self, path: str, scope: Any) -> Response:
-        """A file with its headers."""
         response: Response = await super().get_response(path, scope)
         response.headers.update(_HEADERS)
         return response
@@ -72,7 +71,6 @@ class Application:
         self._layers, self.api, self.service = layers, api, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
         await self._layers(scope, receive, send)
 
 
@@ -115,8 +113,8 @@ def _api(service: Service, routes: Routes) -> FastAPI:
         redoc_url=None,
         lifespan=lambda app: _life(service),
     )
-    for kind, handler in _HANDLERS.items():
-        api.add_exception_handler(kind, handler)
+    for kind in (Refused, CapsidError, HTTPException, RequestValidationError, Exception):
+        api.add_exception_handler(kind, _on_error)
     api.include_router(routes.router())
     # Not mounted at the root: it would catch every request whose method does not match a route.
     api.mount("/page", Page(directory=PAGE), name="page")
@@ -164,35 +162,25 @@ def _fail(error: BaseException) -> None:
     os._exit(3)
 
 
-async def _on_refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    return _Refusal(error)
+async def _on_error(request: Request, error: Exception) -> Response:
+    return _Refusal(_as_refused(error))
 
 
-async def _on_library_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, CapsidError)
-    return _Refusal(refused(error))
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _as_refused(error: Exception) -> Refused:
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, CapsidError):
+        return refused(error)
+    if isinstance(error, RequestValidationError):
+        # The framework prefixes each location with its source (body, query, path).
+        return invalid([{**p, "loc": p["loc"][1:]} for p in error.errors()])
+    if not isinstance(error, HTTPException):
+        return internal()
     if error.status_code == 400:
         # The framework raises it only for bodies that it cannot parse.
-        return _Refusal(not_json())
+        return not_json()
     code = _CODES.get(error.status_code, f"http_{error.status_code}")
-    headers = dict(error.headers or {})
-    return _Refusal(Refused(error.status_code, code, str(error.detail), headers=headers))
-
-
-async def _on_failure(request: Request, error: Exception) -> Response:
-    return _Refusal(internal())
-
-
-async def _on_invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    # The framework prefixes each location with its source (body, query, path).
-    problems = [{**p, "loc": p["loc"][1:]} for p in error.errors()]
-    return _Refusal(invalid(problems))
+    return Refused(error.status_code, code, str(error.detail), headers=dict(error.headers or {}))
 
 
 class _Refusal(Response):
@@ -204,12 +192,3 @@ class _Refusal(Response):
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await answer_refusal(scope, send, self._error)
-
-
-_HANDLERS: dict[Any, Any] = {
-    Refused: _on_refused,
-    CapsidError: _on_library_error,
-    HTTPException: _on_http_error,
-    RequestValidationError: _on_invalid,
-    Exception: _on_failure,
-}

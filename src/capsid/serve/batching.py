@@ -12,17 +12,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from capsid.answering import Query, Recommendation
-from capsid.serve.backlog import Backlog
+from capsid.answering import Query
 from capsid.serve.errors import Refused, too_many
+from capsid.serve.metrics import Metrics
 from capsid.serve.snapshot import Snapshot
 
+_SMOOTHING = 0.2
+# Seconds per query before the first search of a class.
+_FIRST = 0.005
 # After a batch of several, its clients ask again within this time; without the wait, batches of 1 and 15 alternate.
 LINGER = 0.003
 # A search that takes longer than this means that the model thread hangs.
@@ -31,20 +34,56 @@ SILENCE = 30.0
 # requests, only later; and searches may take twice as long as before without missing deadlines.
 _SHARE = 0.5
 
+
+class Backlog:
+    """Counts waiting queries by class and estimates when the last of them will be searched.
+
+    Seconds go by class and size of batch: a query costs less in a large batch than alone, and an explanation costs more
+    than a search, so one average would refuse a burst after quiet minutes and accept too many explanations.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: Counter[Hashable] = Counter()
+        # Seconds per query, by class and by the number of bits of the batch's size.
+        self._seconds: dict[Hashable, dict[int, float]] = {}
+        self._ends = 0.0
+
+    def enter(self, kind: Hashable) -> None:
+        """A query waits."""
+        self._waiting[kind] += 1
+
+    def leave(self, kind: Hashable) -> None:
+        """A query no longer waits."""
+        self._waiting[kind] -= 1
+
+    def begin(self, kind: Hashable, size: int, now: float) -> None:
+        """A batch is searched from now on."""
+        self._ends = now + size * self._each(kind, size)
+
+    def end(self, kind: Hashable, size: int, seconds: float) -> None:
+        """A batch has been searched."""
+        self._ends = 0.0
+        known = self._seconds.setdefault(kind, {})
+        bits = size.bit_length()
+        before = known.get(bits, seconds / size)
+        known[bits] = before + _SMOOTHING * (seconds / size - before)
+
+    def wait(self, now: float) -> float:
+        """Seconds until all waiting queries have been searched."""
+        queued = sum(n * self._each(kind, n) for kind, n in self._waiting.items() if n)
+        return queued + max(self._ends - now, 0.0)
+
+    def _each(self, kind: Hashable, count: int) -> float:
+        """Seconds per query when `count` wait: from batches of that size, else from the nearest smaller or larger."""
+        known = self._seconds.get(kind)
+        if not known:
+            return _FIRST
+        bits = min(count, self._most).bit_length()
+        return known[max((b for b in known if b <= bits), default=min(known))]
+
+
 Work = Query | Callable[[Snapshot], Any]
-
-
-class Gauges(Protocol):
-    """Receives events, for metrics."""
-
-    def batch(self, size: int, waited: list[float], seconds: float) -> None:
-        """A batch was searched."""
-
-    def dropped(self, reason: str) -> None:
-        """A request left the queue unsearched."""
-
-    def waiting(self, depth: int) -> None:
-        """This many queries wait now."""
 
 
 @dataclass(eq=False)
@@ -84,7 +123,7 @@ class Batcher:
         self,
         snapshot: Callable[[], Snapshot],
         group: Callable[[Query], tuple[Any, ...]],
-        gauges: Gauges,
+        gauges: Metrics,
         *,
         most: int,
         queue: int,
@@ -103,7 +142,6 @@ class Batcher:
 
     @property
     def depth(self) -> int:
-        """How many wait."""
         return len(self._queue)
 
     @property
@@ -290,11 +328,7 @@ def _answers(snapshot: Snapshot, works: list[Work]) -> list[Any]:
     except Exception:
         if len(queries) == 1:
             raise
-        return [_called(lambda s, q=q: _alone(s, q), snapshot) for q in queries]
-
-
-def _alone(snapshot: Snapshot, query: Query) -> Recommendation:
-    return snapshot.answerer.answer([query])[0]
+        return [_called(lambda s, q=q: s.answerer.answer([q])[0], snapshot) for q in queries]
 
 
 def _called(work: Any, snapshot: Snapshot) -> Any:

@@ -56,7 +56,6 @@ class Keys:
 
     @classmethod
     def read(cls, options: ServeOptions) -> Keys:
-        """From the files or the environment."""
         return cls(
             read_key(options.api_key_file, "CAPSID_API_KEY"), read_key(options.admin_key_file, "CAPSID_ADMIN_KEY")
         )
@@ -98,8 +97,13 @@ def _same(given: str, key: str) -> bool:
 
 def read_key(file: str, variable: str) -> str:
     """The key: the first line of a file, or of the environment variable; empty without either."""
-    text, source = (_read_text(file), file) if file else (os.environ.get(variable, ""), variable)
-    if not file and not text:
+    text, source = os.environ.get(variable, ""), file or variable
+    if file:
+        try:
+            text = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArtifactError(f"the key file {file} cannot be read: {error}", hint="check its path") from None
+    elif not text:
         return ""
     key = next(iter(text.splitlines()), "").strip()
     if len(key) < 8:
@@ -111,13 +115,6 @@ def read_key(file: str, variable: str) -> str:
         message = f"the key in {source} must have printable ASCII characters only, got another at place {wrong}"
         raise ConfigError(message, hint="a header cannot carry others; `openssl rand -hex 32` makes a key")
     return key
-
-
-def _read_text(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"the key file {file} cannot be read: {error}", hint="check its path") from None
 
 
 class RateLimit:
@@ -149,7 +146,6 @@ class Edge:
         self._app, self._metrics, self._version, self._draining = app, metrics, version, draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -210,7 +206,6 @@ class Gate:
         self._admit, self._origins = admit, frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] == "http":
             try:
                 self._check(scope)
@@ -281,7 +276,6 @@ class BodyLimit:
         self._app, self._most, self._draining, self._drain = app, most, draining, drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -297,7 +291,8 @@ class BodyLimit:
             # After the body, the only message left is that the client has gone, for which there is no limit.
             message = await (receive() if complete else self._in_time(receive, latest))
             if message["type"] == "http.disconnect" and not complete:
-                raise _gone()
+                # Nobody reads it, but it is counted as what it is.
+                raise Refused(499, "client_gone", "the client closed the connection before its body was complete")
             complete = not message.get("more_body", False)
             size += len(message.get("body", b""))
             if size > self._most:
@@ -318,21 +313,13 @@ class BodyLimit:
                     return await receive()
             except TimeoutError:
                 if time.monotonic() >= latest:
-                    raise _stopping() if stopping else _too_slow() from None
+                    text = f"a body must arrive within {BODY_SECONDS:g} s"
+                    slow = Refused(408, "body_too_slow", text, headers={"connection": "close"})
+                    raise _stopping() if stopping else slow from None
 
     def _too_large(self) -> Refused:
         text = f"a body must have at most {self._most} bytes"
         return Refused(413, "body_too_large", text, headers={"connection": "close"})
-
-
-def _too_slow() -> Refused:
-    text = f"a body must arrive within {BODY_SECONDS:g} s"
-    return Refused(408, "body_too_slow", text, headers={"connection": "close"})
-
-
-def _gone() -> Refused:
-    """Nobody reads it, but it is counted as what it is."""
-    return Refused(499, "client_gone", "the client closed the connection before its body was complete")
 
 
 def _stopping() -> Refused:
@@ -349,7 +336,6 @@ class Quick:
         self._app, self._answers = app, answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         answer = self._answers.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         await (answer or self._app)(scope, receive, send)
 

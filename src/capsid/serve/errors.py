@@ -8,8 +8,18 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from capsid.errors import ArtifactError, CapsidError, ConfigError, DataError, UnknownIdError
-from capsid.serve.journal import DiskFull
-from capsid.serve.sealed import JournalDamaged
+from capsid.serve.journal import DiskFull, JournalDamaged
+
+# The first kind of error that fits decides.
+_ANSWERS: tuple[tuple[type[CapsidError], int, str], ...] = (
+    (UnknownIdError, 404, "unknown_item"),
+    (DataError, 409, "does_not_fit"),
+    (ConfigError, 409, "does_not_fit"),
+    (JournalDamaged, 503, "journal"),
+    (DiskFull, 507, "disk_full"),
+    (ArtifactError, 500, "artifact"),
+    (CapsidError, 500, "internal"),
+)
 
 
 class Refused(HTTPException):
@@ -30,16 +40,8 @@ def refused(error: CapsidError) -> Refused:
 
     Bodies were checked before, so the error is about the run: an unknown id, or a request that does not fit it.
     """
-    if isinstance(error, UnknownIdError):
-        return Refused(404, "unknown_item", error.message, hint=error.hint)
-    if isinstance(error, DataError | ConfigError):
-        return Refused(409, "does_not_fit", error.message, hint=error.hint)
-    if isinstance(error, JournalDamaged):
-        return Refused(503, "journal", error.message, hint=error.hint)
-    if isinstance(error, DiskFull):
-        return Refused(507, "disk_full", error.message, hint=error.hint)
-    code = "artifact" if isinstance(error, ArtifactError) else "internal"
-    return Refused(500, code, error.message, hint=error.hint)
+    status, code = next((status, code) for kind, status, code in _ANSWERS if isinstance(error, kind))
+    return Refused(status, code, error.message, hint=error.hint)
 
 
 def invalid(problems: Sequence[Any]) -> Refused:

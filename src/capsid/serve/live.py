@@ -14,11 +14,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from capsid.errors import ArtifactError
-from capsid.serve.ahead import Ahead
 from capsid.serve.errors import Refused
 from capsid.serve.journal import Journal
-from capsid.serve.lineage import Lineage, Load
-from capsid.serve.replay import Line, check_consecutive, edit_of, is_whole, replayed, shortened, state_of, version_of
+from capsid.serve.replay import (
+    Ahead,
+    Line,
+    Lineage,
+    Load,
+    check_consecutive,
+    edit_of,
+    is_whole,
+    replayed,
+    shortened,
+    state_of,
+    version_of,
+)
 from capsid.serve.snapshot import Edit, Snapshot, State, with_state
 
 logger = logging.getLogger("capsid.serve")
@@ -32,11 +42,6 @@ Make = Callable[[Snapshot], Edit]
 Made = tuple[Edit, Snapshot]
 # Runs the trial search of a version, which raises if it fails.
 Try = Callable[[Callable[[], None]], None]
-
-
-def try_here(check: Callable[[], None]) -> None:
-    """Run a trial search in this thread."""
-    check()
 
 
 class LiveCatalogue:
@@ -76,7 +81,6 @@ class LiveCatalogue:
 
     @property
     def current(self) -> Snapshot:
-        """The version that is served."""
         return self._now.current
 
     @property
@@ -101,10 +105,12 @@ class LiveCatalogue:
 
     def edit(self, edit: Edit) -> Snapshot:
         """Make an edit and return the new version; if it cannot be made, raise and change nothing."""
-        ((_, after),) = map(_made, self.edit_all([lambda _: edit]))
-        return after
+        (made,) = self.edit_all([lambda _: edit])
+        if isinstance(made, Exception):
+            raise made
+        return made[1]
 
-    def edit_all(self, makes: Sequence[Make], tried: Try = try_here) -> list[Made | Exception]:
+    def edit_all(self, makes: Sequence[Make], tried: Try = lambda check: check()) -> list[Made | Exception]:
         """Make edits in order, with one trial search and one write for all of them: for each, its result or its error.
 
         An edit that cannot be made does not stop the others. Each has a version of its own; the last one is served.
@@ -230,9 +236,3 @@ class LiveCatalogue:
             # The edits are safe in the long one.
             logger.warning("the journal stays long: %s", error)
         self._enough = max(self._large, 2 * self._journal.size)
-
-
-def _made(result: Made | Exception) -> Made:
-    if isinstance(result, Exception):
-        raise result
-    return result

@@ -58,7 +58,6 @@ class Metrics:
         about.labels(capsid.__version__).set(1)
 
     def request(self, route: str, code: int, seconds: float) -> None:
-        """An answer was sent."""
         self._recent.append(seconds)
         found = self._children.get((route, code))
         if found is None:
@@ -70,14 +69,12 @@ class Metrics:
         found[1].observe(seconds)
 
     def batch(self, size: int, waited: list[float], seconds: float) -> None:
-        """A batch was searched."""
         self._batch.observe(size)
         self._search.observe(seconds)
         for wait in waited:
             self._queue.observe(wait)
 
     def dropped(self, reason: str) -> None:
-        """A request was not searched."""
         if reason == "cancelled":
             self._cancelled.inc()
         else:
@@ -109,7 +106,6 @@ class Metrics:
         return {f"p{share}": seconds[round(last * share / 100)] if seconds else None for share in (50, 99)}
 
     def waiting(self, depth: int) -> None:
-        """This many queries wait now."""
         self._depth.set(depth)
 
     def text(self, *, items: int, version: int) -> bytes:

@@ -66,7 +66,6 @@ class ServeOptions:
         return replace(self, state=str(folder))
 
     def to_environment(self) -> str:
-        """For worker processes."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -41,12 +41,12 @@ class Reports:
     def facets(self, snapshot: Snapshot, depth: int, count: int) -> dict[str, Any]:
         """Items whose weight is split between two capsules."""
         with self._making:
-            return _plain(snapshot.tokenizer.facets(depth=depth, count=count, most=MOST_ITEMS))
+            return dict(finite(snapshot.tokenizer.facets(depth=depth, count=count, most=MOST_ITEMS).to_dict()))
 
     def merges(self, snapshot: Snapshot, top: int) -> dict[str, Any]:
         """The most used merged tokens."""
         with self._making:
-            return _plain(snapshot.tokenizer.merges(top=top))
+            return dict(finite(snapshot.tokenizer.merges(top=top).to_dict()))
 
     def watch(self) -> AsyncIterator[str]:
         """Server-sent events, one per second, until the service stops."""
@@ -56,23 +56,15 @@ class Reports:
 
     async def _events(self) -> AsyncIterator[str]:
         self._watchers += 1
+        service = self._service
         try:
-            while not self._service.draining:
-                yield f"data: {json.dumps(self._now())}\n\n"
+            while not service.draining:
+                now = {"ready": service.ready, "version": service.version, "queue": service.depth}
+                counted = {**service.metrics.totals(), **service.metrics.latencies()}
+                yield f"data: {json.dumps({**now, **counted})}\n\n"
                 await asyncio.sleep(1.0)
         finally:
             self._watchers -= 1
-
-    def _now(self) -> dict[str, Any]:
-        service = self._service
-        counted = service.metrics.totals()
-        now = {"ready": service.ready, "version": service.version, "queue": service.depth}
-        return {**now, **counted, **service.metrics.latencies()}
-
-
-def _plain(answer: Any) -> dict[str, Any]:
-    out: dict[str, Any] = finite(answer.to_dict())
-    return out
 
 
 def finite(value: Any) -> Any:

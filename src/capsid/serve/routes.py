@@ -18,12 +18,10 @@ from capsid.answering import Query, Recommendation
 from capsid.serve import schema
 from capsid.serve.edge import VERSION, App, Receive, Scope, Send
 from capsid.serve.errors import Refused, invalid
-from capsid.serve.others import compared, listed
-from capsid.serve.questions import about_item, example_history, explained, info, search_items
+from capsid.serve.questions import about_item, compared, example_history, explained, info, listed, search_items, tree
 from capsid.serve.reports import Reports
 from capsid.serve.service import Service
 from capsid.serve.snapshot import Edit, Snapshot
-from capsid.serve.tree import tree
 
 _TOKENS = r"^(\d{1,9}(,\d{1,9}){0,63})?$"
 ItemInPath = Annotated[str, InPath(min_length=1, max_length=200)]
@@ -331,9 +329,5 @@ def _json(value: Any, status: int = 200) -> Response:
     return Response(_ENCODER.encode(value), status, media_type="application/json")
 
 
-def _plain(value: Any) -> Any:
-    """Convert values of attribute tables that JSON cannot express."""
-    return str(value)
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, default=_plain, allow_nan=False, separators=(",", ":"))
+# Values of attribute tables that JSON cannot express become texts.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str, allow_nan=False, separators=(",", ":"))

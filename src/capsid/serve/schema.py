@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints
 
+from capsid.explain.picture import Influence, ScoreParts, Step
+
 MOST_K, MOST_HISTORY, MOST_LISTED, MOST_HISTORIES, MOST_ADDED = 500, 2_000, 10_000, 64, 1_000
 
 # Any text that is valid in a URL and in a JSON file; no control characters.
@@ -97,52 +99,11 @@ class RecommendAnswer(BaseModel):
     version: int
 
 
-class ScoreParts(BaseModel):
-    """The two parts of a score where ids and item vectors are fused: score = ids + vectors, both log-probabilities."""
-
-    ids: float
-    vectors: float
-    cosine: float
-
-
 class ExplainedItem(RankedItem):
     """An item of an answer with the tokens of its id, and the parts of its score if it has two."""
 
     tokens: list[int]
     parts: ScoreParts | None = None
-
-
-class WeighedPrefix(BaseModel):
-    """A prefix that the search scored, and whether it was kept or cut."""
-
-    tokens: list[int]
-    codes: list[int]
-    score: float
-    fate: Literal["result", "kept", "width", "bound", "filter"]
-    items: int
-    example: str
-
-
-class SearchStep(BaseModel):
-    """One depth of the search."""
-
-    depth: int
-    counts: dict[str, int]
-    prefixes: list[WeighedPrefix]
-
-
-class HistoryInfluence(BaseModel):
-    """How the results' scores fall without an item of the history; `steps` spreads each fall over the id's tokens.
-
-    Where item vectors are fused, `vectors` is what they add to each fall.
-    """
-
-    item: str
-    title: str
-    mean: float
-    results: list[float]
-    steps: list[list[float]]
-    vectors: list[float] = []
 
 
 class HistoryItem(BaseModel):
@@ -161,8 +122,8 @@ class ExplainAnswer(BaseModel):
     personal: bool
     version: int
     prefix: list[int]
-    steps: list[SearchStep]
-    influences: list[HistoryInfluence]
+    steps: list[Step]
+    influences: list[Influence]
 
 
 class RunAnswer(BaseModel):

@@ -20,16 +20,16 @@ import torch
 from capsid.answering import Query
 from capsid.errors import CapsidError
 from capsid.recommender import Recommender
-from capsid.serve.ahead import COMING, Ahead
 from capsid.serve.batching import Batcher, Ticket, Work, late
 from capsid.serve.errors import Refused, refused, too_many
 from capsid.serve.journal import Journal
 from capsid.serve.live import LiveCatalogue, Made, Make
 from capsid.serve.metrics import SHARED, Metrics
 from capsid.serve.options import ServeOptions
-from capsid.serve.others import OtherRun
-from capsid.serve.peers import Peers
+from capsid.serve.questions import OtherRun
+from capsid.serve.replay import COMING, Ahead
 from capsid.serve.snapshot import Snapshot
+from capsid.serve.workers import Peers
 
 logger = logging.getLogger("capsid.serve")
 T = TypeVar("T")
@@ -74,19 +74,16 @@ class Service:
 
     @property
     def depth(self) -> int:
-        """How many queries wait."""
         return 0 if self._batcher is None else self._batcher.depth
 
     @property
     def live(self) -> LiveCatalogue:
-        """The catalogue, once it is loaded."""
         if self._live is None:
             raise _not_ready()
         return self._live
 
     @property
     def snapshot(self) -> Snapshot:
-        """The current version."""
         return self.live.current
 
     @property

@@ -156,12 +156,10 @@ class Snapshot:
 
     @cached_property
     def answerer(self) -> Answerer:
-        """Answers queries."""
         return self.recommender.answerer
 
     @cached_property
     def tokenizer(self) -> OpenTokenizer:
-        """Answers questions about ids."""
         return OpenTokenizer(self.recommender.fitted.tokenizer, self.recommender.catalogue_.titles)
 
     @cached_property

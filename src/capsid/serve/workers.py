@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 
 logger = logging.getLogger("capsid.serve")
 _SPAWN = multiprocessing.get_context("spawn")
@@ -153,3 +154,34 @@ def _beat(pulse: Connection) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
             return
         time.sleep(_BEAT)
+
+
+class Peers:
+    """The workers of one service, each of which creates a file when it is ready. Without a folder there is one worker.
+
+    A worker that is restarted later does not make the others unready: its own queries are refused until it is ready.
+    """
+
+    def __init__(self, folder: Path | None, workers: int) -> None:
+        self._folder, self._workers = folder, workers
+        self._complete = folder is None or workers == 1
+
+    def join(self) -> None:
+        if self._folder is not None:
+            _file(self._folder, os.getpid()).touch()
+
+    @property
+    def complete(self) -> bool:
+        """Whether as many processes as there are workers have got ready, once or at the same time."""
+        if not self._complete and self._folder is not None:
+            self._complete = sum(1 for _ in self._folder.glob("ready-*")) >= self._workers
+        return self._complete
+
+
+def has_joined(folder: Path, pid: int) -> bool:
+    """Whether the process with this number was ever ready."""
+    return _file(folder, pid).exists()
+
+
+def _file(folder: Path, pid: int) -> Path:
+    return folder / f"ready-{pid}"

@@ -16,9 +16,8 @@ import numpy as np
 
 from capsid.base.run_options import CheckpointFile
 from capsid.base.vocabulary import Vocabulary
-from capsid.data.findings import Findings
+from capsid.data.findings import Findings, numbered_lines
 from capsid.data.item_table import ItemTable
-from capsid.data.lines import numbered_lines
 from capsid.encode.base import require_items
 from capsid.errors import ConfigError, DataError, NotFittedError
 from capsid.progress import Progress, silent

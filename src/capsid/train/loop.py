@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from capsid.base.freed_memory import keep_freed_memory
+from capsid.base.devices import keep_freed_memory
 from capsid.base.randomness import child_seed
 from capsid.base.run_options import ALONE, CheckpointFile, Team
 from capsid.errors import CapsidError, ConfigError

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsid.base.blocks.dropout import drops, kept, random_bytes
-from capsid.base.blocks.packed import Group, Packed
+from capsid.base.blocks.packed import Group, Packed, drops, kept, random_bytes
 
 
 def attend(

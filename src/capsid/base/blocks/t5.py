@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid.base.blocks.attention import attend
-from capsid.base.blocks.dropout import dropout
 from capsid.base.blocks.layers import Cache
-from capsid.base.blocks.packed import Spread
+from capsid.base.blocks.packed import Spread, dropout
 
 EPS = 1e-6
 

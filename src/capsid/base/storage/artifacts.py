@@ -26,8 +26,6 @@ from capsid.base.storage.locks import held, holder, lock_file, lock_handle
 from capsid.errors import ArtifactError
 
 MANIFEST = "manifest.json"
-# Folders inside an artifact that are not part of it: older versions kept evaluations there without a manifest.
-BESIDE = frozenset({"evaluations"})
 FORMAT_VERSION = 1
 WRITE_AGAIN = "write the artifact again"
 # Another process needs only a moment to rename into place; one that holds the path longer has reserved it.
@@ -236,8 +234,6 @@ def _regular_files(folder: Path, hint: str) -> set[str]:
         for entry in os.scandir(here):
             mode = entry.stat(follow_symlinks=False).st_mode
             if stat.S_ISDIR(mode):
-                if here == folder and entry.name in BESIDE:
-                    continue
                 if not os.path.lexists(os.path.join(entry.path, MANIFEST)):
                     waiting.append(Path(entry.path))
             elif not stat.S_ISREG(mode):
@@ -263,15 +259,11 @@ def _short(value: Any) -> str:
 
 def _followed(path: Path) -> Path:
     """The target of a symlink, so that the target is written and the link stays. A link to itself is an OSError."""
-    return Path(os.path.realpath(path.parent / os.readlink(path), strict=False)) if _links(path) else path
-
-
-def _links(path: Path) -> bool:
     if not path.is_symlink():
-        return False
+        return path
     with contextlib.suppress(FileNotFoundError):  # The target may be yet to be written.
         os.stat(path)
-    return True
+    return Path(os.path.realpath(path.parent / os.readlink(path), strict=False))
 
 
 @contextlib.contextmanager
@@ -348,7 +340,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def seal_folder(folder: Path, *, kind: str) -> None:
-    """Write the manifest with the hashes of all files; a folder of an older version becomes an artifact this way."""
+    """Write the manifest with the hashes of all files."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     for file in files:
         with open(file, "rb") as handle:

@@ -1,7 +1,8 @@
-"""Arrays larger than memory: written, read, counted and hashed a block at a time, or mapped.
+"""Arrays and texts larger than memory: written, read, counted and hashed a block at a time, or mapped.
 
 Blocks are appended to files instead of written through a mapping: a full disk then raises an error and kills no
-process. Does not know what the arrays mean.
+process. Texts stand in two files: `ids.texts.npy` holds their bytes one after the other, `ids.offsets.npy` where each
+begins. Does not know what arrays and texts mean.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from capsid.base.storage.arrays import BROKEN, HINT, checked_header
+from capsid.base.storage.arrays import BROKEN, HINT, checked_header, load_array
 from capsid.base.storage.artifacts import cache_home
 from capsid.errors import ArtifactError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 # Values that are copied, counted or checked at a time.
 BLOCK = 1 << 20
@@ -40,7 +45,6 @@ class ArrayWriter:
             self.flush()
 
     def add(self, block: np.ndarray) -> None:
-        """Append values."""
         self._file.write(np.ascontiguousarray(block, dtype=self._dtype).data)
         self.count += len(block)
 
@@ -124,3 +128,50 @@ def array_blocks(path: Path, size: int) -> Iterator[np.ndarray]:
                 yield np.fromfile(file, dtype=dtype, count=min(size, count - start))
     except BROKEN as error:
         raise ArtifactError(f"{path} could not be read: {error}", hint=HINT) from None
+
+
+def text_files(path: Path) -> tuple[Path, Path]:
+    """The two files of the texts `path`: bytes and offsets."""
+    return path.with_name(f"{path.name}.texts.npy"), path.with_name(f"{path.name}.offsets.npy")
+
+
+class TextsWriter:
+    """Writes texts, a block at a time."""
+
+    def __init__(self, path: Path) -> None:
+        texts, offsets = text_files(path)
+        self._texts, self._offsets = ArrayWriter(texts, "|u1"), ArrayWriter(offsets, "<i8")
+        self._offsets.add(np.zeros(1, dtype=np.int64))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._texts, self._offsets:
+            pass
+
+    def add(self, block: pa.LargeStringArray) -> None:
+        if not len(block):
+            return
+        _, places, data = block.buffers()
+        own = np.frombuffer(places, dtype=np.int64)[block.offset : block.offset + len(block) + 1]
+        before = self._texts.count
+        if data is not None:
+            self._texts.add(np.frombuffer(data, dtype=np.uint8)[int(own[0]) : int(own[-1])])
+        self._offsets.add(own[1:] - own[0] + before)
+
+    def flush(self) -> None:
+        """Make whole files of what was written so far, so that they can be mapped."""
+        self._texts.flush()
+        self._offsets.flush()
+
+
+def map_texts(path: Path) -> pa.LargeStringArray:
+    """The texts as a column over mapped memory: pages are read on first access."""
+    import pyarrow as pa
+
+    texts, offsets = text_files(path)
+    data, places = load_array(texts, memory_map=True), load_array(offsets, memory_map=True)
+    if data.dtype != np.uint8 or places.dtype != np.int64 or not len(places) or int(places[-1]) != len(data):
+        raise ArtifactError(f"{texts} and {offsets.name} do not belong together", hint="write the files again")
+    return pa.LargeStringArray.from_buffers(len(places) - 1, pa.py_buffer(places), pa.py_buffer(data))

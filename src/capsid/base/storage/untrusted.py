@@ -15,7 +15,7 @@ import numpy as np
 
 from capsid.base.config import UnknownKindError
 from capsid.base.storage.mapped_arrays import blocks_of
-from capsid.errors import ArtifactError, CapsidError
+from capsid.errors import ArtifactError, CapsidError, reason_of
 from capsid.ragged import Ragged
 
 HINT = "the files were changed or belong to different fits: fit again, or copy the folder again from its source"
@@ -34,8 +34,8 @@ def interpreting(path: Path, what: str) -> Iterator[None]:
             raise
         raise ArtifactError(f"{path} is not a usable {what}: {error.message[:300]}", hint=HINT) from error
     except Exception as error:  # a file can make a reader raise anything
-        said = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {said[0][:200]}" if said else type(error).__name__
+        kind, said = type(error).__name__, reason_of(error)
+        reason = kind if said == kind else f"{kind}: {said}"
         raise ArtifactError(f"{path} is not a usable {what}: {reason}", hint=HINT) from error
 
 
@@ -75,15 +75,12 @@ def whole(value: Any, what: str, *, least: int, most: int) -> int:
 def finite(arrays: Mapping[str, np.ndarray], what: str) -> dict[str, np.ndarray]:
     """Arrays without NaN and infinity."""
     for name, array in arrays.items():
-        if array.dtype.kind == "c" or (array.dtype.kind == "f" and not _all_finite(array)):
+        flat = array.reshape(-1)
+        # In blocks: the array may be a mapped file larger than memory.
+        blocks = (flat[part] for part in blocks_of(len(flat) if array.dtype.kind == "f" else 0))
+        if array.dtype.kind == "c" or not all(np.isfinite(block).all() for block in blocks):
             raise refuse(f"{what} {name} is not made of finite numbers")
     return dict(arrays)
-
-
-def _all_finite(array: np.ndarray) -> bool:
-    # In blocks: the array may be a mapped file larger than memory.
-    flat = array.reshape(-1)
-    return all(np.isfinite(flat[part]).all() for part in blocks_of(len(flat)))
 
 
 def integers(

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsid.base.freed_memory import keep_freed_memory
+from capsid.base.devices import keep_freed_memory
 from capsid.errors import ArtifactError
 from capsid.ids.prefixes import SharedPrefixes, longer_keys, no_keys
 from capsid.ragged import Ragged

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from capsid.base.freed_memory import keep_freed_memory
+from capsid.base.devices import keep_freed_memory
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.ids.prefixes import SharedPrefixes
