@@ -85,14 +85,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "gate logits not in merge order",
-        "tokenize/merging/semantic_bpe.py",
+        "tokenize/capsules/semantic_bpe.py",
         "self.probability(pairs.logit[rows])",
         "self.probability(pairs.logit[np.sort(rows)])",
         (f"{NOTICED}::test_logits_of_the_gate_follow_the_order_of_the_merges",),
     ),
     Mutant(
         "score before probability",
-        "tokenize/merging/semantic_bpe.py",
+        "tokenize/capsules/semantic_bpe.py",
         "-pairs.score(self.settings.alpha[1]), -pi])",
         "-pi, -pairs.score(self.settings.alpha[1])])",
         (f"{NOTICED}::test_the_probability_decides_before_the_score",),

@@ -181,8 +181,6 @@ MISTAKES: Mistakes = {
     ),
     "decode/ranked.py": (
         ("one item too many", "kept = rank < k", "kept = rank <= k", "decode/test_beam.py decode/test_retrieve.py"),
-    ),
-    "decode/retrieve.py": (
         (
             "empty histories are searched",
             "histories.lengths.min() < 1",
@@ -190,7 +188,7 @@ MISTAKES: Mistakes = {
             "decode/test_retrieve.py recommender/test_answering.py",
         ),
     ),
-    "decode/recorder.py": (
+    "decode/watch.py": (
         (
             "depths shifted",
             "levels[depth + 1].node if depth + 1 < len(levels)",
@@ -240,6 +238,7 @@ MISTAKES: Mistakes = {
             "costs_NK if rows < columns else costs_NK.T",
             "ids/test_assignment.py",
         ),
+        ("epsilon multiplies", "_scaled(costs_NK) / epsilon", "_scaled(costs_NK) * epsilon", "ids/test_sinkhorn.py"),
     ),
     "ids/collisions.py": (
         (
@@ -278,9 +277,6 @@ MISTAKES: Mistakes = {
     ),
     "ids/semantic_ids.py": (
         ("empty ids pass", "codes.lengths.min() < 1:", "codes.lengths.min() < 0:", "ids/test_semantic_ids.py"),
-    ),
-    "ids/sinkhorn.py": (
-        ("epsilon multiplies", "_scaled(costs_NK) / epsilon", "_scaled(costs_NK) * epsilon", "ids/test_sinkhorn.py"),
     ),
     "base/installed.py": (
         ("another kind under the name", "if own != kind:", "if False:", "recommender/test_outside_parts.py"),

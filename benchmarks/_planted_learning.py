@@ -120,10 +120,8 @@ MISTAKES: Mistakes = {
             "cli/test_cli_vectors.py",
         ),
     ),
-    "encode/matrix_formats.py": (
-        ("vectors of other widths", "np.flatnonzero(lengths != width)", "lengths[:0]", "encode/test_precomputed.py"),
-    ),
     "encode/precomputed.py": (
+        ("vectors of other widths", "np.flatnonzero(lengths != width)", "lengths[:0]", "encode/test_precomputed.py"),
         (
             "vectors of new items are not kept",
             "np.concatenate([old_ND, vectors_ND[new]])",
@@ -137,7 +135,7 @@ MISTAKES: Mistakes = {
             "cli/test_cli_own_vectors.py",
         ),
     ),
-    "encode/sequence_network.py": (
+    "encode/networks.py": (
         (
             "padding is learnt",
             "< torch.as_tensor(lengths_B)[:, None]",
@@ -187,6 +185,7 @@ MISTAKES: Mistakes = {
             "[None, :] <= lengths_U[:, None]",
             "generate/test_network.py",
         ),
+        ("closing rows for all", "if not self.closing:", "if self.closing:", "generate/test_dense_match.py"),
     ),
     "generate/next_token.py": (
         (
@@ -196,7 +195,7 @@ MISTAKES: Mistakes = {
             "generate/test_children_loss.py",
         ),
     ),
-    "generate/repeats.py": (
+    "generate/open_items.py": (
         (
             "repeats end a token early",
             "stride, self.lengths_UP == depth + 1)[0].unique()",
@@ -204,10 +203,7 @@ MISTAKES: Mistakes = {
             "generate/test_repeats.py",
         ),
     ),
-    "generate/depth_rows.py": (
-        ("closing rows for all", "if not self.closing:", "if self.closing:", "generate/test_dense_match.py"),
-    ),
-    "generate/token_table.py": (
+    "generate/shape.py": (
         (
             "merged vectors twice as long",
             '"scales_M1": 1 / roots[:, None]',
@@ -215,15 +211,21 @@ MISTAKES: Mistakes = {
             "generate/test_token_table.py",
         ),
     ),
-    "tokenize/atomic.py": (
+    "tokenize/rivals/lookup.py": (
         (
             "unknown items get the last id",
             "if (numbers < 0).any():",
             "if (numbers < -1).any():",
             "tokenize/test_tokenizer_contract.py tokenize/test_item_tokenizer.py",
         ),
+        (
+            "too few digits",
+            "if self.codebook**d >= ranks)",
+            "if self.codebook**d >= ranks // 2)",
+            "tokenize/test_frequency.py",
+        ),
     ),
-    "tokenize/balanced.py": (
+    "tokenize/kmeans.py": (
         (
             "items that fit no cluster go to the fullest",
             "else room_K.argmax()",
@@ -242,7 +244,7 @@ MISTAKES: Mistakes = {
             "tokenize/capsules",
         ),
     ),
-    "tokenize/chained.py": (
+    "tokenize/rivals/chained.py": (
         (
             "fields from the wrong side",
             "out.positions < len(self.fields)",
@@ -250,18 +252,10 @@ MISTAKES: Mistakes = {
             "tokenize/test_chained.py",
         ),
     ),
-    "tokenize/frequency.py": (
-        (
-            "too few digits",
-            "if self.codebook**d >= ranks)",
-            "if self.codebook**d >= ranks // 2)",
-            "tokenize/test_frequency.py",
-        ),
-    ),
-    "tokenize/merging/candidates.py": (
+    "tokenize/capsules/pairs.py": (
         ("rare pairs are merged", "kept = counts >= least", "kept = counts >= 0", "tokenize/merging"),
     ),
-    "tokenize/merging/gate.py": (
+    "tokenize/capsules/gate.py": (
         (
             "noise is not Gumbel's",
             "-torch.empty(shape).exponential_().clamp_min(1e-30).log()",
@@ -269,7 +263,7 @@ MISTAKES: Mistakes = {
             "tokenize/merging",
         ),
     ),
-    "tokenize/residual_kmeans.py": (
+    "tokenize/rivals/quantisers.py": (
         (
             "the same seed at every depth",
             "self.restarts, seed + depth)",
@@ -277,10 +271,10 @@ MISTAKES: Mistakes = {
             "tokenize/test_residual_kmeans.py golden",
         ),
     ),
-    "tokenize/rqvae/bound_terms.py": (
+    "tokenize/rivals/rqvae_terms.py": (
         ("behaviour of any width", "if behaviour_ND.shape[1] != latent:", "if False:", "tokenize/rqvae"),
     ),
-    "tokenize/rqvae/network.py": (
+    "tokenize/rivals/rqvae_network.py": (
         (
             "scale multiplies",
             "return (x_BI - self.mean) / self.scale",
@@ -337,7 +331,7 @@ MISTAKES: Mistakes = {
             "train/test_options.py",
         ),
     ),
-    "train/snapshots.py": (
+    "train/checkpoint.py": (
         (
             "the worst snapshots are kept",
             "sum(metric <= snapshot.metric for",

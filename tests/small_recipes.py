@@ -8,9 +8,8 @@ from functools import cache
 from capsid.data.dataset import Dataset
 from capsid.data.fields import Field
 from capsid.data.planted import planted_dataset
-from capsid.encode.field_encoder import FieldEncoder
 from capsid.encode.hashing import HashingEncoder
-from capsid.encode.sequence import SequenceEncoder
+from capsid.encode.sequence import FieldEncoder, SequenceEncoder
 from capsid.encode.views import Views
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES

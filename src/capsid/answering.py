@@ -15,8 +15,7 @@ import numpy as np
 
 from capsid.base.popularity import popularity_order
 from capsid.decode.filters import Filter, slots_of
-from capsid.decode.ranked import RankedItems
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import RankedItems, Retriever
 from capsid.errors import DataError
 from capsid.evaluate.metrics import check_k
 from capsid.ragged import Ragged

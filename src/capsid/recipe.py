@@ -15,10 +15,10 @@ from capsid.base.config import Kinds, from_dict, override, to_dict
 from capsid.base.release_0_1 import recipe_today
 from capsid.data.augment import Augment
 from capsid.decode.beam import BeamSearch
+from capsid.decode.ensemble import Ensemble
+from capsid.decode.exact import ExactScoring, ParallelScoring
 from capsid.decode.fusion import BeamFusion
-from capsid.decode.kinds import RANKERS
 from capsid.decode.mixed import Mixed
-from capsid.decode.parallel import ParallelScoring
 from capsid.decode.ranked import Ranker
 from capsid.encode.base import ItemEncoder
 from capsid.encode.kinds import ENCODERS
@@ -31,26 +31,50 @@ from capsid.generate.encoder_decoder import EncoderDecoderGenerator
 from capsid.generate.generator import (
     Generator,
     MaskedGenerator,
+    PopularityGenerator,
     ReadsSoftly,
     SasRecGenerator,
     TimelineGenerator,
+    TransformerGenerator,
 )
-from capsid.generate.kinds import GENERATORS, JOINT_TERMS, TERMS
+from capsid.generate.gumbel_codes import GumbelCodes
 from capsid.generate.next_token import NextToken
 from capsid.generate.parallel import AllCodes, ParallelGenerator
+from capsid.generate.routing_adapters import RoutingAdapters
+from capsid.generate.similar_items import EaseGenerator, ItemKnnGenerator, VectorKnnGenerator
 from capsid.generate.terms import JointTerm, Part, Term
 from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
-from capsid.ids.kinds import READINGS
-from capsid.ids.reading import ItemByItem, Reading
+from capsid.ids.reading import READINGS, ItemByItem, Reading
 from capsid.ids.trie import Over
 from capsid.memory.memory import Memory
 from capsid.settings import check_settings, check_together, setting
 from capsid.tokenize.base import Merges, Tokenizer
-from capsid.tokenize.id_system import IdSystem
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS, IdSystem
 from capsid.train.options import Training
+
+GENERATORS: dict[str, type] = {
+    g.kind: g
+    for g in (
+        TransformerGenerator,
+        SasRecGenerator,
+        TimelineGenerator,
+        EncoderDecoderGenerator,
+        MaskedGenerator,
+        ParallelGenerator,
+        PopularityGenerator,
+        ItemKnnGenerator,
+        EaseGenerator,
+        VectorKnnGenerator,
+    )
+}
+TERMS: dict[str, type] = {t.kind: t for t in (NextToken, AllCodes, DenseMatch)}
+# Terms that learn beside the generator for a part of a phase.
+JOINT_TERMS: dict[str, type] = {t.kind: t for t in (RoutingAdapters, GumbelCodes, Alternating)}
+
+
+RANKERS: dict[str, type] = {r.kind: r for r in (BeamSearch, ExactScoring, ParallelScoring, BeamFusion, Ensemble, Mixed)}
 
 
 @dataclass(kw_only=True, frozen=True)

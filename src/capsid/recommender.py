@@ -20,7 +20,7 @@ from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import as_dataset
 from capsid.data.split import Cases, Split, leave_one_out
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import Retriever
 from capsid.errors import ConfigError, DataError, NotFittedError
 from capsid.evaluate.evaluator import Evaluation, evaluate
 from capsid.evaluate.metrics import check_k

@@ -35,10 +35,9 @@ from capsid.decode.model import FittedModel
 from capsid.encode.base import fresh
 from capsid.errors import DataError
 from capsid.generate.dense_items import DenseItems
-from capsid.ids.histories import ReadableIds
+from capsid.ids.reading import ReadableIds
 from capsid.ids.trie import Over, Trie
-from capsid.memory.memory import REACH, FittedMemory
-from capsid.memory.search import Remembering
+from capsid.memory.memory import REACH, FittedMemory, Remembering
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
 from capsid.tokenize.item_tokenizer import ItemTokenizer

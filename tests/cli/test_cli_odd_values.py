@@ -12,7 +12,7 @@ from cli_world import capsid, settings
 
 from capsid import Dataset, ItemTokenizer, Recommender
 from capsid.errors import CapsidError, ConfigError, DataError
-from capsid.tokenize.atomic import Atomic
+from capsid.tokenize.rivals.lookup import Atomic
 
 BIG = "9" * 5_000
 LONG = "x" * 300

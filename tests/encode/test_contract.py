@@ -15,12 +15,11 @@ from capsid.data.fields import Field
 from capsid.data.item_table import ItemTable
 from capsid.encode.attribute_encoder import AttributeEncoder
 from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.field_encoder import FieldEncoder
 from capsid.encode.hashing import HashingEncoder
 from capsid.encode.joined import JoinedEncoder
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.precomputed import PrecomputedEncoder
-from capsid.encode.sequence import SequenceEncoder
+from capsid.encode.sequence import FieldEncoder, SequenceEncoder
 from capsid.encode.text import TextEncoder
 from capsid.encode.views import Views
 from capsid.errors import DataError, NotFittedError

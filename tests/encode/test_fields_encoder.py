@@ -18,8 +18,8 @@ from capsid.data.fields import Field
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import l2_normalise
 from capsid.encode.cache import encode_items
-from capsid.encode.field_encoder import FieldEncoder
-from capsid.encode.field_network import FieldNetwork, draw_ends, draw_masks
+from capsid.encode.networks import FieldNetwork, draw_ends, draw_masks
+from capsid.encode.sequence import FieldEncoder
 from capsid.errors import ConfigError, DataError
 from capsid.ragged import Ragged
 from capsid.train.options import Training

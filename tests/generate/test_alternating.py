@@ -26,8 +26,8 @@ from capsid.ragged import Ragged
 from capsid.recipe import Phase, Recipe
 from capsid.recipes import RECIPES
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
-from capsid.tokenize.rqvae.tokenizer import RQVAE
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
+from capsid.tokenize.rivals.rqvae import RQVAE
 from capsid.train.options import Training
 
 ITEMS = 30

@@ -29,11 +29,11 @@ from capsid.ids.trie import Trie
 from capsid.progress import silent
 from capsid.ragged import Ragged
 from capsid.recipe import Phase, Stretch
-from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.capsules.algorithm import algorithm_one
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.tokenize.rivals.lookup import Atomic
 from capsid.train.options import Training
 
 VECTORS = planted_vectors(branching=(4, 3, 3), items_per_leaf=3)

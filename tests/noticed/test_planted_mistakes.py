@@ -43,12 +43,12 @@ from capsid.tokenize.capsules.algorithm import survival
 from capsid.tokenize.capsules.capsules import CapsuleNetwork
 from capsid.tokenize.capsules.catalogue import trace
 from capsid.tokenize.capsules.objective import balance
+from capsid.tokenize.capsules.pairs import Candidates
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE, _Pass
 from capsid.tokenize.capsules.stage_one import NAME
 from capsid.tokenize.capsules.start import start_from_data
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.kmeans import distances
-from capsid.tokenize.merging.candidates import Candidates
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE, _Pass
 from capsid.tokenize.training import draw_sample
 
 # Data and split

@@ -36,7 +36,7 @@ from capsid.recipe import KINDS, Phase, Recipe
 from capsid.recommender import Recommender
 from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 from capsid.train.options import Training
 
 

@@ -20,7 +20,7 @@ from capsid.scale.jobs import EncodeJob, IdsJob
 from capsid.scale.shards import shard_lock
 from capsid.scale.submit import run_job
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 ROWS, PER_SHARD = 130, 50
 

@@ -15,7 +15,7 @@ from capsid.data.item_table import ItemTable
 from capsid.encode.base import l2_normalise
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
-from capsid.tokenize.aligned_tree import AlignedTree, aligned_numbers, anchors, balanced_split
+from capsid.tokenize.rivals.aligned_tree import AlignedTree, aligned_numbers, anchors, balanced_split
 
 
 def fitted(table: ItemTable, **fields: Any) -> AlignedTree:

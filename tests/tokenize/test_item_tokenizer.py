@@ -19,9 +19,9 @@ from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.errors import ArtifactError, ConfigError, DataError, NotFittedError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Reassign, Suffix
 from capsid.ids.trie import Trie
-from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.lookup import Atomic
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 NEW = {
     "item_id": ["n0", "n1"],

@@ -12,7 +12,7 @@ from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
 from capsid.tokenize.kmeans import kmeans
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 BRANCHING = (8, 4, 4)
 

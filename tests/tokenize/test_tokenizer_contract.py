@@ -27,9 +27,9 @@ from capsid.ragged import Ragged
 from capsid.tokenize.base import Adapting, LastCosts, Revising, SoftAssigning, Tokenizer, Tracing, tokenizer_key
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.kinds import TOKENIZERS
-from capsid.tokenize.residual_kmeans import ResidualKMeans
-from capsid.tokenize.rqvae.assign import Sinkhorn
-from capsid.tokenize.rqvae.tokenizer import RQVAE
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
+from capsid.tokenize.rivals.rqvae import RQVAE
+from capsid.tokenize.rivals.rqvae_network import Sinkhorn
 from capsid.train.options import Training
 
 # Small settings of every kind, and of variants of a kind; a new kind without an entry is tried with its defaults.

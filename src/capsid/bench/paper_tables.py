@@ -30,8 +30,8 @@ from capsid.bench.rows import BASELINE, FULL, MARKS, comparable, in_order, main_
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
-from capsid.tokenize.actionpiece.merges import Pieces
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
+from capsid.tokenize.rivals.actionpiece import Pieces
 
 BEAUTY = "amazon-beauty"
 COLD = 5

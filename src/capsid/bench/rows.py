@@ -12,13 +12,13 @@ from capsid.base.config import fingerprint
 from capsid.bench.paper import paper
 from capsid.bench.plans import read_plan
 from capsid.decode.ensemble import Ensemble
-from capsid.encode.defaults import default_encoder
+from capsid.encode.kinds import default_encoder
 from capsid.encode.views import Views
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
-from capsid.recipes.capsid_bpe import CAPSID_BPE
-from capsid.tokenize.actionpiece.merges import Pieces
-from capsid.tokenize.atomic import Atomic
+from capsid.recipes.ours import CAPSID_BPE
+from capsid.tokenize.rivals.actionpiece import Pieces
+from capsid.tokenize.rivals.lookup import Atomic
 
 # The full system, which the tables compare with everything else; and the method that costs are relative to.
 FULL = CAPSID_BPE.name

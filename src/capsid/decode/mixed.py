@@ -20,8 +20,8 @@ from torch import Tensor
 
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
-from capsid.decode.likelihood import edge_log_probabilities
 from capsid.decode.model import FittedModel
+from capsid.decode.protocol import edge_log_probabilities
 from capsid.decode.ranked import RankedItems, RankedLeaves, best_items, leaf_slots
 from capsid.decode.watch import RootScores
 from capsid.errors import ConfigError

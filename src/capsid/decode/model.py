@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from capsid.decode.filters import Filter
-from capsid.decode.likelihood import root_log_probabilities
-from capsid.decode.protocol import Decodable, Dense, PredictsSystems
+from capsid.decode.protocol import Decodable, Dense, PredictsSystems, root_log_probabilities
 from capsid.errors import ConfigError
-from capsid.ids.histories import ReadableIds
-from capsid.ids.reading import ItemTokens, TokenBatch
+from capsid.ids.reading import ItemTokens, ReadableIds, TokenBatch
 from capsid.ids.trie import ROOT, Children, Over, Trie
 from capsid.ragged import Ragged
 

@@ -23,7 +23,7 @@ from capsid.base.storage.shard_files import check_whole
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import first_ids
-from capsid.encode.matrix_formats import as_float32, ids_file, parquet_blocks, parquet_columns, readable
+from capsid.encode.precomputed import as_float32, ids_file, parquet_blocks, parquet_columns, readable
 from capsid.errors import ArtifactError, DataError
 from capsid.progress import Progress, silent
 

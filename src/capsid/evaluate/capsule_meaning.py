@@ -20,7 +20,7 @@ from capsid.ids.order import column
 from capsid.ragged import Ragged
 
 if TYPE_CHECKING:
-    from capsid.tokenize.trace import Trace
+    from capsid.tokenize.base import Trace
 
 NEAREST, WORDS = 3, 5
 # How many titles tell how frequent a word is, and how many items of a capsule are routed again and read.

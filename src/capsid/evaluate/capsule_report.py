@@ -17,10 +17,10 @@ from capsid.errors import ArtifactError
 from capsid.tokenize.base import Tracing
 
 if TYPE_CHECKING:
+    from capsid.tokenize.base import Trace
     from capsid.tokenize.capsules.algorithm import Step
     from capsid.tokenize.capsules.capsules import CapsuleNetwork, Capsules
     from capsid.tokenize.capsules.settings import StopRules
-    from capsid.tokenize.trace import Trace
 
 # Routing again for every number of rounds is slower than encoding, so a sample is used.
 CONVERGENCE_ITEMS = 20_000

@@ -15,8 +15,7 @@ from capsid.base.popularity import TIERS, popularity_tiers
 from capsid.data.split import Cases
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
-from capsid.decode.ranked import Buckets, KeepsRoots, RankedLeaves, RanksLeaves, expand
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import Buckets, KeepsRoots, RankedLeaves, RanksLeaves, Retriever, expand
 from capsid.decode.watch import RootScores
 from capsid.errors import DataError
 from capsid.evaluate.metrics import TargetRanks, check_ks, gains, of_lists, per_user

@@ -34,11 +34,11 @@ from capsid.explain.answers import (
 from capsid.explain.merged_tokens import merges_of, subwords_of
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
+from capsid.tokenize.base import CAUSES
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.trace import CAUSES
 
 if TYPE_CHECKING:
-    from capsid.tokenize.trace import Trace
+    from capsid.tokenize.base import Trace
 
 EXAMPLES = 5
 STRONGEST = 5

@@ -11,8 +11,8 @@ from capsid.base.vocabulary import Vocabulary
 from capsid.errors import ConfigError
 from capsid.evaluate.merge_report import MergeUse, merge_uses
 from capsid.explain.answers import Merges, Shortened, ShownMerge, Subword, Titled
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 
 EXAMPLES = 3
 Title = Callable[[int], str]

@@ -9,8 +9,7 @@ import numpy as np
 from capsid.base.randomness import numpy_rng
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split
-from capsid.decode.ranked import validating
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import Retriever, validating
 from capsid.evaluate.evaluator import metric_values
 from capsid.generate.terms import TermContext
 from capsid.memory.fit import CASES, MemoryFit, fit_weights

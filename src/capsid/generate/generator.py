@@ -20,8 +20,7 @@ from capsid.generate.masked import MaskedTransformer
 from capsid.generate.network import CausalTransformer, State, TiedBackbone
 from capsid.generate.shape import TokenSpace, TransformerShape
 from capsid.generate.timeline import READINGS, TimelineTransformer
-from capsid.ids.histories import ReadableIds
-from capsid.ids.reading import Lesson, TokenBatch
+from capsid.ids.reading import Lesson, ReadableIds, TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.settings import check_settings, check_together, setting
 

@@ -15,8 +15,7 @@ from capsid.base.blocks.layers import Block, reset
 from capsid.errors import ConfigError
 from capsid.generate.backbone import Predictions, refuse_closing
 from capsid.generate.network import State, TiedBackbone, counted, padded
-from capsid.generate.shape import TokenSpace, TransformerShape
-from capsid.generate.token_table import TokenTable
+from capsid.generate.shape import TokenSpace, TokenTable, TransformerShape
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import Ragged

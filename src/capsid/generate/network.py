@@ -9,12 +9,14 @@ Its design choices (CapsID, arXiv 2605.05096, appendix A.3, where nothing else i
   composed of their members';
 - padding is packed away in training, and dead beams are left out of linear layers in a search.
 
-Knows tokens only: no items, no trie, no optimiser. Shapes as in `capsid.base.blocks.layers`; V tokens.
+Knows tokens only: no items, no trie, no optimiser. Shapes as in `capsid.base.blocks.layers`; V tokens, M items, N
+their tokens, R rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -26,12 +28,56 @@ from capsid.base.blocks.layers import Block, Cache, Layer, SasRecBlock, after_em
 from capsid.base.blocks.packed import Packed, Spread
 from capsid.base.blocks.relative import MixingBlock
 from capsid.generate.backbone import Backbone, Predictions, refuse_closing
-from capsid.generate.open_items import OpenItems
-from capsid.generate.repeats import Repeats, completions, history_items
-from capsid.generate.shape import TokenSpace, TransformerShape
-from capsid.generate.token_table import TokenTable, TokenVectors
+from capsid.generate.open_items import OpenItems, Repeats, completions, history_items
+from capsid.generate.shape import TokenSpace, TokenTable, TokenVectors, TransformerShape
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
+from capsid.ragged import Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class ItemRows:
+    """Row r has read `depth_R[r]` tokens of item `item_R[r]`, the last of them token number `before_R[r]`.
+
+    Where a row has read nothing, `before_R` is any token. `own` places the rows in items padded to one length. With
+    `closing` every item has one more row, which has read all its tokens.
+    """
+
+    lesson: Lesson
+    item_R: np.ndarray
+    depth_R: np.ndarray
+    before_R: np.ndarray
+    own: Spread
+    closing: bool
+
+    @classmethod
+    def of(cls, lesson: Lesson, *, closing: bool) -> Self:
+        """The rows for a lesson."""
+        lengths_M = lesson.tokens.lengths
+        rows = Ragged.ranges(0, lengths_M + 1 if closing else lengths_M)
+        item_R, depth_R = rows.row_numbers, rows.values
+        before_R = np.maximum(lesson.tokens.offsets[:-1][item_R] + depth_R - 1, 0)
+        width = int(depth_R.max()) + 1
+        own = Spread(torch.as_tensor(item_R * width + depth_R), len(lengths_M), width)
+        return cls(lesson, item_R, depth_R, before_R, own, closing)
+
+    @property
+    def tokens_R(self) -> Tensor:
+        """The token that every row has read last."""
+        return torch.as_tensor(self.lesson.tokens.values[self.before_R].astype(np.int64))
+
+    @property
+    def first_R(self) -> Tensor:
+        """Whether a row has read no token of its item."""
+        return torch.as_tensor(self.depth_R == 0)
+
+    def parted(self, rows_RD: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Hidden rows for the lesson's tokens, and those that have read whole items where they were asked for."""
+        if not self.closing:
+            return rows_RD, None
+        last_R = torch.as_tensor(self.depth_R == self.lesson.tokens.lengths[self.item_R])
+        return rows_RD[~last_R], rows_RD[last_R]
+
 
 # From this many beams on, dead ones among them are left out of linear layers if they are at least a quarter.
 MANY_BEAMS = 256

@@ -2,7 +2,7 @@
 
 A timeline reads the history; from its last hidden row one head for each depth predicts that depth's code. So the
 probability of an item is the product over depths, whatever their order, and a search that fixes an order is not needed:
-`capsid.decode.parallel` adds the logs of all items. Codes of one depth compete with each other only. Knows tokens only.
+`capsid.decode.exact` adds the logs of all items. Codes of one depth compete with each other only. Knows tokens only.
 Shapes as in `capsid.generate.timeline`.
 """
 
@@ -19,13 +19,11 @@ from capsid.errors import ConfigError
 from capsid.generate.backbone import Predictions
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.network import State
-from capsid.generate.shape import TokenSpace, TransformerShape
+from capsid.generate.shape import TokenSpace, TokenVectors, TransformerShape
 from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
 from capsid.generate.timeline import READINGS, TimelineTransformer
-from capsid.generate.token_table import TokenVectors
-from capsid.ids.histories import ReadableIds
 from capsid.ids.layout import TokenLayout
-from capsid.ids.reading import Lesson, TokenBatch
+from capsid.ids.reading import Lesson, ReadableIds, TokenBatch
 from capsid.settings import check_settings, setting
 
 # Far below every score: what cannot stand at a depth has no probability there.

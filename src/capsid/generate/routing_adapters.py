@@ -29,9 +29,9 @@ from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
 from capsid.tokenize.base import Adapting, SoftAssigning
-from capsid.tokenize.capsules.low_rank import LowRank
+from capsid.tokenize.capsules.capsules import LowRank
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 
 
 @dataclass(kw_only=True, frozen=True)

@@ -21,10 +21,8 @@ from capsid.base.blocks.layers import Block, Layer, SasRecBlock
 from capsid.base.blocks.packed import Packed
 from capsid.base.blocks.relative import Distances, MixingBlock, NearBlock
 from capsid.generate.backbone import Predictions
-from capsid.generate.depth_rows import ItemRows
-from capsid.generate.network import State, TokenNetwork, counted
-from capsid.generate.shape import TokenSpace, TransformerShape
-from capsid.generate.token_table import TokenVectors, corrections
+from capsid.generate.network import ItemRows, State, TokenNetwork, counted
+from capsid.generate.shape import TokenSpace, TokenVectors, TransformerShape, corrections
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
 

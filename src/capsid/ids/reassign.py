@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from capsid.errors import DataError
-from capsid.ids.assignment import cheapest_columns
+from capsid.ids.assignment import balanced_columns, cheapest_columns
 from capsid.ids.order import group_numbers
-from capsid.ids.sinkhorn import balanced_columns
 from capsid.ragged import Ragged
 
 Costs = Callable[[np.ndarray], np.ndarray]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from capsid.encode.nearest import Neighbours
 from capsid.ids.item_tokens import ItemRows
-from capsid.ids.neighbours import Neighbours
 from capsid.ids.reading import Lesson
 from capsid.ragged import Ragged
 

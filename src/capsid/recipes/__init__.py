@@ -9,37 +9,26 @@ from capsid.base.installed import RECIPES as GROUP
 from capsid.base.installed import installed_names, installed_recipe
 from capsid.errors import ConfigError, nearest
 from capsid.recipe import Recipe
-from capsid.recipes.actionpiece import ACTIONPIECE
-from capsid.recipes.ada_sid import ADA_SID
-from capsid.recipes.bert4rec import BERT4REC
-from capsid.recipes.capsid import CAPSID
-from capsid.recipes.capsid_bpe import CAPSID_BPE
-from capsid.recipes.capsid_dense import CAPSID_DENSE
+from capsid.recipes.baselines import BERT4REC, EASE, ITEM_KNN, MEMORY, POPULARITY, SASREC, TEXT_KNN, VECTOR_KNN
 from capsid.recipes.capsid_paper import CAPSID_PAPER
-from capsid.recipes.capsid_strong import CAPSID_STRONG
-from capsid.recipes.capsid_two import CAPSID_TWO
-from capsid.recipes.cobra import COBRA
-from capsid.recipes.diger import DIGER
-from capsid.recipes.ease import EASE
-from capsid.recipes.etegrec import ETEGREC
-from capsid.recipes.frequency import FREQUENCY
-from capsid.recipes.item_knn import ITEM_KNN
-from capsid.recipes.kmeans_flat import KMEANS_FLAT
-from capsid.recipes.lc_rec import LC_REC
-from capsid.recipes.letter import LETTER
-from capsid.recipes.memory import MEMORY
-from capsid.recipes.popularity import POPULARITY
-from capsid.recipes.resid import RESID
-from capsid.recipes.rpg import RPG
-from capsid.recipes.rq_kmeans import RQ_KMEANS
-from capsid.recipes.sa2crq import SA2CRQ
-from capsid.recipes.sasrec import SASREC
-from capsid.recipes.text_knn import TEXT_KNN
-from capsid.recipes.tiger import TIGER
-from capsid.recipes.tiger_dense import TIGER_DENSE
-from capsid.recipes.tiger_text import TIGER_TEXT
-from capsid.recipes.unirec_coa import UNIREC_COA
-from capsid.recipes.vector_knn import VECTOR_KNN
+from capsid.recipes.ours import CAPSID, CAPSID_BPE, CAPSID_DENSE, CAPSID_STRONG, CAPSID_TWO, FREQUENCY, KMEANS_FLAT
+from capsid.recipes.rivals import (
+    ACTIONPIECE,
+    ADA_SID,
+    COBRA,
+    DIGER,
+    ETEGREC,
+    LC_REC,
+    LETTER,
+    RESID,
+    RPG,
+    RQ_KMEANS,
+    SA2CRQ,
+    TIGER,
+    TIGER_DENSE,
+    TIGER_TEXT,
+    UNIREC_COA,
+)
 
 RECIPES: dict[str, Recipe] = {
     r.name: r

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from capsid.encode.defaults import default_encoder
+from capsid.encode.kinds import default_encoder
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.routing_adapters import RoutingAdapters
 from capsid.ids.collisions import Bucket
 from capsid.ids.reading import ItemByItem
 from capsid.recipe import Phase, Recipe
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.capsules.settings import StageOneTraining
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 from capsid.train.options import Training
 
 # Appendix A.3: AdamW, cosine decay, weight decay 1e-5, patience 10; no warm-up, clipping or averaging is named.

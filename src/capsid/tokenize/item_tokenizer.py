@@ -52,9 +52,8 @@ from capsid.tokenize.base import (
     Tokenizer,
     Weighing,
 )
-from capsid.tokenize.id_system import IdSystem
-from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
+from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS, IdSystem
 from capsid.tokenize.token_vectors import joined_vectors, token_vectors
 
 KIND = "tokenizer"
@@ -131,7 +130,7 @@ class ItemTokenizer:
         self.merges_: Any | None = None if self.merges is None else fresh(self.merges)
         learnt: dict[str, Any] = {}
         if isinstance(self.merges_, SemanticBPE) and self.merges_.beside:
-            from capsid.tokenize.merging.beside import fit_beside
+            from capsid.tokenize.capsules.beside import fit_beside
 
             own = self.merges_, self.tokenizer_, table
             learnt["gate"], self.encoded_ = fit_beside(*own, **given, checkpoint=checkpoint)

@@ -1,4 +1,4 @@
-"""Which parameters share a learning rate or a clipped norm, and which buffers belong to the weights."""
+"""Parameters that share a learning rate or a clipped norm, buffers that belong to the weights, and lent weights."""
 
 from __future__ import annotations
 
@@ -33,3 +33,19 @@ def clipped_together(parameters: dict[str, nn.Parameter], apart: tuple[nn.Module
     groups = [[p for p in parameters.values() if id(p) in ids] for ids in own]
     rest = [p for p in parameters.values() if not any(id(p) in ids for ids in own)]
     return [group for group in (*groups, rest) if group]
+
+
+class Lent:
+    """Temporarily give parameters and buffers of the network other values."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+        self.tensors, self.values = tensors, values
+
+    def __enter__(self) -> None:
+        self.own = {n: t.data for n, t in self.tensors.items()}
+        for name, tensor in self.tensors.items():
+            tensor.data = self.values[name]
+
+    def __exit__(self, *_: object) -> None:
+        for name, tensor in self.tensors.items():
+            tensor.data = self.own[name]

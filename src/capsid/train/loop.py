@@ -22,11 +22,18 @@ from capsid.base.run_options import ALONE, CheckpointFile, Team
 from capsid.errors import CapsidError, ConfigError
 from capsid.progress import Progress, duration, silent
 from capsid.train.batches import BatchPlan
-from capsid.train.checkpoint import Checkpoint, load_checkpoint, named_under, save_checkpoint, tensors_hash
-from capsid.train.groups import clipped_together, kept_buffers, rate_groups
+from capsid.train.checkpoint import (
+    NEVER_VALIDATED,
+    Checkpoint,
+    Snapshots,
+    load_checkpoint,
+    named_under,
+    save_checkpoint,
+    tensors_hash,
+)
+from capsid.train.groups import Lent, clipped_together, kept_buffers, rate_groups
 from capsid.train.lanes import LaneLoss, Lanes, Loss, StepLoss
 from capsid.train.options import Training
-from capsid.train.snapshots import NEVER_VALIDATED, Snapshots
 
 # Last weights, averages, optimiser and random state by name, for a stretch that goes on from another one.
 Carried = Mapping[str, Tensor]
@@ -268,7 +275,7 @@ class _Run:
 
     def _measured(self, validate: Callable[[], float], weights: dict[str, Tensor]) -> float:
         """The metric of weights, and of buffers where these are given too."""
-        with _Lent({n: t for n, t in (self.parameters | self.buffers).items() if n in weights}, weights):
+        with Lent({n: t for n, t in (self.parameters | self.buffers).items() if n in weights}, weights):
             self.task.network.eval()
             metric = validate()
             self.task.network.train()
@@ -378,19 +385,3 @@ class _Run:
                 if self.options.ema:
                     self.average[name] = average[name].to(self.device, copy=True)
         torch.set_rng_state(tensors["rng"].cpu())
-
-
-class _Lent:
-    """Temporarily give parameters and buffers of the network other values."""
-
-    def __init__(self, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-        self.tensors, self.values = tensors, values
-
-    def __enter__(self) -> None:
-        self.own = {n: t.data for n, t in self.tensors.items()}
-        for name, tensor in self.tensors.items():
-            tensor.data = self.values[name]
-
-    def __exit__(self, *_: object) -> None:
-        for name, tensor in self.tensors.items():
-            tensor.data = self.own[name]

@@ -13,7 +13,7 @@ from worlds import make_ids, random_codes, random_histories
 from capsid.ids.collisions import Suffix
 from capsid.ids.merges import MergeTable
 from capsid.ragged import Ragged
-from capsid.tokenize.merging.candidates import (
+from capsid.tokenize.capsules.pairs import (
     centre_profiles,
     find_candidates,
     item_profiles,
@@ -64,7 +64,7 @@ def test_profiles_are_mean_directions_of_the_items_that_carry_a_token(monkeypatc
         rows = [v / max(np.linalg.norm(v), 1e-9) for v, t in zip(vectors, ids.tokens) if token in t]
         mean = np.sum(rows, axis=0) if rows else np.zeros(5)
         np.testing.assert_allclose(found[token], mean / max(np.linalg.norm(mean), 1e-9), atol=1e-6)
-    monkeypatch.setattr("capsid.tokenize.merging.candidates.BLOCK", 7)
+    monkeypatch.setattr("capsid.tokenize.capsules.pairs.BLOCK", 7)
     np.testing.assert_allclose(item_profiles(ids.tokens, ids.layout.vocabulary, vectors), found, atol=1e-12)
 
 

@@ -15,9 +15,9 @@ from capsid.data.planted import planted_dataset
 from capsid.encode.hashing import HashingEncoder
 from capsid.ids.collisions import Bucket, Suffix
 from capsid.ids.merges import MergeTable
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 NEW = {
     "item_id": ["n0", "n1", "n2"],

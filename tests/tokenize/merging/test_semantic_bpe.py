@@ -18,9 +18,9 @@ from capsid.evaluate.merge_report import merge_report, merge_uses
 from capsid.ids.merges import MergeTable
 from capsid.progress import silent
 from capsid.ragged import Ragged
-from capsid.tokenize.merging.candidates import Candidates
-from capsid.tokenize.merging.gate import gumbel_noise
-from capsid.tokenize.merging.semantic_bpe import Pass, SemanticBPE
+from capsid.tokenize.capsules.gate import gumbel_noise
+from capsid.tokenize.capsules.pairs import Candidates
+from capsid.tokenize.capsules.semantic_bpe import Pass, SemanticBPE
 
 
 @cache

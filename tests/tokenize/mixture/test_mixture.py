@@ -17,10 +17,16 @@ from capsid.data.item_table import ItemTable
 from capsid.errors import ArtifactError, ConfigError, DataError
 from capsid.progress import silent
 from capsid.ragged import Ragged
-from capsid.tokenize.mixture import fit as fitting
-from capsid.tokenize.mixture.fit import SparsityWeights, alignment, alignment_weight, codebook_loss, reconstruction
-from capsid.tokenize.mixture.network import MixtureNetwork, encode
-from capsid.tokenize.mixture.tokenizer import Mixture, richness
+from capsid.tokenize.rivals import mixture_fit as fitting
+from capsid.tokenize.rivals.mixture import Mixture, richness
+from capsid.tokenize.rivals.mixture_fit import (
+    SparsityWeights,
+    alignment,
+    alignment_weight,
+    codebook_loss,
+    reconstruction,
+)
+from capsid.tokenize.rivals.mixture_network import MixtureNetwork, encode
 from capsid.train.options import Training
 
 TRAINING = Training(steps=20, batch_size=32, learning_rate=5e-3, ema=0.0, validate_every=10)

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capsid.ragged import Ragged
-from capsid.tokenize.actionpiece.chains import Chains
-from capsid.tokenize.actionpiece.counting import Counts
+from capsid.tokenize.rivals.actionpiece import Chains, Counts
 
 FIRST = 20
 Chain = list[set[int]]

@@ -14,11 +14,10 @@ from worlds import assert_resumes, make_table
 
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError, DataError
-from capsid.tokenize.rqvae import fit as fitting
-from capsid.tokenize.rqvae.bound_terms import BoundDiversity, BoundMatch, CodeStep
-from capsid.tokenize.rqvae.network import RQVAENetwork
-from capsid.tokenize.rqvae.terms import CodeDiversity, CollaborativeMatch
-from capsid.tokenize.rqvae.tokenizer import RQVAE
+from capsid.tokenize.rivals import rqvae_fit as fitting
+from capsid.tokenize.rivals.rqvae import RQVAE
+from capsid.tokenize.rivals.rqvae_network import RQVAENetwork
+from capsid.tokenize.rivals.rqvae_terms import BoundDiversity, BoundMatch, CodeDiversity, CodeStep, CollaborativeMatch
 from capsid.train.options import Training
 
 TRAINING = Training(steps=30, batch_size=32, learning_rate=3e-3, ema=0.0, validate_every=15)

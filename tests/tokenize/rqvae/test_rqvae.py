@@ -17,10 +17,10 @@ from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ArtifactError, ConfigError
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.tokenize.rqvae import fit as fitting
-from capsid.tokenize.rqvae.fit import RQVAETraining
-from capsid.tokenize.rqvae.network import RQVAENetwork
-from capsid.tokenize.rqvae.tokenizer import RQVAE
+from capsid.tokenize.rivals import rqvae_fit as fitting
+from capsid.tokenize.rivals.rqvae import RQVAE
+from capsid.tokenize.rivals.rqvae_fit import RQVAETraining
+from capsid.tokenize.rivals.rqvae_network import RQVAENetwork
 from capsid.train.options import Training
 
 BRANCHING = (8, 4, 4)

@@ -13,9 +13,8 @@ from worlds import assert_resumes, make_table
 
 from capsid.ids.collisions import Reassign
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.tokenize.rqvae.assign import Sinkhorn
-from capsid.tokenize.rqvae.network import RQVAENetwork
-from capsid.tokenize.rqvae.tokenizer import RQVAE
+from capsid.tokenize.rivals.rqvae import RQVAE
+from capsid.tokenize.rivals.rqvae_network import RQVAENetwork, Sinkhorn
 from capsid.train.options import Training
 
 TRAINING = Training(steps=30, batch_size=64, learning_rate=3e-3, ema=0.0, validate_every=15)

@@ -18,9 +18,9 @@ from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.progress import silent
 from capsid.ragged import Ragged
-from capsid.tokenize.rqvae.fit import fit_rqvae
-from capsid.tokenize.rqvae.network import RQVAENetwork, encode
-from capsid.tokenize.rqvae.tokenizer import RQVAE
+from capsid.tokenize.rivals.rqvae import RQVAE
+from capsid.tokenize.rivals.rqvae_fit import fit_rqvae
+from capsid.tokenize.rivals.rqvae_network import RQVAENetwork, encode
 from capsid.train.options import Training
 
 TRAINING = Training(steps=30, batch_size=32, learning_rate=5e-3, ema=0.0, validate_every=15)
@@ -132,7 +132,7 @@ def test_the_loss_counts_the_depths_of_an_id_alone() -> None:
 
 def test_revival_leaves_frozen_codes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Far-away codes of the first stage stay dead; without the guard the next inspection would move them."""
-    from capsid.tokenize.rqvae import stages
+    from capsid.tokenize.rivals import rqvae_fit as stages
 
     plain = fit_rqvae
 

@@ -21,10 +21,10 @@ from capsid.base.freed_memory import keep_freed_memory
 from capsid.errors import ArtifactError
 from capsid.ids.prefixes import SharedPrefixes, longer_keys, no_keys
 from capsid.ragged import Ragged
+from capsid.tokenize.base import CAP, CONFIDENCE, PREFIX, RESIDUAL, Stops, Trace
 from capsid.tokenize.capsules.algorithm import Step, algorithm_one, ends, one_depth
 from capsid.tokenize.capsules.capsules import CapsuleNetwork, Capsules
 from capsid.tokenize.capsules.settings import CapsuleSettings, StopRules
-from capsid.tokenize.trace import CAP, CONFIDENCE, PREFIX, RESIDUAL, Stops, Trace
 
 # Rows of one product, and rows per window: enough that padding the last block of a depth costs little.
 BLOCK, WINDOW = 512, 8192

@@ -15,9 +15,9 @@ import numpy as np
 from capsid.ids.prefixes import SharedPrefixes, prefix_keys
 from capsid.progress import Progress
 from capsid.ragged import Ragged
+from capsid.tokenize.base import Trace
 from capsid.tokenize.capsules.catalogue import stop
 from capsid.tokenize.capsules.settings import CapsuleSettings
-from capsid.tokenize.trace import Trace
 
 # Below this share of usable codes in use, the ids carry almost no information.
 FEW = 0.2

@@ -21,7 +21,7 @@ from capsid.data.item_table import ItemTable
 from capsid.ids.prefixes import SharedPrefixes
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.tokenize.base import Beside
+from capsid.tokenize.base import Beside, Trace
 from capsid.tokenize.capsules.capsules import CapsuleNetwork
 from capsid.tokenize.capsules.catalogue import encode_catalogue, trace
 from capsid.tokenize.capsules.centres import fit_centres
@@ -30,7 +30,6 @@ from capsid.tokenize.capsules.inspection import Inspection, collision_rate, insp
 from capsid.tokenize.capsules.objective import objective
 from capsid.tokenize.capsules.settings import ANNEALED, CapsuleSettings
 from capsid.tokenize.capsules.start import calibrate_all, start_from_data
-from capsid.tokenize.trace import Trace
 from capsid.tokenize.training import VectorTraining, sample_rows, weight_source
 
 # Where more than this share of the residuals grows, a depth subtracts less (eta; CapsID, appendix A.1).

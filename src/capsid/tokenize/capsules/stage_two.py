@@ -18,9 +18,8 @@ from capsid.base.randomness import child_seed
 from capsid.errors import ConfigError
 from capsid.ids.prefixes import SharedPrefixes
 from capsid.ragged import Ragged
-from capsid.tokenize.capsules.capsules import CapsuleNetwork
+from capsid.tokenize.capsules.capsules import CapsuleNetwork, LowRank
 from capsid.tokenize.capsules.catalogue import encode_catalogue
-from capsid.tokenize.capsules.low_rank import LowRank
 from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.capsules.stage_one import drift_reference, reference_trace
 

@@ -25,9 +25,8 @@ from capsid.tokenize.capsules.settings import CapsuleSettings
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from capsid.tokenize.base import Beside
+    from capsid.tokenize.base import Beside, Stops, Trace
     from capsid.tokenize.capsules.capsules import CapsuleNetwork
-    from capsid.tokenize.trace import Stops, Trace
 
 
 @dataclass(kw_only=True)

@@ -1,0 +1,137 @@
+"""CapsID ids with the shared generator, merged, with a memory and with second ids; then ablations."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from capsid.decode.mixed import Mixed
+from capsid.encode.kinds import default_encoder
+from capsid.generate.dense_match import DenseMatch
+from capsid.generate.generator import TimelineGenerator
+from capsid.generate.next_token import NextToken
+from capsid.ids.collisions import Bucket
+from capsid.memory.memory import Memory
+from capsid.recipe import Phase, Recipe
+from capsid.recipes.baselines import LONG_TRAINING
+from capsid.recipes.rivals import RQ_KMEANS, TIGER_DENSE
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
+from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
+from capsid.tokenize.kinds import IdSystem
+from capsid.tokenize.rivals.lookup import Frequency
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
+
+CAPSID = Recipe(
+    name="capsid",
+    about="CapsID ids in closed form: nothing is trained, and ids end at a unique prefix, after at most 4 codes",
+    paper="CapsID (arXiv 2605.05096), sections 3.1 to 3.4",
+    deviations=(
+        "capsules start from the data and are not trained; one pose matrix per depth (capsid-paper trains full ones)",
+        "routing subtracts mixtures of fixed outputs, not of input-dependent ones",
+        "temperatures are calibrated to a winner mass that rises with depth",
+        "an id ends where no other item shares it; confidence and residual norm are used only if set",
+        "the generator reads one position per item and scores by cosine (generator=transformer: as in the paper)",
+        "it learns how likely users are to return to an item (generator.repeats=false: off)",
+    ),
+    encoder=default_encoder(),
+    tokenizer=CapsuleTokenizer(),
+    collisions=Bucket(),
+    generator=TimelineGenerator(),
+    objective=(NextToken(),),
+    schedule=(Phase(),),
+)
+
+
+CAPSID_BPE = dataclasses.replace(
+    CAPSID,
+    name="capsid-bpe",
+    about="The ids of capsid (nothing is trained, ids end at a unique prefix) with frequent neighbouring tokens merged",
+    paper="CapsID (arXiv 2605.05096), sections 3.1 to 3.4, and the appendix's details of SemanticBPE",
+    deviations=(
+        *CAPSID.deviations,
+        "tokens are compared by the mean vectors of their items, not by centres, which are near orthogonal",
+        "merges are learnt after the capsules, on final ids; the gate is trained on the score and decides",
+        "pairs that occur 5 times may be merged, cosine only ranks them; the paper's thresholds leave almost none",
+        "more dropout than recipes without merges, chosen by validation",
+        "the routing adapters of stage 2 are off (schedule.0.adapt=routing-adapters)",
+    ),
+    # Thousands of tokens, most of them rare: twice the dropout that is best for small codebooks.
+    generator=TimelineGenerator(dropout=0.4, embedding_dropout=0.4),
+    merges=SemanticBPE(size=16_384, passes=2, min_count=5, theta=(0.9, -1.0)),
+)
+
+
+CAPSID_STRONG = dataclasses.replace(
+    CAPSID_BPE,
+    name="capsid-strong",
+    about="Like capsid-bpe, with a small generator that trains longer, and a memory of followers and similar items",
+    deviations=(
+        *CAPSID_BPE.deviations,
+        "every merged token has a vector of its own only, and scores are inner products",
+        "tokens compete with their siblings in the trie alone (over=children)",
+        "followers and neighbours of the last items get bonuses, fitted after training (off: memory=null)",
+    ),
+    over="children",
+    generator=TimelineGenerator(
+        width=64,
+        feedforward=256,
+        dropout=0.6,
+        embedding_dropout=0.6,
+        hidden_dropout=0.6,
+        compose=False,
+        cosine_temperature=0.0,
+        input_scale=8.0,
+    ),
+    memory=Memory(),
+    schedule=(Phase(training=dataclasses.replace(LONG_TRAINING, steps=5_280, equal_targets=True)),),
+)
+
+
+CAPSID_TWO = dataclasses.replace(
+    CAPSID_STRONG,
+    name="capsid-two",
+    about="Like capsid-strong, with flat k-means ids as second ids: both are read and predicted, probabilities mixed",
+    deviations=(*CAPSID_STRONG.deviations, "every item has a second id (other_ids=, decoder=beam: off)"),
+    other_ids=(IdSystem(),),
+    decoder=Mixed(),
+)
+
+
+CAPSID_DENSE = dataclasses.replace(
+    CAPSID,
+    name="capsid-dense",
+    about="Like capsid, with dense item vectors read with the ids and predicted after them; beams and vectors fused",
+    paper="CapsID (arXiv 2605.05096), table on dense patches, with the dense path of COBRA (arXiv 2503.02453)",
+    deviations=(
+        *CAPSID.deviations,
+        "an item's vector is added to its position in the timeline",
+        "vectors compare items of the same id, not all items that were found (decoder.among=found: as published)",
+    ),
+    objective=(NextToken(), DenseMatch()),
+    decoder=TIGER_DENSE.decoder,
+)
+
+
+KMEANS_FLAT = dataclasses.replace(
+    RQ_KMEANS,
+    name="kmeans-flat",
+    about="k-means, one large codebook and a suffix; Transformer over items and depths; beam search in the trie",
+    paper="A row of the tables of CapsID (arXiv 2605.05096)",
+    deviations=(
+        "codebook chosen so that about two thirds of Beauty's items collide before the suffix, as in the paper's table",
+        *RQ_KMEANS.deviations,
+    ),
+    tokenizer=ResidualKMeans(codebooks=(4096,), restarts=1),
+)
+
+
+FREQUENCY = Recipe(
+    name="frequency",
+    about="Ids from the training-count bucket and the rank inside it; Transformer over items and depths; beam search",
+    paper="A row of the tables of CapsID (arXiv 2605.05096), which does not define it",
+    deviations=("our definition: log-count bucket, then the digits of the rank, so ids do not collide",),
+    tokenizer=Frequency(),
+    collisions=Bucket(),
+    generator=TimelineGenerator(),
+    objective=(NextToken(),),
+    schedule=(Phase(),),
+)

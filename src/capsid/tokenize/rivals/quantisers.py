@@ -1,0 +1,306 @@
+"""Tokenizers of k-means alone: residual k-means and product quantisation.
+
+Residual k-means quantizes, subtracts the centre and quantizes the residual (QARM, arXiv 2411.11739; OneRec,
+2502.18965). Product quantisation cuts whitened principal components, rotated, into equal parts, with k-means of every
+part; the rotation is learnt with the centres (OPQ, Ge et al. 2013, "Optimized product quantization", algorithm 1). Its
+codes are independent features of an item, not a path from coarse to fine. Codes do not depend on the other items of a
+batch. Shapes: N items, I width of the input, D width after whitening, K centres.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from capsid.base.randomness import numpy_rng
+from capsid.base.run_options import CheckpointFile
+from capsid.base.vocabulary import Vocabulary
+from capsid.data.item_table import ItemTable
+from capsid.encode.base import check_vectors, pack_strings, require_items, unpack_strings
+from capsid.encode.linalg import principal_axes
+from capsid.errors import NotFittedError
+from capsid.ids.reassign import Costs
+from capsid.progress import Progress, silent
+from capsid.ragged import Ragged
+from capsid.settings import check_settings, setting
+from capsid.tokenize.kmeans import balanced_kmeans, kmeans, nearby_codes, nearest, squared_distances
+
+CAPACITY_ITERATIONS = 20
+
+
+@dataclass(kw_only=True)
+class ResidualKMeans:
+    """Centres by depth, each depth fitted to the residuals of the earlier depths."""
+
+    kind: ClassVar[str] = "residual-kmeans"
+    codebooks: tuple[int, ...] = setting(
+        (256, 256, 256), "Number of centres at each depth, fewer where there are fewer items.", least=1, count=(1, None)
+    )
+    iterations: int = setting(25, "Iterations of k-means.", least=1)
+    restarts: int = setting(3, "Restarts of k-means; the best run is kept.", least=1)
+    capacity: float | None = setting(
+        None,
+        "Largest load of a centre over the mean; an item weighs its training count plus 1; none: no limit.",
+        least=1,
+    )
+    block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Codebook size of every depth."""
+        return tuple(len(c) for c in self._fitted())
+
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> ResidualKMeans:
+        """k-means on the vectors, then on the residuals, depth by depth."""
+        require_items(table)
+        learnt, codes = [], []
+        residual = self._vectors(table, None)
+        for depth, size in enumerate(self.codebooks):
+            if size > len(residual):
+                progress.line(
+                    f"residual k-means: {len(residual):,} items, so {size:,} codes are reduced to that number"
+                )
+            centres = kmeans(residual, min(size, len(residual)), self.iterations, self.restarts, seed + depth)
+            centres, labels_N = self._assigned(residual, centres, table.counts + 1, progress)
+            learnt.append(centres)
+            codes.append(labels_N)
+            residual -= centres[labels_N]
+            left = float(np.linalg.norm(residual, axis=1).mean())
+            progress.line(f"residual k-means: depth {depth + 1}/{len(self.codebooks)}, {left:.3f} of the norm left")
+        self.centres_: tuple[np.ndarray, ...] = tuple(learnt)
+        self.items_, self.codes_ = table.items, np.stack(codes, axis=1).astype(np.int32)
+        return self
+
+    def _assigned(
+        self, residual: np.ndarray, centres: np.ndarray, loads_N: np.ndarray, progress: Progress
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Centres and the codes of the catalogue: the nearest, or within capacity (UniRec, arXiv 2604.12234)."""
+        if self.capacity is None:
+            return centres, nearest(residual, centres)
+        most = self.capacity * loads_N.sum() / len(centres)
+        found = balanced_kmeans(residual, centres, most, weights_N=loads_N, iterations=CAPACITY_ITERATIONS)
+        over = int((np.bincount(found.labels_N, loads_N, minlength=len(centres)) > most).sum())
+        if over:
+            progress.line(f"residual k-means: {over:,} of {len(centres):,} centres hold more than {most:,.0f}")
+        return found.centres_KD, found.labels_N
+
+    def encode(self, table: ItemTable) -> Ragged:
+        """Nearest centre at every depth; with a capacity, known items have the codes that `fit` gave them."""
+        codes_ND = self._nearest_codes(table)
+        if self.capacity is not None:
+            row_N = self.items_.numbers(table.items, missing="negative")
+            codes_ND = np.where(row_N[:, None] >= 0, self.codes_[row_N], codes_ND)
+        return Ragged.from_dense(codes_ND)
+
+    def _nearest_codes(self, table: ItemTable) -> np.ndarray:
+        residual = self._vectors(table, self._fitted()[0].shape[1])
+        codes_ND = np.empty((len(residual), len(self.centres_)), dtype=np.int32)
+        for depth, centres in enumerate(self.centres_):
+            codes_ND[:, depth] = nearest(residual, centres)
+            residual -= centres[codes_ND[:, depth]]
+        return codes_ND
+
+    def strongest_codes(self, table: ItemTable, strongest: int) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest codes of every item at every depth, weighted by distance."""
+        return nearby_codes(self._vectors(table, self._fitted()[0].shape[1]), self._fitted(), strongest)
+
+    def last_costs(self, table: ItemTable, codes: Ragged) -> Costs:
+        """Squared distances from the residuals of the earlier depths to the centres of the last depth.
+
+        Capacity is ignored, so another code may cost less than an item's own.
+        """
+        *earlier, last = self._fitted()
+        vectors, codes_ND = table.vectors(self.block), codes.dense()
+
+        def costs(rows: np.ndarray) -> np.ndarray:
+            residual = np.array(vectors[rows], dtype=np.float32)
+            for depth, centres in enumerate(earlier):
+                residual -= centres[codes_ND[rows, depth]]
+            return squared_distances(residual, last)
+
+        return costs
+
+    def decode(self, codes: Ragged) -> np.ndarray:
+        """Sum of the codes' centres."""
+        out = np.zeros((len(codes), self._fitted()[0].shape[1]), dtype=np.float32)
+        for row, values in enumerate(codes):
+            for depth, code in enumerate(values):
+                if code >= 0:
+                    out[row] += self.centres_[depth][code]
+        return out
+
+    def centres(self) -> tuple[np.ndarray, ...]:
+        """Centres by depth."""
+        return self._fitted()
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Centres by name; with a capacity also the codes of the catalogue."""
+        centres = {f"centres_{d}": c for d, c in enumerate(self._fitted())}
+        if self.capacity is None:
+            return centres
+        return {**centres, "items": pack_strings(self.items_), "codes": self.codes_}
+
+    def load_state(self, state: dict[str, np.ndarray]) -> ResidualKMeans:
+        """Restore the saved arrays."""
+        self.centres_ = tuple(state[f"centres_{d}"] for d in range(sum(name.startswith("centres_") for name in state)))
+        if self.capacity is not None:
+            self.items_, self.codes_ = Vocabulary(unpack_strings(state["items"])), state["codes"]
+        return self
+
+    def _vectors(self, table: ItemTable, dim: int | None) -> np.ndarray:
+        vectors = table.vectors(self.block)
+        check_vectors(vectors, table.items, dim=dim)
+        return np.array(vectors, dtype=np.float32)
+
+    def _fitted(self) -> tuple[np.ndarray, ...]:
+        if not hasattr(self, "centres_"):
+            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
+        return self.centres_
+
+
+BLOCK = 1024
+
+
+@dataclass(kw_only=True)
+class ProductQuantizer:
+    """Centres of every part of the whitened and rotated vectors."""
+
+    kind: ClassVar[str] = "product"
+    codebooks: tuple[int, ...] = setting(
+        (256, 256, 256, 256),
+        "Number of centres of each part, fewer where there are fewer items.",
+        least=1,
+        count=(1, None),
+    )
+    dims: int = setting(128, "Principal components that are kept, divided evenly among the parts.", least=1)
+    rounds: int = setting(
+        20, "Rounds in which rotation and centres are improved in turn; 0: a random rotation.", least=0
+    )
+    iterations: int = setting(25, "Iterations of the first k-means.", least=1)
+    restarts: int = setting(1, "Restarts of the first k-means; the best run is kept.", least=1)
+    block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of centres of every part."""
+        return tuple(len(c) for c in self._fitted())
+
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> ProductQuantizer:
+        """Whiten, then learn rotation and centres."""
+        require_items(table)
+        vectors = self._vectors(table, None)
+        self.mean_: np.ndarray = vectors.mean(0)
+        white_ID = _whitening(vectors - self.mean_, self.dims, len(self.codebooks))
+        x_ND = ((vectors - self.mean_).astype(np.float64) @ white_ID).astype(np.float32)
+        width = white_ID.shape[1]
+        rotation_DD = np.linalg.qr(numpy_rng(seed, "rotation").standard_normal((width, width)))[0]
+        parts = np.split(x_ND @ rotation_DD.astype(np.float32), len(self.codebooks), axis=1)
+        centres = [
+            kmeans(part, min(size, len(part)), self.iterations, self.restarts, seed + number)
+            for number, (part, size) in enumerate(zip(parts, self.codebooks))
+        ]
+        for _ in range(self.rounds):
+            codes = [nearest(part, own) for part, own in zip(parts, centres)]
+            centres = [_means(part, code, own) for part, code, own in zip(parts, codes, centres)]
+            meant_ND = np.concatenate([own[code] for own, code in zip(centres, codes)], axis=1)
+            # The rotation that brings the vectors closest to their centres (orthogonal Procrustes problem).
+            left, _, right = np.linalg.svd(x_ND.T.astype(np.float64) @ meant_ND)
+            rotation_DD = left @ right
+            parts = np.split(x_ND @ rotation_DD.astype(np.float32), len(self.codebooks), axis=1)
+        self.axes_: np.ndarray = (white_ID @ rotation_DD).astype(np.float32)
+        self.centres_: tuple[np.ndarray, ...] = tuple(centres)
+        found = [own[nearest(part, own)] for part, own in zip(parts, centres)]
+        lost = sum(float(((part - own) ** 2).sum()) for part, own in zip(parts, found))
+        share = lost / max(float((x_ND**2).sum()), 1e-12)
+        progress.line(f"product quantisation: {width} dimensions in {len(centres)} parts, {share:.3f} of the norm left")
+        return self
+
+    def encode(self, table: ItemTable) -> Ragged:
+        """The nearest centre of every part."""
+        vectors = self._vectors(table, len(self._axes()))
+        z_ND = np.empty((len(vectors), self.axes_.shape[1]), dtype=np.float32)
+        # Blocks of one shape, so that a vector gets the same numbers alone and in a batch.
+        padded = np.zeros((BLOCK, vectors.shape[1]), dtype=np.float32)
+        for start in range(0, len(vectors), BLOCK):
+            part = vectors[start : start + BLOCK]
+            padded[: len(part)] = part - self.mean_
+            z_ND[start : start + BLOCK] = (padded @ self.axes_)[: len(part)]
+        parts = np.split(z_ND, len(self.centres_), axis=1)
+        codes = [nearest(np.ascontiguousarray(part), own) for part, own in zip(parts, self.centres_)]
+        return Ragged.from_dense(np.stack(codes, axis=1).astype(np.int32))
+
+    def decode(self, codes: Ragged) -> np.ndarray:
+        """The vectors that the codes' centres stand for; a part without a code counts as the mean."""
+        z_ND = np.zeros((len(codes), self._axes().shape[1]), dtype=np.float32)
+        depths, rows = codes.positions, codes.row_numbers
+        for depth, own in enumerate(self.centres()):
+            here = (depths == depth) & (codes.values >= 0)
+            z_ND[rows[here]] += own[codes.values[here]]
+        back_DI = np.linalg.pinv(self.axes_.astype(np.float64))
+        return (z_ND @ back_DI + self.mean_).astype(np.float32)
+
+    def centres(self) -> tuple[np.ndarray, ...]:
+        """Centres by part, with zeros in the other parts."""
+        width = self._axes().shape[1]
+        out, begin = [], 0
+        for own in self._fitted():
+            whole = np.zeros((len(own), width), dtype=np.float32)
+            whole[:, begin : begin + own.shape[1]] = own
+            begin += own.shape[1]
+            out.append(whole)
+        return tuple(out)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Mean, axes and centres."""
+        centres = {f"centres_{d}": c for d, c in enumerate(self._fitted())}
+        return {"mean": self.mean_, "axes": self.axes_, **centres}
+
+    def load_state(self, state: dict[str, np.ndarray]) -> ProductQuantizer:
+        """Restore the saved arrays."""
+        self.mean_, self.axes_ = state["mean"], state["axes"]
+        self.centres_ = tuple(state[f"centres_{d}"] for d in range(sum(name.startswith("centres_") for name in state)))
+        return self
+
+    def _vectors(self, table: ItemTable, dim: int | None) -> np.ndarray:
+        vectors = table.vectors(self.block)
+        check_vectors(vectors, table.items, dim=dim)
+        return np.array(vectors, dtype=np.float32)
+
+    def _fitted(self) -> tuple[np.ndarray, ...]:
+        if not hasattr(self, "centres_"):
+            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
+        return self.centres_
+
+    def _axes(self) -> np.ndarray:
+        self._fitted()
+        return self.axes_
+
+
+def _whitening(centred_NI: np.ndarray, dims: int, parts: int) -> np.ndarray:
+    """Principal axes over their deviations, as many as divide evenly; zeros where there are fewer axes than parts."""
+    axes_ID, deviations_D = principal_axes(centred_NI, dims)
+    axes_ID = axes_ID / np.maximum(deviations_D, 1e-12)
+    width = max(axes_ID.shape[1] // parts, 1) * parts
+    out = np.zeros((len(axes_ID), width))
+    out[:, : min(width, axes_ID.shape[1])] = axes_ID[:, :width]
+    return out
+
+
+def _means(part_ND: np.ndarray, codes_N: np.ndarray, centres_KD: np.ndarray) -> np.ndarray:
+    """The mean of the vectors of every code; a code without vectors keeps its centre."""
+    groups = Ragged.grouped(np.arange(len(codes_N)), codes_N, len(centres_KD))
+    counts_K1 = groups.lengths[:, None]
+    sums_KD = groups.sums(part_ND[groups.values])
+    return np.where(counts_K1 > 0, sums_KD / np.maximum(counts_K1, 1), centres_KD).astype(np.float32)
