@@ -51,15 +51,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "joined key without missing",
         "encode/joined.py",
-        "self.whiten, self.missing, ",
-        "self.whiten, ",
+        "self.dim, self.missing)",
+        "self.dim)",
         (f"{NOTICED}::test_every_field_is_in_the_cache_key",),
     ),
     Mutant(
-        "joined key without ridge",
+        "joined key without the width of blocks",
         "encode/joined.py",
-        "self.missing, self.ridge)",
-        "self.missing)",
+        "(self.weights, self.block_dim, ",
+        "(self.weights, ",
         (f"{NOTICED}::test_every_field_is_in_the_cache_key",),
     ),
     Mutant(

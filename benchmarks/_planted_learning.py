@@ -67,8 +67,8 @@ MISTAKES: Mistakes = {
     "encode/attribute_encoder.py": (
         (
             "values that all items have",
-            "self.min_items <= n < len(table)",
-            "self.min_items <= n <= len(table)",
+            "MIN_ITEMS <= n < len(table)",
+            "MIN_ITEMS <= n <= len(table)",
             "encode/test_attributes.py",
         ),
     ),

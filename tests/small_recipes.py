@@ -54,7 +54,7 @@ def _small_encoder(encoder: object) -> FieldEncoder | HashingEncoder | SequenceE
         return dataclasses.replace(encoder, dim=8, training=few)
     if isinstance(encoder, FieldEncoder):
         fields = (Field(column="categories", level=0, least=1), Field(column="categories", level=1, least=1))
-        return FieldEncoder(fields=fields, dim=8, heads=2, layers=1, training=few)
+        return FieldEncoder(fields=fields, dim=8, training=few)
     if not isinstance(encoder, Views):
         return text
     return Views(item=text, others=tuple((n, SequenceEncoder(dim=8, training=few)) for n, _ in encoder.others))

@@ -27,9 +27,7 @@ from encode.catalogue import table_of
 
 KINDS, EACH = 4, 6
 FIELDS = (Field(column="brand", least=2), Field(column="categories", level=1, least=2))
-ENCODER = FieldEncoder(
-    fields=FIELDS, dim=16, heads=2, layers=1, training=Training(steps=120, batch_size=32, learning_rate=1e-2)
-)
+ENCODER = FieldEncoder(fields=FIELDS, dim=16, training=Training(steps=120, batch_size=32, learning_rate=1e-2))
 FEW = Training(steps=3, batch_size=8)
 
 
@@ -141,5 +139,5 @@ def test_what_is_told_and_refused() -> None:
         replace(ENCODER, fields=(Field(column="categories", level=7),)).fit(table)
     with pytest.raises(DataError, match="no training history has two items"):
         replace(ENCODER).fit(replace(table, sequences=Ragged.from_rows([[0], [1]], np.int64)))
-    with pytest.raises(ConfigError, match=r"famae.dim must be a multiple of famae.heads \(3\), got 16"):
-        replace(ENCODER, heads=3).fit(table)
+    with pytest.raises(ConfigError, match=r"famae\.dim must be a multiple of its 4 attention heads, got 6"):
+        replace(ENCODER, dim=6).fit(table)

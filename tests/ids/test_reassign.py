@@ -179,8 +179,7 @@ SINKHORN = Reassign(how="sinkhorn")
 
 
 def balanced(codes: list[list[int]], costs: np.ndarray, rounds: int = 20) -> list[tuple[int, ...]]:
-    how = {"rounds": rounds, "epsilon": 0.003, "iterations": 50}
-    return tuples(balanced_last_codes(Ragged.from_rows(codes), SIZES, lambda rows: costs[rows], **how))
+    return tuples(balanced_last_codes(Ragged.from_rows(codes), SIZES, lambda rows: costs[rows], rounds=rounds))
 
 
 @given(codes=CODES, seed=SEEDS, rounds=st.integers(1, 20))

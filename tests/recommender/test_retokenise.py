@@ -82,7 +82,7 @@ class Drifting:
         return self
 
     def _quantizer(self, block: str) -> ResidualKMeans:
-        return ResidualKMeans(codebooks=self.codebooks, iterations=8, restarts=1, block=block)
+        return ResidualKMeans(codebooks=self.codebooks, restarts=1, block=block)
 
     def _joined(self, table: ItemTable) -> ItemTable:
         item, learnt = table.vectors("item"), table.vectors("learnt")

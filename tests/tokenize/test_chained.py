@@ -21,7 +21,7 @@ from capsid.tokenize.rivals.chained import Chained
 from capsid.tokenize.rivals.lookup import Atomic
 from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
-INNER = ResidualKMeans(codebooks=(6, 4), iterations=8, restarts=1)
+INNER = ResidualKMeans(codebooks=(6, 4), restarts=1)
 FIELDS = (Field(column="colour", least=2), Field(column="shape", least=1))
 
 

@@ -38,7 +38,7 @@ def data() -> Dataset:
 def make(collisions: CollisionPolicy | None = None, codebooks: tuple[int, ...] = (6, 6)) -> ItemTokenizer:
     return ItemTokenizer(
         encoder=HashingEncoder(dim=24),
-        tokenizer=ResidualKMeans(codebooks=codebooks, iterations=10, restarts=1),
+        tokenizer=ResidualKMeans(codebooks=codebooks, restarts=1),
         collisions=collisions or Suffix(),
     )
 

@@ -34,7 +34,7 @@ from capsid.train.options import Training
 
 # Small settings of every kind, and of variants of a kind; a new kind without an entry is tried with its defaults.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "residual-kmeans": {"codebooks": (6, 5, 4), "iterations": 8, "restarts": 1},
+    "residual-kmeans": {"codebooks": (6, 5, 4), "restarts": 1},
     "capsules": {
         "codebooks": (6, 5, 4),
         "dim": 5,
@@ -64,7 +64,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "crowd": 2,
         "training": Training(steps=12, batch_size=16, ema=0.0, validate_every=6),
     },
-    "aligned-tree": {"branching": (6, 5), "iterations": 8},
+    "aligned-tree": {"branching": (6, 5)},
     "mixture": {
         "codebook": 6,
         "dim": 9,
@@ -73,7 +73,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "chained": {
         "fields": (Field(column="shape", least=1),),
-        "inner": ResidualKMeans(codebooks=(6, 5, 4), iterations=8, restarts=1),
+        "inner": ResidualKMeans(codebooks=(6, 5, 4), restarts=1),
     },
     "frequency": {"codebook": 4},
 }

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # A column of strings counts as an attribute if its values repeat; titles and descriptions rarely repeat.
 DISTINCT_SHARE = 0.5
+# Values of fewer items than this are ignored.
+MIN_ITEMS = 2
 
 
 @dataclass(kw_only=True)
@@ -44,7 +46,6 @@ class AttributeEncoder:
         (), "Columns to read; empty: every list column and every text column whose values repeat."
     )
     dim: int = setting(64, "Width of the vectors.", least=1)
-    min_items: int = setting(2, "Values of fewer items than this are ignored.", least=1)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -61,10 +62,10 @@ class AttributeEncoder:
         columns = choose_columns(table, self.columns)
         found = Counter(feature for features in _features(table, columns) for feature in features)
         # A value of all items carries no information: its weight log(N / df) would be zero.
-        kept = sorted(feature for feature, n in found.items() if self.min_items <= n < len(table))
+        kept = sorted(feature for feature, n in found.items() if MIN_ITEMS <= n < len(table))
         if not kept:
             raise DataError(
-                f"no value of {', '.join(columns)} is shared by {self.min_items} items but not by all",
+                f"no value of {', '.join(columns)} is shared by {MIN_ITEMS} items but not by all",
                 hint="choose other columns",
             )
         self.columns_, self.values_ = columns, {feature: i for i, feature in enumerate(kept)}

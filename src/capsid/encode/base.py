@@ -112,6 +112,13 @@ def check_vectors(
         _refuse_rows(zero_N, items, "are all zeros", "give these items text, attributes or vectors")
 
 
+def vectors_of(table: ItemTable, block: str = "item", *, dim: int | None = None) -> np.ndarray:
+    """A float32 copy of the items' vectors, after `check_vectors`. Shape: (items, d)."""
+    vectors_ND = table.vectors(block)
+    check_vectors(vectors_ND, table.items, dim=dim)
+    return np.array(vectors_ND, dtype=np.float32)
+
+
 def first_ids(rows: np.ndarray, items: Sequence[str], limit: int = 5) -> str:
     """The first few ids of a mask, for a message."""
     numbers = np.flatnonzero(rows)

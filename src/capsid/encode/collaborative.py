@@ -6,7 +6,7 @@ Reads only the table's training sequences. Items without training co-occurrence,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -23,40 +23,35 @@ from capsid.settings import setting
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
+# Exponent of the context counts: below 1 it lowers the PMI of rare items.
+SMOOTHING = 0.75
+
 
 @dataclass(kw_only=True)
 class CollaborativeEncoder(RemembersVectors):
-    """Singular vectors of the positive PMI matrix, scaled by a power of the singular values."""
+    """Singular vectors of the positive PMI matrix, scaled by the roots of the singular values."""
 
     kind: ClassVar[str] = "collaborative"
     version: ClassVar[int] = 1
 
     dim: int = setting(64, "Width of the vectors.", least=1)
     window: int = setting(5, "Items of a sequence that are at most this far apart co-occur.", least=1)
-    decay: Literal["harmonic", "none"] = setting(
-        "harmonic", "Weight of a pair by its distance: 1 over the distance, or equal for all pairs."
-    )
-    smoothing: float = setting(
-        0.75, "Exponent of the context counts; below 1 it lowers the PMI of rare items.", least=0
-    )
-    shift: float = setting(1.0, "The PMI is lowered by the logarithm of this; 1: not at all.", above=0)
-    power: float = setting(0.5, "Exponent of the singular values that scale the vectors.", least=0)
 
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Self:
         """Count co-occurrences in the training histories, weight them and factorise."""
         require_items(table)
-        counts_NN = cooccurrence(table.sequences, len(table), window=self.window, decay=self.decay)
+        counts_NN = cooccurrence(table.sequences, len(table), window=self.window)
         if counts_NN.nnz == 0:
             raise DataError(
                 "no two items occur together in the training histories",
                 hint="collaborative vectors need users with two or more training items; use text or attributes",
             )
-        ppmi_NN = positive_pmi(counts_NN, smoothing=self.smoothing, shift=self.shift)
+        ppmi_NN = positive_pmi(counts_NN)
         left_ND, values_D, _ = truncated_svd(ppmi_NN, self.dim, seed=seed)
         # U S^p: p = 1/2 serves similarity better than the proper factors (Levy, Goldberg and Dagan 2015, section 3.3).
-        vectors_ND = left_ND * values_D**self.power
+        vectors_ND = left_ND * values_D**0.5
         norms_N = np.linalg.norm(vectors_ND, axis=1)
         # A row outside the leading components holds only rounding errors; scaled to norm one it would be noise.
         vectors_ND[norms_N < 1e-6 * norms_N.max(initial=0.0)] = 0.0
@@ -72,8 +67,8 @@ class CollaborativeEncoder(RemembersVectors):
         return fingerprint(self, self.version, histories_hash(table), seed)
 
 
-def cooccurrence(sequences: Ragged, items: int, *, window: int, decay: str = "harmonic") -> sp.csr_matrix:
-    """Counts of two different items at most `window` apart, weighted by distance. Shape: (items, items)."""
+def cooccurrence(sequences: Ragged, items: int, *, window: int) -> sp.csr_matrix:
+    """Counts of two different items at most `window` apart, each over its distance. Shape: (items, items)."""
     import scipy.sparse as sp
 
     row_of = sequences.row_numbers
@@ -81,25 +76,21 @@ def cooccurrence(sequences: Ragged, items: int, *, window: int, decay: str = "ha
     for distance in range(1, window + 1):
         near, far = sequences.values[:-distance], sequences.values[distance:]
         pairs = (row_of[:-distance] == row_of[distance:]) & (near != far)
-        weight = 1.0 / distance if decay == "harmonic" else 1.0
-        weights = np.full(int(pairs.sum()), weight)
+        weights = np.full(int(pairs.sum()), 1.0 / distance)
         total = total + sp.csr_matrix((weights, (near[pairs], far[pairs])), shape=(items, items))
     return (total + total.T).tocsr()
 
 
-def positive_pmi(counts_NN: sp.csr_matrix, *, smoothing: float = 0.75, shift: float = 1.0) -> sp.csr_matrix:
-    """max(0, log p(i, j) / (p(i) p_a(j)) - log shift), p_a(j) proportional to count(j)^a.
-
-    Context smoothing and shift: Levy, Goldberg and Dagan 2015, equations 3 and 2; the shift is their k.
-    """
+def positive_pmi(counts_NN: sp.csr_matrix) -> sp.csr_matrix:
+    """max(0, log p(i, j) / (p(i) p_a(j))), p_a(j) proportional to count(j)^a (Levy, Goldberg and Dagan 2015, Eq. 3)."""
     import scipy.sparse as sp
 
     total = counts_NN.sum()
     rows_N = np.asarray(counts_NN.sum(axis=1)).ravel() / total
     contexts_N = np.asarray(counts_NN.sum(axis=0)).ravel()
-    smooth_N = np.where(contexts_N > 0, np.maximum(contexts_N, 1e-300) ** smoothing, 0.0)
+    smooth_N = np.where(contexts_N > 0, np.maximum(contexts_N, 1e-300) ** SMOOTHING, 0.0)
     smooth_N /= smooth_N.sum()
     pairs = counts_NN.tocoo()
-    pmi = np.log(pairs.data / total / (rows_N[pairs.row] * smooth_N[pairs.col])) - np.log(shift)
+    pmi = np.log(pairs.data / total / (rows_N[pairs.row] * smooth_N[pairs.col]))
     keep = pmi > 0
     return sp.csr_matrix((pmi[keep], (pairs.row[keep], pairs.col[keep])), shape=counts_NN.shape)

@@ -5,6 +5,7 @@ Fast and free of dependencies, for tests, CI and first experiments. Captures spe
 
 from __future__ import annotations
 
+import itertools
 import re
 import zlib
 from collections.abc import Mapping
@@ -19,7 +20,6 @@ from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import content_hash, fitted, l2_normalise, pack_strings, require_items, take, unpack_strings
 from capsid.encode.text import item_texts, refuse_blank_catalogue, resolve_fields
-from capsid.errors import ConfigError
 from capsid.progress import Progress, silent
 from capsid.settings import check_settings, setting
 
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
 _WORD = re.compile(r"\w+")
+# Lengths of letter n-grams, and how many buckets n-grams are hashed to.
+LETTERS, BUCKETS = (3, 4), 1 << 15
 
 
 @dataclass(kw_only=True)
 class HashingEncoder:
-    """Word and letter n-grams hashed to buckets, idf-weighted, then a random sign projection.
+    """Words, their pairs and letter n-grams hashed to buckets, idf-weighted, then a random sign projection.
 
     The seed of `fit` has no effect. An item without any text gets zeros.
     """
@@ -41,15 +43,9 @@ class HashingEncoder:
 
     dim: int = setting(64, "Width of the vectors.", least=1)
     fields: tuple[str, ...] = setting((), "Columns that make an item's text; empty: the dataset's usual ones.")
-    words: int = setting(2, "Longest word n-gram; 0: no words.", least=0)
-    letters: tuple[int, ...] = setting((3, 4), "Lengths of letter n-grams; empty: no letters.", least=1)
-    buckets: int = setting(1 << 15, "How many buckets n-grams are hashed to.", least=1)
-    salt: int = setting(0, "Seed of the projection.")
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if not self.words and not self.letters:
-            raise ConfigError("hashing needs words or letters", hint="set words=2 or letters=3,4")
         self.fields_: tuple[str, ...] | None = None
         self.idf_: np.ndarray | None = None
 
@@ -71,7 +67,7 @@ class HashingEncoder:
         counts_NB = self._count(item_texts(table, fitted(self.fields_, self)))
         counts_NB.data = np.sqrt(counts_NB.data)
         weighted_NB = counts_NB.multiply(fitted(self.idf_, self)[None, :]).tocsr()
-        signs_BD = numpy_rng(self.salt, "hashing").integers(0, 2, (self.buckets, self.dim)).astype(np.float32) * 2 - 1
+        signs_BD = numpy_rng(0, "hashing").integers(0, 2, (BUCKETS, self.dim)).astype(np.float32) * 2 - 1
         return l2_normalise(np.asarray(weighted_NB @ signs_BD))
 
     def state(self) -> dict[str, np.ndarray]:
@@ -101,21 +97,22 @@ class HashingEncoder:
             words = _WORD.findall(text.lower()) or ([text] if text else [])
             for word in words:
                 if word not in of_word:
-                    of_word[word] = self._word_buckets(word)
+                    of_word[word] = _word_buckets(word)
                 indices.extend(of_word[word])
-            for n in range(2, self.words + 1):
-                indices.extend(self._bucket(" ".join(words[i : i + n])) for i in range(len(words) - n + 1))
+            indices.extend(_bucket(f"{one} {two}") for one, two in itertools.pairwise(words))
             ends.append(len(indices))
         data = np.ones(len(indices), dtype=np.float32)
-        counts_NB = sp.csr_matrix((data, np.array(indices, dtype=np.int64), ends), shape=(len(texts), self.buckets))
+        counts_NB = sp.csr_matrix((data, np.array(indices, dtype=np.int64), ends), shape=(len(texts), BUCKETS))
         counts_NB.sum_duplicates()
         return counts_NB
 
-    def _word_buckets(self, word: str) -> list[int]:
-        padded = f"<{word}>"
-        grams = [padded[i : i + n] for n in self.letters for i in range(len(padded) - n + 1)]
-        return [self._bucket(gram) for gram in grams] + ([self._bucket(word)] if self.words else [])
 
-    def _bucket(self, gram: str) -> int:
-        # Python's own hash() is salted differently in every process.
-        return zlib.crc32(gram.encode()) % self.buckets
+def _word_buckets(word: str) -> list[int]:
+    padded = f"<{word}>"
+    grams = [padded[i : i + n] for n in LETTERS for i in range(len(padded) - n + 1)]
+    return [_bucket(gram) for gram in (*grams, word)]
+
+
+def _bucket(gram: str) -> int:
+    # Python's own hash() is salted differently in every process.
+    return zlib.crc32(gram.encode()) % BUCKETS

@@ -29,6 +29,9 @@ from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent
 from capsid.settings import check_settings, setting
 
+# Penalty of the regression that predicts a missing block.
+RIDGE = 1.0
+
 
 @dataclass(kw_only=True)
 class JoinedEncoder:
@@ -45,12 +48,10 @@ class JoinedEncoder:
     )
     block_dim: int = setting(64, "Width that each part is centred and reduced to first; 0: neither.", least=0)
     dim: int = setting(128, "Width of the joined vectors.", least=1)
-    whiten: bool = setting(False, "Whether the joined axes get equal variance.")
     missing: Literal["predict", "zero"] = setting(
         "predict",
         "How to fill a block without evidence about an item: by ridge regression on its other blocks, or with zeros.",
     )
-    ridge: float = setting(1.0, "Ridge penalty of that regression.", above=0)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -88,8 +89,7 @@ class JoinedEncoder:
             for i, own in enumerate(self.blocks_):
                 own["predictor"] = self._fit_predictor(reduced, i)
         wide_NS = self._concatenate(reduced)
-        axes_SD, spread_D = principal_axes(wide_NS, self.dim)
-        self.rotation_ = axes_SD / spread_D if self.whiten else axes_SD
+        self.rotation_ = principal_axes(wide_NS, self.dim)[0]
         return l2_normalise(wide_NS @ self.rotation_)
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
@@ -115,7 +115,7 @@ class JoinedEncoder:
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
         """The parts' keys and our own hyperparameters."""
-        own = (self.weights, self.block_dim, self.dim, self.whiten, self.missing, self.ridge)
+        own = (self.weights, self.block_dim, self.dim, self.missing)
         return fingerprint(self.kind, self.version, own, [p.cache_key(table, seed=seed) for p in self.parts])
 
     def _fit_block(self, part: ItemEncoder, block_ND: np.ndarray) -> dict[str, np.ndarray]:
@@ -141,7 +141,7 @@ class JoinedEncoder:
         """Ridge regression of block i on the others, over the items that have it. Shape: (other widths, width)."""
         others_NO = np.concatenate(reduced[:i] + reduced[i + 1 :], axis=1)
         rows = has_evidence(reduced[i])
-        gram_OO = others_NO[rows].T @ others_NO[rows] + self.ridge * np.eye(others_NO.shape[1])
+        gram_OO = others_NO[rows].T @ others_NO[rows] + RIDGE * np.eye(others_NO.shape[1])
         return np.linalg.solve(gram_OO, others_NO[rows].T @ reduced[i][rows])
 
     def _concatenate(self, reduced: list[np.ndarray]) -> np.ndarray:

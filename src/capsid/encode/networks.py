@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from capsid.base.blocks.dropout import dropout
 from capsid.base.blocks.layers import Block, BlockShape, reset
 from capsid.base.randomness import child_seed
 from capsid.base.run_options import CheckpointFile
+from capsid.encode.sequence import HEADS, HISTORY
 from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.train.batches import BatchPlan
@@ -60,18 +60,15 @@ class SequenceNetwork(nn.Module):
 def learn_embeddings(
     pieces: Ragged,
     items: int,
-    *,
     dim: int,
-    layers: int,
-    history: int,
-    dropout: float,
     training: Training,
+    *,
     seed: int,
     checkpoint: CheckpointFile | None,
     progress: Progress,
 ) -> np.ndarray:
     """Train on pieces of item numbers. Shape: (items, dim)."""
-    shape = BlockShape(layers=layers, heads=1, width=dim, feedforward=4 * dim, history=history, dropout=dropout)
+    shape = BlockShape(layers=2, heads=1, width=dim, feedforward=4 * dim, history=HISTORY, dropout=0.3)
     network = SequenceNetwork(items, shape)
     reset(network, shape.layers, torch.Generator().manual_seed(child_seed(seed, "sasrec", "weights")))
     plan = BatchPlan(pieces.lengths, training.batch_size, seed, training.window)
@@ -83,17 +80,6 @@ def learn_embeddings(
     train(Task(network, plan, loss), training, seed=seed, checkpoint=checkpoint, progress=progress, name="sasrec")
     vectors: np.ndarray = network.item.weight.detach().numpy().copy()
     return vectors
-
-
-class FieldSettings(Protocol):
-    """What the network needs of the encoder's settings."""
-
-    dim: int
-    layers: int
-    heads: int
-    history: int
-    dropout: float
-    training: Training
 
 
 class FieldNetwork(nn.Module):
@@ -155,23 +141,17 @@ def learn_fields_of(
     pieces: Ragged,
     fields_NF: np.ndarray,
     sizes: Sequence[int],
-    settings: FieldSettings,
+    dim: int,
+    training: Training,
+    *,
     seed: int,
     checkpoint: CheckpointFile | None,
     progress: Progress,
 ) -> list[np.ndarray]:
     """Train on pieces of item numbers whose values are `fields_NF`. One matrix per field, of shape (V, D)."""
-    shape = BlockShape(
-        layers=settings.layers,
-        heads=settings.heads,
-        width=settings.dim,
-        feedforward=4 * settings.dim,
-        history=settings.history,
-        dropout=settings.dropout,
-    )
+    shape = BlockShape(layers=2, heads=HEADS, width=dim, feedforward=4 * dim, history=HISTORY, dropout=0.1)
     network = FieldNetwork(sizes, shape)
     reset(network, shape.layers, torch.Generator().manual_seed(child_seed(seed, "famae", "weights")))
-    training = settings.training
     plan = BatchPlan(pieces.lengths, training.batch_size, seed, training.window)
     values_NF = torch.as_tensor(fields_NF)
 

@@ -37,6 +37,9 @@ from capsid.ragged import Ragged
 from capsid.settings import setting
 from capsid.train.options import Training
 
+# How many items a network reads at most (longer sequences are cut), and the attention heads of FAMAE.
+HISTORY, HEADS = 50, 4
+
 
 @dataclass(frozen=True, eq=False)
 class Histories:
@@ -46,9 +49,9 @@ class Histories:
     seen: np.ndarray
 
 
-def numbered_histories(table: ItemTable, history: int) -> Histories:
-    """The table's training sequences in pieces of at most history + 1 items; an error if none has two items."""
-    pieces = training_pieces(table.sequences, history)
+def numbered_histories(table: ItemTable) -> Histories:
+    """The table's training sequences in pieces that the networks can read; an error if none has two items."""
+    pieces = training_pieces(table.sequences, HISTORY)
     if not len(pieces):
         raise DataError(
             "no training history has two items",
@@ -75,9 +78,6 @@ class SequenceEncoder(RemembersVectors):
     version: ClassVar[int] = 1
 
     dim: int = setting(32, "Width of the vectors and of the network.", least=1)
-    layers: int = setting(2, "Number of Transformer blocks.", least=1, most=1_000)
-    history: int = setting(50, "How many items the network reads at most; longer sequences are cut.", least=1)
-    dropout: float = setting(0.3, "Dropout rate in training.", least=0, most=0.99)
     unseen: Literal["zeros", "mean"] = setting(
         "zeros", "Vectors of items without training sequences: zeros, or the mean of the other vectors."
     )
@@ -90,19 +90,11 @@ class SequenceEncoder(RemembersVectors):
         from capsid.encode.networks import learn_embeddings
 
         require_items(table)
-        histories = numbered_histories(table, self.history)
+        histories = numbered_histories(table)
         vectors_ND = np.zeros((len(table), self.dim), dtype=np.float32)
+        pieces, items = histories.pieces, len(histories.seen)
         vectors_ND[histories.seen] = learn_embeddings(
-            histories.pieces,
-            len(histories.seen),
-            dim=self.dim,
-            layers=self.layers,
-            history=self.history,
-            dropout=self.dropout,
-            training=self.training,
-            seed=seed,
-            checkpoint=checkpoint,
-            progress=progress,
+            pieces, items, self.dim, self.training, seed=seed, checkpoint=checkpoint, progress=progress
         )
         self.items_, self.vectors_ = table.items, vectors_ND
         return self
@@ -141,10 +133,6 @@ class FieldEncoder(RemembersVectors):
         factory=published_fields, about="Fields of the items, beside the id.", count=(1, None)
     )
     dim: int = setting(64, "Width of each field's embedding and of the network.", least=1)
-    layers: int = setting(2, "Number of Transformer blocks.", least=1, most=1_000)
-    heads: int = setting(4, "Attention heads; must divide dim.", least=1)
-    history: int = setting(50, "How many items the network reads at most; longer sequences are cut.", least=1)
-    dropout: float = setting(0.1, "Dropout rate in training.", least=0, most=0.99)
     training: Training = setting(factory=field_training, about="How the network is trained.")
 
     def __post_init__(self) -> None:
@@ -154,8 +142,8 @@ class FieldEncoder(RemembersVectors):
 
     def check_together(self) -> None:
         """Check that heads divide the width: see `capsid.settings.check_together`."""
-        if self.dim % self.heads:
-            raise ConfigError(f"famae.dim must be a multiple of famae.heads ({self.heads}), got {self.dim}")
+        if self.dim % HEADS:
+            raise ConfigError(f"famae.dim must be a multiple of its {HEADS} attention heads, got {self.dim}")
 
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
@@ -168,12 +156,19 @@ class FieldEncoder(RemembersVectors):
         values = learn_fields(self.fields, table.attributes)
         numbers_NF = field_numbers(values, table.attributes)
         tell_fields(values, numbers_NF, progress)
-        histories = numbered_histories(table, self.history)
+        histories = numbered_histories(table)
         seen = histories.seen
         # The first field is the item itself.
         fields_NF = np.column_stack([np.arange(len(seen)), numbers_NF[seen]])
         item_ND, *tables = learn_fields_of(
-            histories.pieces, fields_NF, (len(seen), *map(len, values)), self, seed, checkpoint, progress
+            histories.pieces,
+            fields_NF,
+            (len(seen), *map(len, values)),
+            self.dim,
+            self.training,
+            seed=seed,
+            checkpoint=checkpoint,
+            progress=progress,
         )
         vectors_ND = np.zeros((len(table), self.dim), dtype=np.float32)
         vectors_ND[seen] = item_ND

@@ -31,6 +31,9 @@ from capsid.tokenize.base import JointNetwork, LearnsWhole
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.train.options import Training
 
+# Cosines of preference-semantic alignment are divided by this.
+TEMPERATURE = 0.07
+
 
 def tokenizer_training() -> Training:
     """Six epochs of twenty thousand sequences at a small learning rate; no averages, so that last weights are kept."""
@@ -53,7 +56,6 @@ class Alternating:
     warm: float = setting(0.2, "Share of the phase's steps before the first turn, without alignment.", least=0, below=1)
     sequence_weight: float = setting(1e-4, "Weight of sequence-item alignment.", least=0)
     preference_weight: float = setting(3e-4, "Weight of preference-semantic alignment.", least=0)
-    temperature: float = setting(0.07, "Cosines of preference-semantic alignment are divided by this.", above=0)
     training: Training = setting(
         factory=tokenizer_training, about="How the tokenizer learns; its steps are those of all its turns together."
     )
@@ -140,7 +142,7 @@ class BoundSides(BoundTerm):
             total = total + settings.sequence_weight * sequence_alignment(read.scores, scores)
         if settings.preference_weight:
             preferred_UI = self.heads.preference(firsts_MD[rows_U])
-            near = preference_alignment(preferred_UI, read.decoded_UI, settings.temperature)
+            near = preference_alignment(preferred_UI, read.decoded_UI)
             total = total + settings.preference_weight * near
         return total
 
@@ -181,9 +183,9 @@ def sequence_alignment(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tens
     return torch.stack(both).mean()
 
 
-def preference_alignment(ours_UI: Tensor, theirs_UI: Tensor, temperature: float) -> Tensor:
+def preference_alignment(ours_UI: Tensor, theirs_UI: Tensor) -> Tensor:
     """Each row has to find its partner among the other side's rows by cosine, both ways: the sum of cross-entropies."""
-    scores_UU = F.normalize(ours_UI, dim=1) @ F.normalize(theirs_UI, dim=1).T / temperature
+    scores_UU = F.normalize(ours_UI, dim=1) @ F.normalize(theirs_UI, dim=1).T / TEMPERATURE
     own_U = torch.arange(len(scores_UU))
     return F.cross_entropy(scores_UU, own_U) + F.cross_entropy(scores_UU.T, own_U)
 

@@ -35,7 +35,6 @@ class DenseMatch:
     dim: int = setting(64, "Width of the items' vectors.", least=1)
     temperature: float = setting(0.1, "Cosines are divided by this before the softmax.", above=0)
     reads: bool = setting(True, "Whether the vectors of a history's items are read beside their tokens.")
-    rate: float = setting(1.0, "Learning rate of the vectors' network, as a multiple of the generator's.", above=0)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -64,7 +63,7 @@ class BoundMatch(BoundTerm):
 
     def __init__(self, settings: DenseMatch, context: TermContext) -> None:
         super().__init__(settings.weight)
-        self.rate, self.temperature = settings.rate, settings.temperature
+        self.temperature = settings.temperature
         blocks = {} if context.tokenizer is None else context.tokenizer.blocks_
         if settings.block not in blocks:
             raise ConfigError(

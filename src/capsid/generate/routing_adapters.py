@@ -30,6 +30,7 @@ from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
 from capsid.tokenize.base import Adapting, SoftAssigning
 from capsid.tokenize.capsules.capsules import LowRank
+from capsid.tokenize.capsules.gate import GUMBEL
 from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 
@@ -177,7 +178,7 @@ class _Gate(nn.Module):
         self._target_C = torch.as_tensor(pairs.target.astype(np.float32))
         # The candidate of every merge, in the order of the table of merges.
         self._candidate_M = torch.as_tensor(chosen[np.argsort(pairs.merge[chosen])])
-        self._weight, self._temperature = weight, merges.gumbel
+        self._weight = weight
 
     def noise(self, rng: np.random.Generator) -> Tensor:
         """The difference of two Gumbel numbers for every candidate. Shape: (C,)."""
@@ -186,7 +187,7 @@ class _Gate(nn.Module):
     def _relaxed(self, noise_C: Tensor | None) -> Tensor:
         """The gate's log-odds of merging every candidate: with noise, those of a Gumbel-softmax. Shape: (C,)."""
         logit_C = self._logit_C + self.bias
-        return logit_C if noise_C is None else (logit_C + noise_C) / self._temperature
+        return logit_C if noise_C is None else (logit_C + noise_C) / GUMBEL
 
     def inputs(self, token_VD: Tensor, tokens: Ragged, layout: TokenLayout, noise_C: Tensor | None = None) -> Tensor:
         """Embedding of a merged token minus its members', times the gate's slope; 0 elsewhere. Shape: (tokens, D)."""

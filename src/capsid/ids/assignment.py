@@ -70,9 +70,11 @@ def _nearest_free(
 
 # exp(-LARGEST) is still a normal number; with an epsilon of 0.003 the largest exponent is 2 / 0.003 = 667.
 LARGEST = 700.0
+# Smoothness of a plan, for costs that span an interval of 2, and how often rows and columns are scaled.
+EPSILON, ITERATIONS = 0.003, 50
 
 
-def balanced_columns(costs_NK: np.ndarray, *, epsilon: float, iterations: int) -> np.ndarray:
+def balanced_columns(costs_NK: np.ndarray, *, epsilon: float = EPSILON, iterations: int = ITERATIONS) -> np.ndarray:
     """The column that gets most of each row's mass, the first of equals. Shape: (rows,)."""
     return transport_plan(costs_NK, epsilon=epsilon, iterations=iterations).argmax(1)
 

@@ -139,9 +139,6 @@ class Reassign:
         "cheapest",
         "How last codes are chosen: with minimal total cost under each prefix, or balanced within each group.",
     )
-    rounds: int = setting(20, "Maximum number of rounds of sinkhorn; cheapest needs one.", least=1)
-    epsilon: float = setting(0.003, "Smoothness of sinkhorn's plan, for costs that span an interval of 2.", above=0)
-    iterations: int = setting(50, "Iterations of sinkhorn within a group.", least=1)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -156,11 +153,7 @@ class Reassign:
                 hint="use collisions=suffix or collisions=bucket, or a tokenizer with last_costs",
             )
         if old is None and self.how == "sinkhorn":
-            return Settled(
-                balanced_last_codes(
-                    codes, sizes, costs, rounds=self.rounds, epsilon=self.epsilon, iterations=self.iterations
-                )
-            )
+            return Settled(balanced_last_codes(codes, sizes, costs))
         if old is None:
             return Settled(cheapest_last_codes(codes, sizes, costs))
         fixed = len(old.codes)

@@ -21,6 +21,8 @@ Costs = Callable[[np.ndarray], np.ndarray]
 ROWS_AT_ONCE = 4096
 # Rows whose costs differ by less than this share of their range count as equal: the limit of single precision.
 ROUNDING = 1e-5
+# Rounds of balancing, at most.
+ROUNDS = 20
 
 
 def cheapest_last_codes(codes: Ragged, sizes: Sequence[int], costs: Costs, *, fixed: int = 0) -> Ragged:
@@ -76,23 +78,21 @@ class _Depth:
         return np.flatnonzero(free_K)
 
 
-def balanced_last_codes(
-    codes: Ragged, sizes: Sequence[int], costs: Costs, *, rounds: int, epsilon: float, iterations: int
-) -> Ragged:
+def balanced_last_codes(codes: Ragged, sizes: Sequence[int], costs: Costs, *, rounds: int = ROUNDS) -> Ragged:
     """Codes after at most `rounds` rounds in which every group of equal rows is balanced on its own (LC-Rec).
 
     Sinkhorn assigns a group to the codes of its last depth, which separates its rows. A moved row may then collide
     with another one, hence the rounds. Rows with equal costs cannot be separated and share their code.
     """
     for _ in range(rounds):
-        balanced = _one_round(codes, sizes, costs, epsilon, iterations)
+        balanced = _one_round(codes, sizes, costs)
         if balanced == codes:
             break
         codes = balanced
     return codes
 
 
-def _one_round(codes: Ragged, sizes: Sequence[int], costs: Costs, epsilon: float, iterations: int) -> Ragged:
+def _one_round(codes: Ragged, sizes: Sequence[int], costs: Costs) -> Ragged:
     groups = group_numbers(codes)
     collides_N = np.bincount(groups)[groups] > 1
     values = codes.values.copy()
@@ -103,7 +103,7 @@ def _one_round(codes: Ragged, sizes: Sequence[int], costs: Costs, epsilon: float
             costs_RK = _asked(costs, np.concatenate([members[g] for g in portion]), sizes[length - 1])
             ends = np.cumsum(members.lengths[portion])
             for group, costs_MK in zip(portion, np.split(costs_RK, ends[:-1])):
-                chosen_M = balanced_columns(_with_equal_twins(costs_MK), epsilon=epsilon, iterations=iterations)
+                chosen_M = balanced_columns(_with_equal_twins(costs_MK))
                 values[codes.offsets[members[group] + 1] - 1] = chosen_M
     return Ragged(values, codes.offsets)
 

@@ -27,11 +27,11 @@ from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import as_dataset
 from capsid.data.split import leave_one_out
-from capsid.encode.base import ItemEncoder, fresh, with_vectors
+from capsid.encode.base import ItemEncoder, fitted, fresh, with_vectors
 from capsid.encode.cache import encode_blocks
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.views import MAIN, Views, blocks_of
-from capsid.errors import ConfigError, NotFittedError
+from capsid.errors import ConfigError
 from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
 from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures
@@ -82,9 +82,7 @@ class ItemTokenizer:
     @property
     def ids(self) -> SemanticIds:
         """Ids of the fitted catalogue and of items added since."""
-        if not hasattr(self, "ids_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return self.ids_
+        return fitted(getattr(self, "ids_", None), self)
 
     @property
     def block(self) -> str:

@@ -25,7 +25,8 @@ from capsid.train.lanes import Loss
 from capsid.train.loop import Task, TrainingResult, train
 from capsid.train.options import Training
 
-LOOK_ROWS = 16_384
+# Items that a start is fitted to, and those that are looked at between epochs.
+SAMPLE_ROWS, LOOK_ROWS = 65_536, 16_384
 # Corrections that need further training are made only until this share of the steps.
 EARLY = 0.8
 
@@ -46,7 +47,7 @@ def weight_source(seed: int, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(child_seed(seed, name, "weights"))
 
 
-def draw_sample(vectors_NI: np.ndarray, most: int, seed: int, name: str) -> np.ndarray:
+def draw_sample(vectors_NI: np.ndarray, seed: int, name: str, most: int = SAMPLE_ROWS) -> np.ndarray:
     """At most `most` rows in catalogue order, copied into memory. Shape: (rows, I)."""
     return np.array(vectors_NI[sample_rows(len(vectors_NI), most, seed, name)], dtype=np.float32)
 

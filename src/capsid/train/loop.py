@@ -144,7 +144,7 @@ class _Run:
         self.parameters = {n: p for n, p in self.task.network.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.AdamW(
             rate_groups(self.parameters, self.options.weight_decay, self.task.rates),
-            betas=(self.options.beta1, self.options.beta2),
+            betas=(0.9, self.options.beta2),
             fused=True,
         )
         self.device = next(iter(self.parameters.values())).device

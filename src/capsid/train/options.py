@@ -40,7 +40,6 @@ class Training:
     final_rate: float = setting(0.01, "Learning rate of the last step, relative to the highest.", least=0, most=1)
     warmup: float = setting(0.05, "Share of the steps during which the learning rate rises from 0.", least=0, most=1)
     weight_decay: float = setting(0.01, "AdamW's weight decay for matrices; biases and norms do not decay.", least=0)
-    beta1: float = setting(0.9, "AdamW's decay rate for the mean of gradients.", least=0, below=1)
     beta2: float = setting(0.98, "AdamW's decay rate for the mean of squared gradients.", least=0, below=1)
     clip: float = setting(1.0, "Gradients with a larger norm are scaled down to this norm.", above=0)
     ema: float = setting(

@@ -50,9 +50,7 @@ def see(gate: GateBeside, codes: Ragged) -> None:
 def test_pairs_are_recounted_from_the_codes_of_the_epoch() -> None:
     ids, table = planted()
     gate = gate_of(ids, table, merges())
-    wanted = find_candidates(
-        ids.tokens, ids.layout, table.sequences, number=1, least=20, count="interactions", frequency="log"
-    )
+    wanted = find_candidates(ids.tokens, ids.layout, table.sequences, number=1, least=20, count="interactions")
     pairs = gate._count()[1]
     assert (pairs.left.tolist(), pairs.right.tolist(), pairs.count.tolist()) == (
         wanted.left.tolist(),

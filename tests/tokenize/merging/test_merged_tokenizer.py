@@ -35,7 +35,7 @@ def data() -> Dataset:
 def make(collisions: Suffix | Bucket | None = None, merges: SemanticBPE | None = MERGES) -> ItemTokenizer:
     return ItemTokenizer(
         encoder=HashingEncoder(dim=24),
-        tokenizer=ResidualKMeans(codebooks=(6, 6, 3), iterations=10, restarts=1),
+        tokenizer=ResidualKMeans(codebooks=(6, 6, 3), restarts=1),
         collisions=collisions or Suffix(),
         merges=merges,
     )

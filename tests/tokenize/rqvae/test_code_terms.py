@@ -21,7 +21,7 @@ from capsid.tokenize.rivals.rqvae_terms import BoundDiversity, BoundMatch, CodeD
 from capsid.train.options import Training
 
 TRAINING = Training(steps=30, batch_size=32, learning_rate=3e-3, ema=0.0, validate_every=15)
-MATCH, DIVERSITY = CollaborativeMatch(weight=0.5), CodeDiversity(weight=0.1, groups=3, least=2, most=6)
+MATCH, DIVERSITY = CollaborativeMatch(weight=0.5), CodeDiversity(weight=0.1)
 
 
 def world(items: int = 96, seed: int = 0) -> tuple[ItemTable, np.ndarray]:
@@ -59,7 +59,7 @@ def gradients(network: RQVAENetwork, loss: torch.Tensor) -> tuple[float, float]:
 def test_match_is_a_softmax_over_the_batch_and_teaches_the_encoder_alone() -> None:
     table, _ = world()
     network, step = step_of(table)
-    loss = BoundMatch(table.vectors("behaviour"), "behaviour", 6).loss(step)
+    loss = BoundMatch(table.vectors("behaviour"), 6).loss(step)
     centres_BD = sum(book[code] for book, code in zip(network.books, step.found.codes_BL.T))
     scores = (centres_BD @ torch.from_numpy(table.vectors("behaviour")[:32]).T).detach()
     wanted = -np.mean([float(scores[i, i] - torch.logsumexp(scores[i], 0)) for i in range(32)])
@@ -77,10 +77,10 @@ def test_items_without_behaviour_take_no_part() -> None:
     five = CodeStep(
         step.rows_B[:5], dataclasses.replace(step.found, residuals_LBD=[r[:5] for r in step.found.residuals_LBD]), []
     )
-    term = BoundMatch(holes, "behaviour", 6)
+    term = BoundMatch(holes, 6)
     assert float(term.loss(step).detach()) == pytest.approx(float(term.loss(five).detach()))
     holes[1:] = 0
-    assert float(BoundMatch(holes, "behaviour", 6).loss(step).detach()) == 0.0
+    assert float(BoundMatch(holes, 6).loss(step).detach()) == 0.0
 
 
 def test_diversity_term_by_term_and_teaches_the_codebooks_alone() -> None:
@@ -154,7 +154,7 @@ def test_codes_follow_behaviour_as_the_match_grows() -> None:
     found = []
     for weight in (0.0, 0.5, 2.0):
         terms = (dataclasses.replace(MATCH, weight=weight),)
-        tokenizer = small(codebooks=(4, 4), terms=terms, training=longer, revive=False).fit(table)
+        tokenizer = small(codebooks=(4, 4), terms=terms, training=longer).fit(table)
         found.append(purity(tokenizer.encode(table).dense()[:, 0], behaviour_N))
     assert found[2] > found[1] > found[0] + 0.1
     assert found[2] > 0.8

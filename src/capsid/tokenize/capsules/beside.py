@@ -58,7 +58,7 @@ class GateBeside(nn.Module):
     def __init__(self, merges: SemanticBPE, table: ItemTable, sizes: tuple[int, ...], seed: int) -> None:
         super().__init__()
         self._merges, self._table, self._sizes = merges, table, sizes
-        self.gate = Gate(2 * table.vectors().shape[1] + 2, merges.hidden, weight_source(seed, "merges"))
+        self.gate = Gate(2 * table.vectors().shape[1] + 2, weight_source(seed, "merges"))
         for name in ("codes_NL", "seen_NL"):
             self.register_buffer(name, torch.full((len(table.items), len(sizes)), ABSENT, dtype=torch.int32))
         self._counted: tuple[Pass, Candidates, np.ndarray] | None = None
@@ -86,7 +86,7 @@ class GateBeside(nn.Module):
             self._inputs = GateInputs(pairs, profiles_VD)
         rows = torch.randint(len(pairs), (self._merges.training.batch_size,)).numpy()
         target_B = torch.as_tensor(work.teacher(pairs)(share)[rows].astype(np.int64))
-        return self._merges.weight * gate_loss(self._merges, self.gate(self._inputs.rows(rows)), target_B)
+        return self._merges.weight * gate_loss(self.gate(self._inputs.rows(rows)), target_B)
 
     def logits(self, pairs: Candidates, profiles_VD: np.ndarray) -> np.ndarray:
         """Logit of merging every pair."""

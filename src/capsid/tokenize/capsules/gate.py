@@ -7,7 +7,6 @@ generator trains (section 3.4). Knows no items.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,14 +20,17 @@ from capsid.tokenize.training import row_plan, share_done, train_rows, weight_so
 from capsid.train.lanes import Loss
 from capsid.train.options import Training
 
+# Width of the hidden layer, temperature of the Gumbel noise, weight of the share of pairs that are merged.
+HIDDEN, GUMBEL, SPARSITY = 64, 1.0, 0.01
+
 
 class Gate(nn.Module):
     """Two layers on (e_s, e_s', freq, cos), two logits (CapsID, appendix A.2)."""
 
-    def __init__(self, inputs: int, hidden: int, source: torch.Generator) -> None:
+    def __init__(self, inputs: int, source: torch.Generator) -> None:
         super().__init__()
-        self.inner = nn.Linear(inputs, hidden)
-        self.outer = nn.Linear(hidden, 2)
+        self.inner = nn.Linear(inputs, HIDDEN)
+        self.outer = nn.Linear(HIDDEN, 2)
         with torch.no_grad():
             for layer in (self.inner, self.outer):
                 layer.weight.normal_(0.0, layer.in_features**-0.5, generator=source)
@@ -40,20 +42,11 @@ class Gate(nn.Module):
         return out
 
 
-class GateSettings(Protocol):
-    """The settings of SemanticBPE that training needs."""
-
-    hidden: int
-    gumbel: float
-    sparsity: float
-    training: Training
-
-
 def train_gate(
     pairs: Candidates,
     profiles_VD: np.ndarray,
     teacher: Callable[[float], np.ndarray],
-    settings: GateSettings,
+    training: Training,
     *,
     seed: int,
     checkpoint: CheckpointFile | None,
@@ -61,30 +54,30 @@ def train_gate(
 ) -> np.ndarray:
     """Logit of merging every pair. `teacher(share)` gives the targets after that share of training."""
     inputs = GateInputs(pairs, profiles_VD)
-    gate = Gate(inputs.width, settings.hidden, weight_source(seed, "merges"))
+    gate = Gate(inputs.width, weight_source(seed, "merges"))
 
     def loss(rows: np.ndarray, step: int) -> Loss:
-        target_B = torch.as_tensor(teacher(share_done(step, settings.training))[rows].astype(np.int64))
-        return Loss(gate_loss(settings, gate(inputs.rows(rows)), target_B), len(rows))
+        target_B = torch.as_tensor(teacher(share_done(step, training))[rows].astype(np.int64))
+        return Loss(gate_loss(gate(inputs.rows(rows)), target_B), len(rows))
 
     train_rows(
         gate,
-        row_plan(len(pairs), settings.training, seed),
+        row_plan(len(pairs), training, seed),
         loss,
-        settings.training,
+        training,
         name="merges",
         seed=seed,
         checkpoint=checkpoint,
         progress=progress,
     )
-    return gate_logits(gate, inputs, settings.training.batch_size)
+    return gate_logits(gate, inputs, training.batch_size)
 
 
-def gate_loss(settings: GateSettings, logits_B2: Tensor, target_B: Tensor) -> Tensor:
+def gate_loss(logits_B2: Tensor, target_B: Tensor) -> Tensor:
     """L_BPE: cross-entropy of the Gumbel-softmax and the targets, and the share of pairs that are merged."""
     log_pi_B2 = logits_B2.log_softmax(-1)
-    relaxed_B2 = (log_pi_B2 + gumbel_noise(log_pi_B2.shape)) / settings.gumbel
-    return functional.cross_entropy(relaxed_B2, target_B) + settings.sparsity * log_pi_B2[:, 1].exp().mean()
+    relaxed_B2 = (log_pi_B2 + gumbel_noise(log_pi_B2.shape)) / GUMBEL
+    return functional.cross_entropy(relaxed_B2, target_B) + SPARSITY * log_pi_B2[:, 1].exp().mean()
 
 
 def gate_logits(gate: Gate, inputs: GateInputs, block: int) -> np.ndarray:

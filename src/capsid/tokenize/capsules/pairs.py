@@ -62,7 +62,6 @@ def find_candidates(
     number: int,
     least: int,
     count: str,
-    frequency: str,
 ) -> Candidates:
     """Pairs that occur at least `least` times in the training sequences. Cosines are filled in later."""
     rows, left, right = _neighbours(tokens, layout)
@@ -73,7 +72,7 @@ def find_candidates(
     kept = counts >= least
     keys, counts = keys[kept], counts[kept]
     most = max(int(counts.max()), 1) if len(counts) else 1
-    share = np.log1p(counts) / np.log1p(most) if frequency == "log" else counts / most
+    share = np.log1p(counts) / np.log1p(most)
     n = len(keys)
     return Candidates(
         left=keys // layout.vocabulary,

@@ -85,11 +85,7 @@ class SemanticBPE:
         most=1,
         count=2,
     )
-    frequency: str = setting("log", "How counts become scores from 0 to 1.", choices=("log", "share"))
     profile: str = setting("items", "Vectors that define a token's meaning.", choices=("items", "centres"))
-    hidden: int = setting(64, "Width of the gate's hidden layer.", least=1)
-    gumbel: float = setting(1.0, "Temperature of the gate's Gumbel noise in training.", above=0)
-    sparsity: float = setting(0.01, "Weight of the loss on the share of pairs that are merged.", least=0)
     spare: bool = setting(
         False,
         "Whether eligible pairs that the gate keeps apart are stored too, so that a learnt bias can merge them.",
@@ -221,7 +217,6 @@ class Pass:
             number=self.number,
             least=s.min_count,
             count=s.count,
-            frequency=s.frequency,
         )
         profiles_VD = self._profiles(centres_VD) if len(pairs) else np.zeros((0, 0))
         return with_cosines(pairs, profiles_VD) if len(pairs) else pairs, profiles_VD
@@ -249,7 +244,7 @@ class Pass:
                 pairs,
                 profiles_VD,
                 self.teacher(pairs),
-                s,
+                s.training,
                 seed=seed,
                 checkpoint=checkpoint,
                 progress=self.progress,

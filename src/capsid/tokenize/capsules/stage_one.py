@@ -30,12 +30,12 @@ from capsid.tokenize.capsules.inspection import Inspection, collision_rate, insp
 from capsid.tokenize.capsules.objective import objective
 from capsid.tokenize.capsules.settings import ANNEALED, CapsuleSettings
 from capsid.tokenize.capsules.start import calibrate_all, start_from_data
-from capsid.tokenize.training import VectorTraining, sample_rows, weight_source
+from capsid.tokenize.training import SAMPLE_ROWS, VectorTraining, sample_rows, weight_source
 
 # Where more than this share of the residuals grows, a depth subtracts less (eta; CapsID, appendix A.1).
 GROWTH, STEP_FACTOR, STEP_FLOOR = 0.25, 0.8, 0.1
-# Items that the start is fitted to, that are looked at between epochs, and in the reference for drift.
-SAMPLE_ROWS, INSPECTED_ROWS, REFERENCE_ROWS = 65_536, 1_500, 4_096
+# Items that are looked at between epochs, and in the reference for drift.
+INSPECTED_ROWS, REFERENCE_ROWS = 1_500, 4_096
 NAME = "capsules"
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import check_vectors, require_items
-from capsid.errors import NotFittedError
+from capsid.encode.base import check_vectors, fitted, require_items
 from capsid.ids.prefixes import SharedPrefixes
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
@@ -186,6 +185,4 @@ class CapsuleTokenizer(CapsuleSettings):
         return vectors
 
     def _fitted(self) -> CapsuleNetwork:
-        if not hasattr(self, "network_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return self.network_
+        return fitted(getattr(self, "network_", None), self)

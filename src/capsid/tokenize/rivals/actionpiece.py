@@ -247,6 +247,8 @@ class Counts:
 
 # Merges between two progress updates.
 TOLD_EVERY = 100
+# A pair is merged if it is expected at least this often in randomly ordered sequences.
+MIN_WEIGHT = 1.0
 
 
 @dataclass(kw_only=True)
@@ -256,9 +258,6 @@ class Pieces:
     kind: ClassVar[str] = "pieces"
     size: int = setting(
         6_912, "How many merges are learnt, at most; with 4 x 256 codes and 256 suffixes, 8,192 tokens in all.", least=0
-    )
-    min_weight: float = setting(
-        1.0, "A pair is merged if it is expected at least this often in randomly ordered sequences.", above=0
     )
 
     def __post_init__(self) -> None:
@@ -292,7 +291,7 @@ class Pieces:
         counts = Counts(Chains(ids.unmerged, table.sequences, self.first_, self.size))
         learnt = []
         for number in range(self.size):
-            found = counts.merge_heaviest(self.first_ + number, self.min_weight)
+            found = counts.merge_heaviest(self.first_ + number, MIN_WEIGHT)
             if found is None:
                 break
             learnt.append(found)

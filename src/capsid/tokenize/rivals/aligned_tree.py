@@ -18,8 +18,14 @@ from capsid.base.randomness import child_seed, numpy_rng
 from capsid.base.run_options import CheckpointFile
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import check_vectors, l2_normalise, pack_strings, require_items, unpack_strings
-from capsid.errors import NotFittedError
+from capsid.encode.base import (
+    fitted,
+    l2_normalise,
+    pack_strings,
+    require_items,
+    unpack_strings,
+    vectors_of,
+)
 from capsid.ids.assignment import cheapest_columns
 from capsid.ids.order import group_numbers
 from capsid.progress import Progress, silent
@@ -29,6 +35,8 @@ from capsid.tokenize.kmeans import balanced_kmeans, kmeans, squared_distances
 
 # Seen from their parent, centres nearer than this share of the vectors' length have no direction.
 NO_DIRECTION = 1e-5
+# Iterations of k-means and of its balancing.
+ITERATIONS = 20
 
 
 @dataclass(kw_only=True)
@@ -42,8 +50,6 @@ class AlignedTree:
     aligned: bool = setting(
         True, "Whether numbers mean the same direction under every parent; otherwise each parent counts for itself."
     )
-    iterations: int = setting(20, "Iterations of k-means and of its balancing.", least=1)
-    block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -58,7 +64,7 @@ class AlignedTree:
     ) -> AlignedTree:
         """Split the catalogue level by level; the last level has one item per code."""
         require_items(table)
-        vectors_ND = self._vectors(table, None)
+        vectors_ND = vectors_of(table)
         codes_NL = np.zeros((len(table), 0), dtype=np.int32)
         paths, nodes, means = [], [], []
         above_ND = np.zeros_like(vectors_ND)
@@ -92,7 +98,7 @@ class AlignedTree:
                 label_R, centres_CD = np.arange(len(rows)), vectors_ND[rows]
             else:
                 label_R, centres_CD = balanced_split(
-                    vectors_ND[rows], width, self.iterations, child_seed(seed, self.kind, level, parent)
+                    vectors_ND[rows], width, child_seed(seed, self.kind, level, parent)
                 )
             number_C = np.arange(len(centres_CD))
             if level and self.aligned:
@@ -103,7 +109,7 @@ class AlignedTree:
     def encode(self, table: ItemTable) -> Ragged:
         """The codes of the fit for known items, nearest centres for new ones."""
         self._fitted()
-        vectors_ND = self._vectors(table, self.nodes_[0].shape[1])
+        vectors_ND = vectors_of(table, dim=self.nodes_[0].shape[1])
         row_N = self.items_.numbers(table.items, missing="negative")
         codes_NL = self.codes_[row_N]
         new = np.flatnonzero(row_N < 0)
@@ -159,15 +165,8 @@ class AlignedTree:
         self.means_ = tuple(state[f"means.{level}"] for level in range(len(self.branching) + 1))
         return self
 
-    def _vectors(self, table: ItemTable, dim: int | None) -> np.ndarray:
-        vectors = table.vectors(self.block)
-        check_vectors(vectors, table.items, dim=dim)
-        return np.array(vectors, dtype=np.float32)
-
     def _fitted(self) -> tuple[np.ndarray, ...]:
-        if not hasattr(self, "means_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return self.means_
+        return fitted(getattr(self, "means_", None), self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,13 +177,13 @@ class _Split:
     centre_ND: np.ndarray
 
 
-def balanced_split(vectors_ND: np.ndarray, parts: int, iterations: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def balanced_split(vectors_ND: np.ndarray, parts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Clusters whose sizes differ by at most one: their labels and centres. Fewer items than parts: one item each."""
     items = len(vectors_ND)
     if items <= parts:
         return np.arange(items), vectors_ND
-    start_KD = kmeans(vectors_ND, parts, iterations, 1, seed)
-    found = balanced_kmeans(vectors_ND, start_KD, -(-items // parts), least=items // parts, iterations=iterations)
+    start_KD = kmeans(vectors_ND, parts, ITERATIONS, 1, seed)
+    found = balanced_kmeans(vectors_ND, start_KD, -(-items // parts), least=items // parts, iterations=ITERATIONS)
     return found.labels_N, found.centres_KD
 
 

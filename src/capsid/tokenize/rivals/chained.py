@@ -15,8 +15,7 @@ import numpy as np
 from capsid.base.run_options import CheckpointFile
 from capsid.data.fields import Field, FieldValues, field_numbers, learn_fields, tell_fields
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import below, fresh, pack_strings, require_items, unpack_strings
-from capsid.errors import NotFittedError
+from capsid.encode.base import below, fitted, fresh, pack_strings, require_items, unpack_strings
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
@@ -98,9 +97,7 @@ class Chained:
         return self
 
     def _fitted(self) -> tuple[FieldValues, ...]:
-        if not hasattr(self, "values_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return self.values_
+        return fitted(getattr(self, "values_", None), self)
 
 
 def _field_centres(numbers_NF: np.ndarray, sizes: list[int], inner: Tokenizer, table: ItemTable) -> tuple:

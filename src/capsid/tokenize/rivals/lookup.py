@@ -23,8 +23,8 @@ from capsid.base.vocabulary import Vocabulary
 from capsid.data.findings import Findings
 from capsid.data.item_table import ItemTable
 from capsid.data.lines import numbered_lines
-from capsid.encode.base import require_items
-from capsid.errors import ConfigError, DataError, NotFittedError
+from capsid.encode.base import fitted, require_items
+from capsid.errors import ConfigError, DataError
 from capsid.ids.collisions import running_number
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
@@ -52,13 +52,7 @@ class Atomic:
 
     def encode(self, table: ItemTable) -> Ragged:
         """The numbers of known items; a new item is an error."""
-        numbers = self._fitted().numbers(table.items, missing="negative")
-        if (numbers < 0).any():
-            new = table.items[int(np.flatnonzero(numbers < 0)[0])]
-            raise DataError(
-                f"item {new!r} was not in the catalogue: one-token ids cannot name new items",
-                hint="use a tokenizer that works from vectors, such as rq-kmeans",
-            )
+        numbers = _known(self._fitted(), table, "was not in the catalogue: one-token ids cannot name new items")
         return Ragged.from_dense(numbers[:, None].astype(np.int32))
 
     def decode(self, codes: Ragged) -> None:
@@ -79,9 +73,7 @@ class Atomic:
         return self
 
     def _fitted(self) -> Vocabulary:
-        if not hasattr(self, "items_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return self.items_
+        return fitted(getattr(self, "items_", None), self)
 
 
 @dataclass(kw_only=True)
@@ -160,9 +152,7 @@ class Frequency:
         return np.column_stack([bucket_N, rank_N[:, None] // powers % base]).astype(np.int32)
 
     def _fitted(self) -> Vocabulary:
-        if not hasattr(self, "items_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return self.items_
+        return fitted(getattr(self, "items_", None), self)
 
 
 @dataclass(kw_only=True)
@@ -217,13 +207,7 @@ class GivenCodes:
 
     def encode(self, table: ItemTable) -> Ragged:
         """The codes of known items; a new item is an error."""
-        numbers = self._fitted().numbers(table.items, missing="negative")
-        if (numbers < 0).any():
-            new = table.items[int(np.flatnonzero(numbers < 0)[0])]
-            raise DataError(
-                f"item {new!r} has no codes: they were read from a file at the fit",
-                hint="use a tokenizer that works from vectors, such as rq-kmeans",
-            )
+        numbers = _known(self._fitted(), table, "has no codes: they were read from a file at the fit")
         return self.codes_.take(numbers)
 
     def decode(self, codes: Ragged) -> np.ndarray | None:
@@ -256,9 +240,16 @@ class GivenCodes:
         return self
 
     def _fitted(self) -> Vocabulary:
-        if not hasattr(self, "items_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return self.items_
+        return fitted(getattr(self, "items_", None), self)
+
+
+def _known(items: Vocabulary, table: ItemTable, why: str) -> np.ndarray:
+    """The numbers of the table's items; a new item is an error that says why."""
+    numbers = items.numbers(table.items, missing="negative")
+    if (numbers < 0).any():
+        new = table.items[int(np.flatnonzero(numbers < 0)[0])]
+        raise DataError(f"item {new!r} {why}", hint="use a tokenizer that works from vectors, such as rq-kmeans")
+    return numbers
 
 
 def read_codes(path: Path) -> dict[str, list[int]]:

@@ -13,14 +13,16 @@ import numpy as np
 from capsid.base.run_options import CheckpointFile
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import below, check_vectors, has_evidence, pack_strings, require_items, unpack_strings
-from capsid.errors import DataError, NotFittedError
+from capsid.encode.base import below, check_vectors, fitted, has_evidence, pack_strings, require_items, unpack_strings
+from capsid.errors import DataError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.tokenize.rivals.mixture_network import MixtureNetwork, MixtureSettings, decode, encode, load_network
 
 # Items at this quantile of training counts and above are rich: one outlier must not make all others poor.
 RICH = 0.99
+# Name of the behaviour vectors; zeros: no behaviour.
+BEHAVIOUR = "behaviour"
 
 
 def richness(counts_N: np.ndarray) -> np.ndarray:
@@ -53,7 +55,7 @@ class Mixture(MixtureSettings):
         self.items_, self.richness_ = table.items, richness(table.counts)
         vectors_NI, inputs = self._views(table, None)
         if not has_evidence(vectors_NI[:, inputs[0] : -1]).any():
-            what = f"the vectors {self.behaviour_block!r} of all items are zeros"
+            what = f"the vectors {BEHAVIOUR!r} of all items are zeros"
             raise DataError(what, hint="behaviour needs training sequences")
         self.network_: MixtureNetwork = fit_mixture(
             self, vectors_NI, inputs, seed=seed, checkpoint=checkpoint, progress=progress
@@ -86,7 +88,7 @@ class Mixture(MixtureSettings):
 
     def _views(self, table: ItemTable, inputs: tuple[int, int] | None) -> tuple[np.ndarray, tuple[int, int]]:
         """Both views and the richness side by side, and the views' widths; behaviour may be zeros."""
-        content, behaviour = table.vectors(self.block), table.vectors(self.behaviour_block)
+        content, behaviour = table.vectors(), table.vectors(BEHAVIOUR)
         check_vectors(content, table.items, dim=inputs and inputs[0])
         check_vectors(behaviour, table.items, dim=inputs and inputs[1], allow_zero=True)
         row_N = self.items_.numbers(table.items, missing="negative")
@@ -95,6 +97,4 @@ class Mixture(MixtureSettings):
         return rows, (content.shape[1], behaviour.shape[1])
 
     def _fitted(self) -> MixtureNetwork:
-        if not hasattr(self, "network_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return self.network_
+        return fitted(getattr(self, "network_", None), self)

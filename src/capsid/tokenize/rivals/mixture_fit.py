@@ -26,6 +26,11 @@ from capsid.tokenize.training import VectorTraining, draw_sample, unused_codes, 
 
 NAME = "mixture"
 KMEANS_ITERATIONS = 20
+# Weights of the losses that keep experts near their codes and align both views of items with much behaviour, and the
+# temperature of the latter.
+COMMITMENT, ALIGNMENT, TEMPERATURE = 0.25, 0.1, 0.07
+# First weight of the loss that closes behaviour experts, and their share to close for items with the least behaviour.
+SPARSITY, CLOSED = 1e-3, 0.6
 # Groups of items by richness, each with a sparsity weight of its own.
 GROUPS = 8
 # A sparsity weight changes by this factor at each step, within these bounds of its start.
@@ -71,7 +76,7 @@ def fit_mixture(
     progress: Progress,
 ) -> MixtureNetwork:
     """Initialise the codebooks from data, then train the whole network. Rows hold both views side by side."""
-    sample_NI = draw_sample(vectors_NI, settings.sample, seed, NAME)
+    sample_NI = draw_sample(vectors_NI, seed, NAME)
     # Duplicates would make equal centres, and rounding would decide the ties.
     different_NI = np.unique(sample_NI, axis=0)
     size = min(settings.codebook, len(different_NI))
@@ -139,7 +144,7 @@ class MixtureTraining(VectorTraining):
     settings: MixtureSettings
 
     def __post_init__(self) -> None:
-        self.sparsity = SparsityWeights(self.settings.sparsity)
+        self.sparsity = SparsityWeights(SPARSITY)
         self.both = nn.ModuleList([self.network, self.sparsity])
 
     @property
@@ -150,12 +155,12 @@ class MixtureTraining(VectorTraining):
     def loss(self, x_BI: Tensor, rows_B: np.ndarray, share: float) -> Tensor:
         """The published terms; those of behaviour are of the items that have any."""
         found = self.network(x_BI)
-        total = reconstruction(self.network, found) + codebook_loss(found, self.settings.commitment)
+        total = reconstruction(self.network, found) + codebook_loss(found)
         has_B = found.has_B
-        if self.settings.alignment and int(has_B.sum()) > 1:
-            aligned = alignment(found.content_BD[has_B], found.behaviour_BD[has_B], self.settings.temperature)
-            total = total + self.settings.alignment * (alignment_weight(found.richness_B[has_B]) * aligned).mean()
-        if self.settings.sparsity and self.settings.behaviour_experts and bool(has_B.any()):
+        if int(has_B.sum()) > 1:
+            aligned = alignment(found.content_BD[has_B], found.behaviour_BD[has_B])
+            total = total + ALIGNMENT * (alignment_weight(found.richness_B[has_B]) * aligned).mean()
+        if self.settings.behaviour_experts and bool(has_B.any()):
             total = total + self._closing(found)
         return total
 
@@ -164,7 +169,7 @@ class MixtureTraining(VectorTraining):
         opens closed experts of the other items."""
         first = sum(self.settings.experts[:2])
         routed_BE, richness_B = found.gates_BE[found.has_B, first:], found.richness_B[found.has_B]
-        target_B = self.settings.closed * (1 - richness_B)
+        target_B = CLOSED * (1 - richness_B)
         closed_B = (routed_BE == 0).float().mean(1)
         self.sparsity.adapt(richness_B, closed_B, target_B)
         open_BE = (routed_BE > 0).float()
@@ -180,7 +185,7 @@ class MixtureTraining(VectorTraining):
 
     def answer(self, *, early: bool) -> None:
         """Revive codes while enough training is left to adapt to them."""
-        if self.settings.revive and early:
+        if early:
             self.revive()
 
     def revive(self) -> None:
@@ -205,15 +210,15 @@ def reconstruction(network: MixtureNetwork, found: Mixed) -> Tensor:
     return (content_BI.sum() + (found.has_B[:, None] * behaviour_BJ).sum()) / error_BI.numel()
 
 
-def codebook_loss(found: Mixed, commitment: float) -> Tensor:
+def codebook_loss(found: Mixed) -> Tensor:
     """Squared distances of outputs and chosen codes, of open experts, summed over experts."""
     open_BE1 = found.open_BE[..., None]
     codebook = (open_BE1 * (found.chosen_BED - found.outputs_BED.detach()).square()).mean((0, 2)).sum()
     commit = (open_BE1 * (found.outputs_BED - found.chosen_BED.detach()).square()).mean((0, 2)).sum()
-    return codebook + commitment * commit
+    return codebook + COMMITMENT * commit
 
 
-def alignment(content_BD: Tensor, behaviour_BD: Tensor, temperature: float) -> Tensor:
+def alignment(content_BD: Tensor, behaviour_BD: Tensor, temperature: float = TEMPERATURE) -> Tensor:
     """Each item's views find each other among those of the batch, both ways, by cosine. Shape: (B,)."""
     scores_BB = F.normalize(content_BD, dim=1) @ F.normalize(behaviour_BD, dim=1).T / temperature
     own_B = torch.arange(len(scores_BB))

@@ -38,21 +38,7 @@ class MixtureSettings:
     behaviour_experts: int = setting(3, "Experts that read behaviour alone; closed ones give no code.", least=0)
     codebook: int = setting(256, "Codes of every expert, fewer where there are fewer different items.", least=1)
     dim: int = setting(64, "Width of projections, experts and codes.", least=1)
-    commitment: float = setting(0.25, "Weight of the loss that keeps experts near their codes.", least=0)
-    alignment: float = setting(0.1, "Weight of the loss that aligns both views of items with much behaviour.", least=0)
-    temperature: float = setting(0.07, "Temperature of that loss.", above=0)
-    sparsity: float = setting(1e-3, "First weight of the loss that closes behaviour experts; 0: none.", least=0)
-    closed: float = setting(
-        0.6,
-        "Share of behaviour experts to close for items with the least behaviour; 0 for those with most.",
-        least=0,
-        most=1,
-    )
-    revive: bool = setting(True, "Whether codes that no item uses are re-seeded between epochs.")
     training: Training = setting(factory=rqvae_training, about="How the whole network trains.")
-    sample: int = setting(65_536, "Largest number of items used for initialisation and validation.", least=1)
-    block: str = setting("item", "Name of the content vectors.", count=(1, None))
-    behaviour_block: str = setting("behaviour", "Name of the behaviour vectors; zeros: no behaviour.", count=(1, None))
 
     def __post_init__(self) -> None:
         check_settings(self)

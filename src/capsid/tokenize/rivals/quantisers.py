@@ -18,16 +18,15 @@ from capsid.base.randomness import numpy_rng
 from capsid.base.run_options import CheckpointFile
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import check_vectors, pack_strings, require_items, unpack_strings
+from capsid.encode.base import fitted, pack_strings, require_items, unpack_strings, vectors_of
 from capsid.encode.linalg import principal_axes
-from capsid.errors import NotFittedError
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
 from capsid.tokenize.kmeans import balanced_kmeans, kmeans, nearby_codes, nearest, squared_distances
 
-CAPACITY_ITERATIONS = 20
+ITERATIONS, CAPACITY_ITERATIONS = 25, 20
 
 
 @dataclass(kw_only=True)
@@ -38,7 +37,6 @@ class ResidualKMeans:
     codebooks: tuple[int, ...] = setting(
         (256, 256, 256), "Number of centres at each depth, fewer where there are fewer items.", least=1, count=(1, None)
     )
-    iterations: int = setting(25, "Iterations of k-means.", least=1)
     restarts: int = setting(3, "Restarts of k-means; the best run is kept.", least=1)
     capacity: float | None = setting(
         None,
@@ -61,13 +59,13 @@ class ResidualKMeans:
         """k-means on the vectors, then on the residuals, depth by depth."""
         require_items(table)
         learnt, codes = [], []
-        residual = self._vectors(table, None)
+        residual = vectors_of(table, self.block)
         for depth, size in enumerate(self.codebooks):
             if size > len(residual):
                 progress.line(
                     f"residual k-means: {len(residual):,} items, so {size:,} codes are reduced to that number"
                 )
-            centres = kmeans(residual, min(size, len(residual)), self.iterations, self.restarts, seed + depth)
+            centres = kmeans(residual, min(size, len(residual)), ITERATIONS, self.restarts, seed + depth)
             centres, labels_N = self._assigned(residual, centres, table.counts + 1, progress)
             learnt.append(centres)
             codes.append(labels_N)
@@ -100,7 +98,7 @@ class ResidualKMeans:
         return Ragged.from_dense(codes_ND)
 
     def _nearest_codes(self, table: ItemTable) -> np.ndarray:
-        residual = self._vectors(table, self._fitted()[0].shape[1])
+        residual = vectors_of(table, self.block, dim=self._fitted()[0].shape[1])
         codes_ND = np.empty((len(residual), len(self.centres_)), dtype=np.int32)
         for depth, centres in enumerate(self.centres_):
             codes_ND[:, depth] = nearest(residual, centres)
@@ -109,7 +107,7 @@ class ResidualKMeans:
 
     def strongest_codes(self, table: ItemTable, strongest: int) -> tuple[np.ndarray, np.ndarray]:
         """The nearest codes of every item at every depth, weighted by distance."""
-        return nearby_codes(self._vectors(table, self._fitted()[0].shape[1]), self._fitted(), strongest)
+        return nearby_codes(vectors_of(table, self.block, dim=self._fitted()[0].shape[1]), self._fitted(), strongest)
 
     def last_costs(self, table: ItemTable, codes: Ragged) -> Costs:
         """Squared distances from the residuals of the earlier depths to the centres of the last depth.
@@ -154,15 +152,8 @@ class ResidualKMeans:
             self.items_, self.codes_ = Vocabulary(unpack_strings(state["items"])), state["codes"]
         return self
 
-    def _vectors(self, table: ItemTable, dim: int | None) -> np.ndarray:
-        vectors = table.vectors(self.block)
-        check_vectors(vectors, table.items, dim=dim)
-        return np.array(vectors, dtype=np.float32)
-
     def _fitted(self) -> tuple[np.ndarray, ...]:
-        if not hasattr(self, "centres_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return self.centres_
+        return fitted(getattr(self, "centres_", None), self)
 
 
 BLOCK = 1024
@@ -183,9 +174,6 @@ class ProductQuantizer:
     rounds: int = setting(
         20, "Rounds in which rotation and centres are improved in turn; 0: a random rotation.", least=0
     )
-    iterations: int = setting(25, "Iterations of the first k-means.", least=1)
-    restarts: int = setting(1, "Restarts of the first k-means; the best run is kept.", least=1)
-    block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -200,7 +188,7 @@ class ProductQuantizer:
     ) -> ProductQuantizer:
         """Whiten, then learn rotation and centres."""
         require_items(table)
-        vectors = self._vectors(table, None)
+        vectors = vectors_of(table)
         self.mean_: np.ndarray = vectors.mean(0)
         white_ID = _whitening(vectors - self.mean_, self.dims, len(self.codebooks))
         x_ND = ((vectors - self.mean_).astype(np.float64) @ white_ID).astype(np.float32)
@@ -208,7 +196,7 @@ class ProductQuantizer:
         rotation_DD = np.linalg.qr(numpy_rng(seed, "rotation").standard_normal((width, width)))[0]
         parts = np.split(x_ND @ rotation_DD.astype(np.float32), len(self.codebooks), axis=1)
         centres = [
-            kmeans(part, min(size, len(part)), self.iterations, self.restarts, seed + number)
+            kmeans(part, min(size, len(part)), ITERATIONS, 1, seed + number)
             for number, (part, size) in enumerate(zip(parts, self.codebooks))
         ]
         for _ in range(self.rounds):
@@ -229,7 +217,7 @@ class ProductQuantizer:
 
     def encode(self, table: ItemTable) -> Ragged:
         """The nearest centre of every part."""
-        vectors = self._vectors(table, len(self._axes()))
+        vectors = vectors_of(table, dim=len(self._axes()))
         z_ND = np.empty((len(vectors), self.axes_.shape[1]), dtype=np.float32)
         # Blocks of one shape, so that a vector gets the same numbers alone and in a batch.
         padded = np.zeros((BLOCK, vectors.shape[1]), dtype=np.float32)
@@ -273,15 +261,8 @@ class ProductQuantizer:
         self.centres_ = tuple(state[f"centres_{d}"] for d in range(sum(name.startswith("centres_") for name in state)))
         return self
 
-    def _vectors(self, table: ItemTable, dim: int | None) -> np.ndarray:
-        vectors = table.vectors(self.block)
-        check_vectors(vectors, table.items, dim=dim)
-        return np.array(vectors, dtype=np.float32)
-
     def _fitted(self) -> tuple[np.ndarray, ...]:
-        if not hasattr(self, "centres_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return self.centres_
+        return fitted(getattr(self, "centres_", None), self)
 
     def _axes(self) -> np.ndarray:
         self._fitted()

@@ -15,8 +15,8 @@ import numpy as np
 
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import check_vectors, require_items
-from capsid.errors import ConfigError, NotFittedError
+from capsid.encode.base import check_vectors, fitted, require_items
+from capsid.errors import ConfigError
 from capsid.ids.prefixes import SharedPrefixes, unshared_lengths
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
@@ -92,7 +92,7 @@ class RQVAE(RQVAESettings):
                 "ids of varying length (tokenizer.crowd) cannot be trained with a generator",
                 hint="set tokenizer.crowd=0",
             )
-        return JointRQVAE(self._fitted(), self.commitment)
+        return JointRQVAE(self._fitted())
 
     def with_network(self, network: nn.Module) -> RQVAE:
         """A copy with the weights of a joint network."""
@@ -145,6 +145,4 @@ class RQVAE(RQVAESettings):
         return Ragged.from_dense(codes.dense(), self._lengths(codes.dense()))
 
     def _fitted(self) -> RQVAENetwork:
-        if not hasattr(self, "network_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return self.network_
+        return fitted(getattr(self, "network_", None), self)

@@ -97,7 +97,7 @@ def fit_rqvae(
 ) -> RQVAENetwork:
     """Initialise the codebooks from data, then train the whole network on all items of the table."""
     vectors_NI = table.vectors(settings.block)
-    sample_NI = draw_sample(vectors_NI, settings.sample, seed, NAME)
+    sample_NI = draw_sample(vectors_NI, seed, NAME)
     # Duplicates would make equal centres, and rounding would decide the ties.
     different_NI = np.unique(sample_NI, axis=0)
     sizes = tuple(min(size, len(different_NI)) for size in settings.codebooks)
@@ -182,7 +182,7 @@ class RQVAETraining(VectorTraining):
         entered_BI = self.network.enter(x_BI)
         found = self.network.quantize(self.network.encoder(entered_BI), self.settings.assign)
         length_B = None if self.lengths is None else self.lengths.of(rows_B)
-        total = self.network.loss_of(entered_BI, found, self.settings.commitment, length_B)
+        total = self.network.loss_of(entered_BI, found, length_B)
         for weight, term in self.terms:
             total = total + weight * term.loss(CodeStep(rows_B, found, list(self.network.books)))
         return total
@@ -193,7 +193,7 @@ class RQVAETraining(VectorTraining):
 
     def answer(self, *, early: bool) -> None:
         """Revive codes while enough training is left to adapt to them."""
-        if self.settings.revive and early:
+        if early:
             self.revive()
 
     def revive(self) -> None:
@@ -297,13 +297,13 @@ def _second_stage(
 ) -> RQVAETraining:
     """Training of the other items. The best step is that of the whole catalogue: popular items are not forgotten."""
     vectors_NI = others.vectors(settings.block)
-    different_NI = np.unique(draw_sample(vectors_NI, settings.sample, seed, NAME), axis=0)
+    different_NI = np.unique(draw_sample(vectors_NI, seed, NAME), axis=0)
     frozen = [len(book_KD) for book_KD in network.books]
     extra = [min(math.ceil(settings.extra * size), len(different_NI)) for size in frozen]
     grown = network.grown(extra)
     start_new_codes(grown, torch.as_tensor(different_NI), frozen, seed)
     _freeze(grown, frozen)
-    sample_NI = draw_sample(table.vectors(settings.block), settings.sample, seed, NAME)
+    sample_NI = draw_sample(table.vectors(settings.block), seed, NAME)
     # Weight decay would shrink the frozen codes too.
     training = replace(settings.training, weight_decay=0.0)
     job = RQVAETraining(training, grown, vectors_NI, sample_NI, progress, settings, frozen=frozen)

@@ -33,8 +33,6 @@ class Sinkhorn:
     """
 
     kind: ClassVar[str] = "sinkhorn"
-    epsilon: float = setting(0.003, "Smoothness of the plan, for distances that span an interval of 2.", above=0)
-    iterations: int = setting(50, "Iterations, each over rows and columns.", least=1)
     depths: int = setting(1, "How many depths are balanced, counted from the last.", least=1)
     catalogue: bool = setting(False, "Whether the codes of the fitted catalogue are balanced as well.")
 
@@ -43,6 +41,8 @@ class Sinkhorn:
 
 
 BLOCK = 512
+# Weight of the loss that keeps latent vectors near their codes.
+COMMITMENT = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,35 +116,30 @@ class RQVAENetwork(nn.Module):
             if assign is None or depth < first_balanced:
                 code_B = nearest(left[-1].detach(), book_KD.detach())
             else:
-                code_B = balanced(left[-1].detach(), book_KD.detach(), assign)
+                code_B = balanced(left[-1].detach(), book_KD.detach())
             codes.append(code_B)
             chosen.append(book_KD[code_B])
             left.append(left[-1] - chosen[-1].detach())
         return Quantized(torch.stack(codes, 1), chosen, left)
 
-    def loss(self, x_BI: Tensor, commitment: float) -> Tensor:
-        """The loss of a batch with nearest codes."""
-        entered_BI = self.enter(x_BI)
-        return self.loss_of(entered_BI, self.quantize(self.encoder(entered_BI)), commitment)
-
-    def loss_of(self, x_BI: Tensor, found: Quantized, commitment: float, length_B: Tensor | None = None) -> Tensor:
+    def loss_of(self, x_BI: Tensor, found: Quantized, length_B: Tensor | None = None) -> Tensor:
         """Mean squared reconstruction, codebook and commitment loss (TIGER, section 3.1, after van den Oord et al.
         2017, arXiv 1711.00937, Eq. 3) of standardised vectors. With lengths, depths beyond an id's end count nothing.
         """
         if length_B is not None:
-            return self._cut_loss(x_BI, found, commitment, length_B)
+            return self._cut_loss(x_BI, found, length_B)
         total: Tensor = F.mse_loss(self.decoder(found.through_BD), x_BI)
         for centre_BD, left_BD in zip(found.chosen_LBD, found.residuals_LBD):
             total = total + F.mse_loss(centre_BD, left_BD.detach())
-            total = total + commitment * F.mse_loss(left_BD, centre_BD.detach())
+            total = total + COMMITMENT * F.mse_loss(left_BD, centre_BD.detach())
         return total
 
-    def _cut_loss(self, x_BI: Tensor, found: Quantized, commitment: float, length_B: Tensor) -> Tensor:
+    def _cut_loss(self, x_BI: Tensor, found: Quantized, length_B: Tensor) -> Tensor:
         total: Tensor = F.mse_loss(self.decoder(found.cut_BD(length_B)), x_BI)
         for depth, (centre_BD, left_BD) in enumerate(zip(found.chosen_LBD, found.residuals_LBD)):
             there_B1 = (depth < length_B)[:, None]
             total = total + (there_B1 * (centre_BD - left_BD.detach()).square()).mean()
-            total = total + commitment * (there_B1 * (left_BD - centre_BD.detach()).square()).mean()
+            total = total + COMMITMENT * (there_B1 * (left_BD - centre_BD.detach()).square()).mean()
         return total
 
     @torch.no_grad()
@@ -169,10 +164,9 @@ def nearest(r_BD: Tensor, book_KD: Tensor) -> Tensor:
     return _distances(r_BD, book_KD).argmin(1)
 
 
-def balanced(r_BD: Tensor, book_KD: Tensor, assign: Sinkhorn) -> Tensor:
+def balanced(r_BD: Tensor, book_KD: Tensor) -> Tensor:
     """A centre for every row such that all centres are used about equally often in the batch."""
-    costs_BK = squared_distances(r_BD, book_KD).numpy()
-    return torch.as_tensor(balanced_columns(costs_BK, epsilon=assign.epsilon, iterations=assign.iterations))
+    return torch.as_tensor(balanced_columns(squared_distances(r_BD, book_KD).numpy()))
 
 
 def _distances(r_BD: Tensor, book_KD: Tensor) -> Tensor:
@@ -266,10 +260,9 @@ def _layers(widths: Sequence[int]) -> nn.Sequential:
 class JointRQVAE(RQVAENetwork):
     """A copy of a network, with weights of the same names, all of which learn."""
 
-    def __init__(self, network: RQVAENetwork, commitment: float) -> None:
+    def __init__(self, network: RQVAENetwork) -> None:
         super().__init__(network.inputs, network.hidden, network.latent, [len(book_KC) for book_KC in network.books])
         self.load_state_dict(network.state_dict())
-        self.commitment = commitment
 
     def scores(self, z_UC: Tensor) -> list[Tensor]:
         """Minus the squared distances of latents, then of their residuals, to all codes by depth."""
@@ -279,7 +272,7 @@ class JointRQVAE(RQVAENetwork):
         """How item vectors are encoded, quantised and reconstructed; reconstructions are standardised vectors."""
         entered_UI = self.enter(x_UI)
         found = self.quantize(self.encoder(entered_UI))
-        loss = self.loss_of(entered_UI, found, self.commitment)
+        loss = self.loss_of(entered_UI, found)
         return JointReading(self._scores(found.residuals_LBD), self.decoder(found.through_BD), loss)
 
     def _scores(self, residuals_LUC: Sequence[Tensor]) -> list[Tensor]:

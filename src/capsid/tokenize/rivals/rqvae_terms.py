@@ -24,6 +24,10 @@ from capsid.tokenize.rivals.rqvae_network import Quantized, Sinkhorn
 from capsid.train.options import Training
 
 GROUP_ITERATIONS = 10
+# Groups of a codebook, and their bounds: fewer and larger ones where the codes do not fit otherwise.
+GROUPS, LEAST, MOST = 10, 10, 60
+# The view that quantised latents are matched with, as wide as the latent.
+BEHAVIOUR = "behaviour"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,16 +56,18 @@ class BoundMatch(BoundCodeTerm):
     The straight-through gradient of the latent reaches the encoder and no codebook.
     """
 
-    def __init__(self, behaviour_ND: np.ndarray, name: str, latent: int) -> None:
+    def __init__(self, behaviour_ND: np.ndarray, latent: int) -> None:
         super().__init__()
         if behaviour_ND.shape[1] != latent:
             raise ConfigError(
-                f"the vectors {name!r} must be as wide as the latent ({latent}), got {behaviour_ND.shape[1]}",
+                f"the vectors {BEHAVIOUR!r} must be as wide as the latent ({latent}), got {behaviour_ND.shape[1]}",
                 hint="set tokenizer.latent or the width of that view's encoder",
             )
         self.seen_N = has_evidence(behaviour_ND)
         if not self.seen_N.any():
-            raise DataError(f"the vectors {name!r} of all items are zeros", hint="behaviour needs training sequences")
+            raise DataError(
+                f"the vectors {BEHAVIOUR!r} of all items are zeros", hint="behaviour needs training sequences"
+            )
         self.behaviour_ND = behaviour_ND
 
     def loss(self, step: CodeStep) -> Tensor:
@@ -80,7 +86,7 @@ class BoundDiversity(BoundCodeTerm):
     Query and candidates are codes, so the gradient reaches the codebooks only.
     """
 
-    def __init__(self, sizes: Sequence[int], groups: int, least: int, most: int) -> None:
+    def __init__(self, sizes: Sequence[int], groups: int = GROUPS, least: int = LEAST, most: int = MOST) -> None:
         super().__init__()
         self.groups, self.least, self.most = groups, least, most
         for depth, size in enumerate(sizes):
@@ -148,14 +154,13 @@ class CollaborativeMatch:
 
     kind: ClassVar[str] = "collaborative-match"
     weight: float = setting(0.1, "Weight in the tokenizer's loss.", least=0)
-    block: str = setting("behaviour", "Name of the vectors to match, as wide as the latent.", count=(1, None))
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def bind(self, table: ItemTable, sizes: tuple[int, ...], latent: int) -> BoundCodeTerm:
         """The term for these items' behaviour; refuses a block of another width or without any behaviour."""
-        return BoundMatch(table.vectors(self.block), self.block, latent)
+        return BoundMatch(table.vectors(BEHAVIOUR), latent)
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -167,16 +172,13 @@ class CodeDiversity:
 
     kind: ClassVar[str] = "code-diversity"
     weight: float = setting(1e-4, "Weight in the tokenizer's loss.", least=0)
-    groups: int = setting(10, "Number of groups per codebook, fewer where a codebook is small.", least=1)
-    least: int = setting(10, "Smallest group.", least=2)
-    most: int = setting(60, "Largest group, more where the codes do not fit otherwise.", least=2)
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def bind(self, table: ItemTable, sizes: tuple[int, ...], latent: int) -> BoundCodeTerm:
         """The term for codebooks of these sizes."""
-        return BoundDiversity(sizes, self.groups, self.least, self.most)
+        return BoundDiversity(sizes)
 
 
 # The first codes of an id whatever shares them (SA2CRQ: the rule begins after two levels).
@@ -211,7 +213,6 @@ class RQVAESettings:
         (512, 256, 128), "Widths of the encoder's layers, mirrored in the decoder.", least=1
     )
     latent: int = setting(32, "Width of the latent vectors that are quantised.", least=1)
-    commitment: float = setting(0.25, "Weight of the loss that keeps latent vectors near their codes.", least=0)
     assign: Sinkhorn | None = setting(
         None, "How training chooses codes at the last depths; none: the nearest code at every depth."
     )
@@ -219,7 +220,6 @@ class RQVAESettings:
     start: Literal["k-means", "bounded"] = setting(
         "k-means", "Initialisation of the codebooks: k-means of the latents, or k-means with clusters of bounded size."
     )
-    revive: bool = setting(True, "Whether codes that no item uses are re-seeded between epochs.")
     head: float = setting(
         1.0,
         "Share of the training interactions whose items, the most popular ones, train first; 1: all items at once.",
@@ -235,7 +235,6 @@ class RQVAESettings:
         least=0,
     )
     training: Training = setting(factory=rqvae_training, about="How encoder, codebooks and decoder train.")
-    sample: int = setting(65_536, "Largest number of items used for initialisation and validation.", least=1)
     block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
 
     def __post_init__(self) -> None:
