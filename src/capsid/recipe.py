@@ -101,7 +101,6 @@ class Phase:
         check_settings(self)
 
     def check_together(self) -> None:
-        """Lanes and joint training: see `capsid.settings.check_together`."""
         if self.adapt is not None and self.training.lanes > 1:
             raise ConfigError(
                 f"training.lanes must be 1 where a phase adapts codes ({self.adapt.kind}), got {self.training.lanes}: "
@@ -206,7 +205,6 @@ class Recipe:
         return tuple(t for terms in (self.objective, *(p.terms for p in self.schedule)) for t in terms)
 
     def check_together(self) -> None:
-        """Check that parts fit together: see `capsid.settings.check_together`."""
         if self.other_ids or isinstance(self.decoder, Mixed):
             self._check_other_ids()
         if isinstance(self.decoder, BeamFusion) and self.dense is None:

@@ -62,7 +62,6 @@ class Fitted:
 
     @property
     def trie(self) -> Trie:
-        """The trie of the first ids."""
         return self.tries[0]
 
     @cached_property
@@ -150,7 +149,6 @@ class Catalogue:
         return item_titles(self.items, self.attributes)
 
     def title(self, number: int) -> str:
-        """The display title of an item."""
         return self.titles[int(number)]
 
 

@@ -44,7 +44,7 @@ from capsid.tokenize.capsules.capsules import CapsuleNetwork
 from capsid.tokenize.capsules.catalogue import trace
 from capsid.tokenize.capsules.objective import balance
 from capsid.tokenize.capsules.pairs import Candidates
-from capsid.tokenize.capsules.semantic_bpe import SemanticBPE, _Pass
+from capsid.tokenize.capsules.semantic_bpe import Pass, SemanticBPE
 from capsid.tokenize.capsules.stage_one import NAME
 from capsid.tokenize.capsules.start import start_from_data
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
@@ -250,7 +250,7 @@ def test_the_probability_decides_before_the_score() -> None:
         settings=SemanticBPE(bias=0.0), room=2, ids=SimpleNamespace(layout=SimpleNamespace(merges=()))
     )
     here.settings.learnt_bias_ = 0.0
-    merge = _Pass._chosen(here, found, found.logit, np.ones(3, dtype=bool))
+    merge = Pass._chosen(here, found, found.logit, np.ones(3, dtype=bool))
     assert merge.tolist() == [-1, 0, 1]
 
 

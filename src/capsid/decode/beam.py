@@ -40,7 +40,6 @@ class BeamSearch:
         check_settings(self)
 
     def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
-        """The k best items after every history."""
         leaves = self.leaves(model, histories, min(k, len(model.trie)), allowed)
         return expand(model.trie, leaves, k, allowed).items
 

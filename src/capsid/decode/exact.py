@@ -36,7 +36,6 @@ class ExactScoring:
         return sys.maxsize
 
     def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
-        """The k best items after every history."""
         return expand(model.trie, self.leaves(model, histories, k, allowed), k, allowed).items
 
     def scores(self, model: FittedModel, histories: Ragged) -> Tensor:
@@ -116,7 +115,6 @@ class ParallelScoring(ExactScoring):
 
     @torch.inference_mode()
     def scores(self, model: FittedModel, histories: Ragged) -> Tensor:
-        """See `ExactScoring.scores`."""
         tokens_NT = torch.as_tensor(model.ids.prefix_free.take(np.arange(len(model.ids.prefix_free))).dense(PAD)).long()
         state, rows_U1D = model.start(histories)
         parents_U1 = torch.zeros(len(histories), 1, dtype=torch.long)

@@ -45,7 +45,6 @@ class Mixed:
         check_settings(self)
 
     def check_together(self) -> None:
-        """Weights are shares: see `capsid.settings.check_together`."""
         if self.weights and abs(sum(self.weights) - 1) > 1e-6:
             raise ConfigError(
                 f"decoder.weights must sum to 1, got {sum(self.weights):g}", hint="leave it empty for equal weights"

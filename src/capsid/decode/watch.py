@@ -69,7 +69,6 @@ class RootScores:
     scores_UC: np.ndarray | None = None
 
     def begun(self, first: FirstEdges) -> None:
-        """Keep the scores."""
         self.scores_UC = first.scores_UC.numpy()
 
     def weighed(self, depth: int, edges: Edges, open_E: np.ndarray) -> None:
@@ -110,7 +109,6 @@ class Recorder:
         self._seen: list[tuple[int, Edges, np.ndarray]] = []
 
     def begun(self, first: FirstEdges) -> None:
-        """All first tokens."""
         self.weighed(0, first.edges, first.open_UC.reshape(-1))
 
     def weighed(self, depth: int, edges: Edges, open_E: np.ndarray) -> None:

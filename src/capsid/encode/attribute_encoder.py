@@ -89,7 +89,6 @@ class AttributeEncoder:
         }
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Restore a saved state."""
         self.columns_ = tuple(unpack_strings(take(state, "columns")))
         self.values_ = {feature: i for i, feature in enumerate(unpack_strings(take(state, "values")))}
         self.idf_, self.axes_ = take(state, "idf"), take(state, "axes")

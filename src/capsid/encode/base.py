@@ -185,7 +185,6 @@ class RemembersVectors:
         return {"items": pack_strings(fitted(self.items_, self)), "vectors": fitted(self.vectors_, self)}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Restore a saved state."""
         self.items_ = Vocabulary(unpack_strings(take(state, "items")))
         self.vectors_ = take(state, "vectors")
         return self

@@ -75,7 +75,6 @@ class HashingEncoder:
         return {"fields": pack_strings(fitted(self.fields_, self)), "idf": fitted(self.idf_, self)}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Restore a saved state."""
         self.fields_ = tuple(unpack_strings(take(state, "fields")))
         self.idf_ = take(state, "idf")
         return self

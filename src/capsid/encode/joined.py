@@ -107,7 +107,6 @@ class JoinedEncoder:
         return out
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Restore a saved state."""
         self.rotation_ = take(state, "rotation")
         self.parts_ = tuple(fresh(p).load_state(below(state, f"parts.{i}.")) for i, p in enumerate(self.parts))
         self.blocks_ = [below(state, f"block.{i}.") for i in range(len(self.parts))]

@@ -53,7 +53,6 @@ class Neighbours:
         )
 
     def state(self) -> dict[str, np.ndarray]:
-        """Arrays by name."""
         return {"items": self.items.values, "offsets": self.items.offsets, "likeness": self.likeness}
 
 

@@ -222,7 +222,6 @@ class PrecomputedEncoder(RemembersVectors):
     )
 
     def check_together(self) -> None:
-        """The file must be named: see `capsid.settings.check_together`."""
         if not self.path:
             raise ConfigError("encoder.path must name a file of vectors", hint="pass --vectors FILE")
 

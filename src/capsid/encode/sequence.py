@@ -141,7 +141,6 @@ class FieldEncoder(RemembersVectors):
         self.tables_: tuple[np.ndarray, ...] = ()
 
     def check_together(self) -> None:
-        """Check that heads divide the width: see `capsid.settings.check_together`."""
         if self.dim % HEADS:
             raise ConfigError(f"famae.dim must be a multiple of its {HEADS} attention heads, got {self.dim}")
 
@@ -194,7 +193,6 @@ class FieldEncoder(RemembersVectors):
         return {**super().state(), **names, **{f"values.{f}": table for f, table in enumerate(self.tables_)}}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Restore a saved state."""
         names = [tuple(unpack_strings(take(state, f"names.{f}"))) for f in range(len(self.fields))]
         self.values_ = tuple(map(FieldValues, self.fields, names))
         self.tables_ = tuple(take(state, f"values.{f}") for f in range(len(self.fields)))

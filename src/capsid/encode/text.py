@@ -90,7 +90,6 @@ class TextEncoder:
         return {"fields": pack_strings(fitted(self.fields_, self))}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Restore a saved state."""
         self.fields_ = tuple(unpack_strings(take(state, "fields")))
         return self
 

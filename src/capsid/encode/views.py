@@ -99,7 +99,6 @@ class Views:
         return {f"{view}.{name}": array for view, part in parts.items() for name, array in part.state().items()}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Restore a saved state."""
         return self.with_parts({n: fresh(p).load_state(below(state, f"{n}.")) for n, p in self.parts.items()})
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:

@@ -64,7 +64,6 @@ class Alternating:
         check_settings(self)
 
     def check_together(self) -> None:
-        """The warm-up ends before the turns do: see `capsid.settings.check_together`."""
         if self.warm >= self.share:
             raise ConfigError(f"warm must be below share, got {self.warm} and {self.share}", hint="raise share")
 
@@ -163,7 +162,6 @@ class Heads(nn.Module):
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
-        """Fresh weights."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5, generator=generator)

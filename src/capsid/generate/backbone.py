@@ -68,7 +68,6 @@ class Predictions:
 
     @property
     def targets_N(self) -> Tensor:
-        """The tokens to predict."""
         return torch.as_tensor(self.targets.values.astype(np.int64))
 
 
@@ -93,7 +92,6 @@ class Backbone(nn.Module):
 
     @property
     def width(self) -> int:
-        """D."""
         return self.embed().shape[1]
 
     def predict(
@@ -113,11 +111,9 @@ class Backbone(nn.Module):
         raise NotImplementedError
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[Any, Tensor]:
-        """See `capsid.decode.protocol`."""
         raise NotImplementedError
 
     def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
-        """See `capsid.decode.protocol`."""
         raise NotImplementedError
 
     def score_rows(self, rows: Tensor) -> Tensor:
@@ -129,12 +125,10 @@ class Backbone(nn.Module):
         return self.embed()
 
     def scores(self, state: Any, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
-        """See `capsid.decode.protocol`."""
         rows = rows_UWD if row_R is None else rows_UWD.flatten(0, 1)[row_R]
         return F.linear(self.score_rows(rows), self.score_vectors(state))
 
     def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """See `capsid.decode.protocol`."""
         return pair_products(self.score_rows(rows_UWD).flatten(0, 1), self.score_vectors(state), row_E, token_E)
 
 

@@ -212,11 +212,9 @@ class EncoderDecoderGenerator(TiedGenerator, T5Settings):
     t5_tokens: bool = setting(True, "Whether its token embeddings are loaded too; false for a T5 over other tokens.")
 
     def check_together(self) -> None:
-        """Sizes that depend on each other: see `capsid.settings.check_together`."""
         self.check_sizes()
 
     def make(self, ids: ReadableIds) -> EncoderDecoder:
-        """See `NetworkGenerator`."""
         space = TokenSpace.of(ids, self.history, compose=self.compose)
         return EncoderDecoder(self, space, causal=self.targets == "all", repeats=self.repeats)
 

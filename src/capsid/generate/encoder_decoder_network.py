@@ -120,7 +120,6 @@ class EncoderDecoder(TiedBackbone):
         self.repeats = Repeats() if repeats else None
 
     def reset(self, generator: torch.Generator) -> None:
-        """Fresh weights."""
         if self.shape.initial == "t5":
             reset_t5(self, self.t5, generator)
         else:
@@ -173,7 +172,6 @@ class EncoderDecoder(TiedBackbone):
         return replace(state, caches=read_caches), rows_U1D
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
-        """One more token for every beam: the new state, and the rows that predict what follows."""
         caches, rows_UWD = self._advance(state, parents_UW, tokens_UW)
         return self._after(state, caches, parents_UW, tokens_UW), rows_UWD
 

@@ -94,13 +94,11 @@ class NetworkGenerator:
 
     @property
     def network(self) -> Backbone:
-        """The backbone, once built."""
         if not hasattr(self, "network_"):
             raise NotFittedError("the generator has no weights yet", hint="fit or load it first")
         return self.network_
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
-        """Fresh weights."""
         check_together(self)
         self.network_ = self.make(ids)
         self.network_.reset(torch.Generator().manual_seed(child_seed(seed, "weights")))
@@ -109,31 +107,24 @@ class NetworkGenerator:
         return self
 
     def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
-        """What the network predicts of a lesson."""
         return self.network.predict(lesson, inputs_RD)
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[Any, Tensor]:
-        """Read histories once."""
         return self.network.start(histories, inputs_RD)
 
     def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
-        """One more token for every beam."""
         return self.network.step(state, parents_UW, tokens_UW)
 
     def scores(self, state: Any, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
-        """Scores of all tokens."""
         return self.network.scores(state, rows_UWD, row_R)
 
     def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """Scores of the tokens asked about."""
         return self.network.scores_of(state, rows_UWD, row_E, token_E)
 
     def state(self) -> dict[str, Tensor]:
-        """Weights by name."""
         return {name: t.detach().clone() for name, t in self.network.state_dict().items()}
 
     def load_state(self, ids: ReadableIds, state: dict[str, Tensor]) -> Self:
-        """Weights as saved."""
         self.network_ = load_weights(lambda: self.make(ids), state)
         return self
 
@@ -175,11 +166,9 @@ class TransformerGenerator(TiedGenerator, TransformerShape):
     kind: ClassVar[str] = "transformer"
 
     def make(self, ids: ReadableIds) -> Backbone:
-        """See `NetworkGenerator`."""
         return CausalTransformer(self, TokenSpace.of(ids, self.history, compose=self.compose))
 
     def check_together(self) -> None:
-        """Sizes that depend on each other: see `capsid.settings.check_together`."""
         self.check_sizes()
 
 
@@ -193,7 +182,6 @@ class SasRecGenerator(TransformerGenerator):
     kind: ClassVar[str] = "sasrec-transformer"
 
     def make(self, ids: ReadableIds) -> Backbone:
-        """See `NetworkGenerator`."""
         return CausalTransformer(self, TokenSpace.of(ids, self.history, compose=self.compose), sasrec=True)
 
 
@@ -230,13 +218,11 @@ class TimelineGenerator(TransformerGenerator):
     repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
 
     def make(self, ids: ReadableIds) -> TimelineTransformer:
-        """See `NetworkGenerator`."""
         space = TokenSpace.of(ids, self.history, compose=self.compose)
         given: dict[str, Any] = {"depth_layers": self.depth_layers, "reads": self.reads, "repeats": self.repeats}
         return TimelineTransformer(self, space, **given)
 
     def in_system(self, state: State, histories: TokenBatch, system: int) -> State:
-        """See `capsid.decode.protocol.PredictsSystems`."""
         network = self.network
         assert isinstance(network, TimelineTransformer)
         return network.in_system(state, histories, system)
@@ -262,7 +248,6 @@ class MaskedGenerator(TransformerGenerator):
         return super().build(ids, counts, seed=seed, vectors=vectors)
 
     def make(self, ids: ReadableIds) -> MaskedTransformer:
-        """See `NetworkGenerator`."""
         return MaskedTransformer(self, TokenSpace.of(ids, self.history), self.mask, self.only_last)
 
 
@@ -318,21 +303,17 @@ class PopularityGenerator:
         return None, torch.zeros(*tokens_UW.shape, 0)
 
     def scores(self, state: None, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
-        """The same scores for every row."""
         return self.logits_.repeat(*(rows_UWD.shape[:2] if row_R is None else row_R.shape), 1)
 
     def scores_of(self, state: None, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """The scores of these tokens."""
         return self.logits_[token_E]
 
     def state(self) -> dict[str, Tensor]:
-        """The scores."""
         if not hasattr(self, "logits_"):
             raise NotFittedError("the generator has no counts yet", hint="fit or load it first")
         return {"logits": self.logits_}
 
     def load_state(self, ids: ReadableIds, state: dict[str, Tensor]) -> Self:
-        """The scores as saved."""
         logits = state["logits"]
         if tuple(logits.shape) != (ids.layout.vocabulary,) or logits.dtype != torch.float32 or logits.isnan().any():
             raise ConfigError(f"the saved scores are not one number for each of {ids.layout.vocabulary:,} tokens")

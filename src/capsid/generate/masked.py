@@ -37,7 +37,6 @@ class MaskedTransformer(TiedBackbone):
         self.norm = nn.LayerNorm(shape.width)
 
     def reset(self, generator: torch.Generator) -> None:
-        """Fresh weights."""
         reset(self, self.shape.layers, generator, self.shape.initial)
         self.token.start()
 

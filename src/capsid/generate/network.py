@@ -104,34 +104,27 @@ class TiedBackbone(Backbone):
     repeats: Repeats | None
 
     def embed(self) -> Tensor:
-        """See `Backbone`."""
         return self.token.vectors().enter_VD
 
     @property
     def width(self) -> int:
-        """See `Backbone`."""
         return self.token.embedding_dim
 
     def in_system(self, state: State, histories: TokenBatch, system: int) -> State:
-        """See `capsid.decode.protocol.PredictsSystems`."""
         return replace(state, open=self._open(histories))
 
     def score_rows(self, rows: Tensor) -> Tensor:
-        """See `Backbone`."""
         normed: Tensor = self.norm(rows)
         return normed
 
     def score_vectors(self, state: State) -> Tensor:
-        """See `Backbone`."""
         return state.vectors.score_VS
 
     def scores(self, state: State, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
-        """See `capsid.decode.protocol`."""
         scores = super().scores(state, rows_UWD, row_R)
         return scores if state.open is None else state.open.added_to(scores, state.depth, row_R)
 
     def scores_of(self, state: State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """See `capsid.decode.protocol`."""
         scores_E = super().scores_of(state, rows_UWD, row_E, token_E)
         return scores_E if state.open is None else state.open.added_to_pairs(scores_E, row_E, token_E, state.depth)
 
@@ -177,7 +170,6 @@ class TokenNetwork(TiedBackbone):
         self.repeats = Repeats() if repeats else None
 
     def reset(self, generator: torch.Generator) -> None:
-        """Fresh weights."""
         layers = sum(isinstance(module, Layer) for module in self.modules())
         reset(self, layers, generator, self.shape.initial)
         self.token.start()
@@ -280,7 +272,6 @@ class CausalTransformer(TokenNetwork):
         return state, x[users, lengths_U - 1][:, None]
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
-        """One more token for every beam: the new state, and the rows that predict what follows."""
         positions = state.positions_U[:, None].expand_as(tokens_UW)
         x = self._embed(state.vectors, tokens_UW, positions, torch.full_like(tokens_UW, state.depth))
         return self._stepped(self.blocks, x, state, parents_UW, tokens_UW)

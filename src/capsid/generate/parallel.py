@@ -105,7 +105,6 @@ class ParallelGenerator(TransformerGenerator):
     reads: str = setting("mixing", "How the history is read: see `TimelineGenerator`.", choices=READINGS)
 
     def make(self, ids: ReadableIds) -> ParallelTransformer:
-        """See `NetworkGenerator`."""
         if len(ids.layout.merges):
             raise ConfigError("the parallel generator needs one code per depth", hint="set merges=null")
         return ParallelTransformer(self, TokenSpace.of(ids, self.history), ids.layout, reads=self.reads)

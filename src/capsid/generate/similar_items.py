@@ -155,7 +155,6 @@ class SimilarItemsGenerator(PopularityGenerator):
     neighbours: int = setting(100, "How many items the list of an item has.", least=1)
 
     def learn(self, ids: SemanticIds, sequences: Ragged, vectors_ND: np.ndarray | None) -> None:
-        """See `LearnsAtOnce`."""
         lists, weights = self._lists(sequences.last(self.history), len(ids), vectors_ND)
         tokens_N = ids.prefix_free.take(np.arange(len(ids))).values
         largest = float(np.abs(weights).max(initial=0.0)) or 1.0
@@ -192,7 +191,6 @@ class SimilarItemsGenerator(PopularityGenerator):
         return state[row_R // beams]
 
     def scores_of(self, state: Tensor, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:  # type: ignore[override]
-        """The scores of these tokens."""
         return state[row_E // rows_UWD.shape[1], token_E]
 
     def state(self) -> dict[str, Tensor]:
@@ -201,7 +199,6 @@ class SimilarItemsGenerator(PopularityGenerator):
         return {**super().state(), **lists, "weights": self.weights_}
 
     def load_state(self, ids: ReadableIds, state: dict[str, Tensor]) -> Self:
-        """The lists as saved."""
         super().load_state(ids, state)
         tokens, offsets, weights = (state[name] for name in ("tokens", "offsets", "weights"))
         whole = tokens.dtype == offsets.dtype == torch.int64 and weights.dtype == torch.float32

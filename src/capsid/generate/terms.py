@@ -40,7 +40,6 @@ class TermContext:
 
     @property
     def trie(self) -> Trie:
-        """The trie of the first ids."""
         return self.tries[0]
 
 

@@ -56,7 +56,6 @@ class TimelineTransformer(TokenNetwork):
         self.depth_blocks = nn.ModuleList(Block(blocks) for _ in range(depth_layers))
 
     def reset(self, generator: torch.Generator) -> None:
-        """Fresh weights."""
         super().reset(generator)
         for module in self.modules():
             if isinstance(module, Distances):
@@ -117,7 +116,6 @@ class TimelineTransformer(TokenNetwork):
         return State(tuple(caches), padding_U1, positions_U, vectors, open=self._open(histories)), x
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
-        """One more token for every beam: the new state, and the rows that predict what follows."""
         x = self._generated(state.vectors, tokens_UW, torch.full_like(tokens_UW, state.depth))
         return self._stepped(self.depth_blocks, x, state, parents_UW, tokens_UW)
 

@@ -102,7 +102,6 @@ class Hashed:
         return Settled(codes, np.where(number < self.capacity, spread, number))
 
     def width(self, suffixes: np.ndarray | None) -> int:
-        """The capacity."""
         return self.capacity
 
 
@@ -116,11 +115,9 @@ class Bucket:
     def settle(
         self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
     ) -> Settled:
-        """Unchanged codes."""
         return Settled(codes)
 
     def width(self, suffixes: np.ndarray | None) -> int:
-        """No suffix tokens."""
         return 0
 
 
@@ -161,7 +158,6 @@ class Reassign:
         return Settled(every.take(np.arange(fixed, len(every))))
 
     def width(self, suffixes: np.ndarray | None) -> int:
-        """No suffix tokens."""
         return 0
 
 

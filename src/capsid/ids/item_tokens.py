@@ -44,11 +44,9 @@ class TrieRows:
         return self.take(np.array([row])).values
 
     def take(self, rows: np.ndarray) -> Ragged:
-        """See `ItemRows`."""
         return self.trie.rows_of(rows)
 
     def lengths_of(self, rows: np.ndarray) -> np.ndarray:
-        """See `ItemRows`."""
         return self.take(rows).lengths
 
 
@@ -66,14 +64,12 @@ class Unmerged:
         return self.take(np.array([row])).values
 
     def take(self, rows: np.ndarray) -> Ragged:
-        """See `ItemRows`."""
         tokens = self.merged.take(rows)
         tokens = self.layout.merges.undo(tokens.keep(tokens.values != END))
         # Deeper codes have larger tokens. Merges in any order leave the parts of an item out of order.
         return Ragged(tokens.values[np.lexsort([tokens.values, tokens.row_numbers])], tokens.offsets)
 
     def lengths_of(self, rows: np.ndarray) -> np.ndarray:
-        """See `ItemRows`."""
         return self.take(rows).lengths
 
 
@@ -90,9 +86,7 @@ class Beside:
         return np.concatenate([own[row] for own in self.ids])
 
     def take(self, rows: np.ndarray) -> Ragged:
-        """See `ItemRows`."""
         return functools.reduce(Ragged.beside, (own.take(rows) for own in self.ids))
 
     def lengths_of(self, rows: np.ndarray) -> np.ndarray:
-        """See `ItemRows`."""
         return sum((own.lengths_of(rows) for own in self.ids), np.zeros(len(rows), dtype=np.int64))

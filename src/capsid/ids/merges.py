@@ -144,7 +144,6 @@ class MergeTable:
 
     @classmethod
     def from_state(cls, state: Mapping[str, np.ndarray]) -> Self:
-        """The inverse of `state`."""
         table = cls.of(int(state["first"]), *(state[name] for name in _ARRAYS))
         return replace(table, least=float(state["least"]))
 

@@ -109,12 +109,10 @@ class Mixtures:
         return Ragged.from_lengths(tokens_MK[there_MK], there_MK.sum(1)), shares_MK[there_MK]
 
     def state(self) -> dict[str, np.ndarray]:
-        """Arrays by name."""
         return {"codes": self.codes_NLK, "weights": self.weights_NLK, "sharpness": np.array(self.sharpness)}
 
     @classmethod
     def from_state(cls, state: dict[str, np.ndarray]) -> Mixtures:
-        """The inverse of `state`."""
         return cls(state["codes"], state["weights"], float(state["sharpness"]))
 
 

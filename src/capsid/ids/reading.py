@@ -156,11 +156,9 @@ class ItemByItem:
         check_settings(self)
 
     def positions_per_item(self, layout: TokenLayout) -> int:
-        """One."""
         return 1
 
     def read(self, ids: ItemTokens, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
-        """See `Reading`."""
         items = histories.last(last)
         own = ids.entering.take(items.values)
         lengths = items.sums(own.lengths)
@@ -173,7 +171,6 @@ class ItemByItem:
         return TokenBatch(tokens_BL, positions_BL, depths_BL, lengths, items.lengths, items, own)
 
     def lesson(self, ids: ItemTokens, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
-        """See `Reading`."""
         batch = self.read(ids, pieces, last=last)
         items, own = batch.items, batch.own
         row, before = items.row_numbers, items.positions
@@ -210,7 +207,6 @@ class InContext:
         return layout.depths
 
     def read(self, ids: ItemTokens, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
-        """See `Reading`."""
         items = histories.last(last)
         keys = None if not (self.permute and variant) else _keys(items, ids.unmerged, variant)
         read = _segmented(ids, items, keys)

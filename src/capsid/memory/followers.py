@@ -114,7 +114,6 @@ class Transitions:
         return Followers(rows, counts_EJ[seen], tokens.take(item_E[seen]))
 
     def state(self) -> dict[str, np.ndarray]:
-        """Arrays by name."""
         counted = {
             f"{name}/{number}": array
             for number, (rows, counts) in enumerate(zip(self.followers, self.counts))

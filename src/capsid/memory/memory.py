@@ -189,18 +189,15 @@ class Remembering:
     item_ids: ReadableIds
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[_State, Tensor]:
-        """Read histories once."""
         inner, rows_U1D = self.network.start(histories, inputs_RD)
         return _State(inner, self._remembered(histories, 0)), rows_U1D
 
     def in_system(self, state: _State, histories: TokenBatch, system: int) -> _State:
-        """See `capsid.decode.protocol.PredictsSystems`."""
         if not isinstance(self.network, PredictsSystems):
             raise ConfigError("the generator predicts the first id of an item alone", hint="set generator=timeline")
         return _State(self.network.in_system(state.inner, histories, system), self._remembered(histories, system))
 
     def step(self, state: _State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[_State, Tensor]:
-        """One more token for every beam."""
         inner, rows_UWD = self.network.step(state.inner, parents_UW, tokens_UW)
         items = state.items.on(parents_UW, tokens_UW, state.depth)
         return replace(state, inner=inner, items=items, depth=state.depth + 1), rows_UWD

@@ -65,7 +65,6 @@ class Trace:
 
     @classmethod
     def join(cls, parts: list[Trace]) -> Trace:
-        """Concatenate traces."""
         return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
 
 

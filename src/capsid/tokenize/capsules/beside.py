@@ -69,7 +69,6 @@ class GateBeside(nn.Module):
         self.seen_NL[torch.as_tensor(rows_B)] = codes_BL.to(self.seen_NL.dtype)
 
     def recount(self) -> None:
-        """Begin an epoch."""
         self.codes_NL.copy_(self.seen_NL)
         self._counted = self._inputs = None
 

@@ -84,7 +84,6 @@ class Capsules(nn.Module):
 
     @torch.no_grad()
     def set_kappa(self, value: float) -> None:
-        """Set the temperature."""
         if self.form.learnt_temperature:
             self.log_kappa.fill_(value).log_()
         else:

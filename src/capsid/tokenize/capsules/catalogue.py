@@ -45,7 +45,6 @@ class Routes:
 
     @classmethod
     def join(cls, parts: list[Routes]) -> Routes:
-        """Concatenate rows."""
         return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
 
     @property

@@ -47,7 +47,6 @@ class Inspection:
         return -self.collisions if self.recall is None else self.recall
 
     def line(self) -> str:
-        """All statistics as one progress line."""
         percent = lambda values: "/".join(f"{100 * v:.0f}" for v in values)  # noqa: E731
         points = lambda values: "/".join(f"{v:.2f}".lstrip("0") for v in values)  # noqa: E731
         causes = ", ".join(f"{name} {100 * share:.0f}" for name, share in self.causes.items())

@@ -103,7 +103,6 @@ class SemanticBPE:
         check_settings(self)
 
     def check_together(self) -> None:
-        """What learns beside the tokenizer: see `capsid.settings.check_together`."""
         if self.beside and (self.passes > 1 or self.profile != "items"):
             raise ConfigError(
                 f"merges.beside=true needs merges.passes=1 and merges.profile=items, got {self.passes} and "
@@ -182,7 +181,6 @@ class SemanticBPE:
         return {**vars(self.candidates_), "counts": self.counts_, **numbers}
 
     def load_state(self, state: dict[str, np.ndarray]) -> SemanticBPE:
-        """Restore the saved arrays."""
         arrays = dict(state)
         self.first_, self.counts_ = int(arrays.pop("first")), arrays.pop("counts")
         self.learnt_bias_ = float(arrays.pop("learnt_bias", 0.0))

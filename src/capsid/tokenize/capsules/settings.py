@@ -171,7 +171,6 @@ class CapsuleSettings:
         check_settings(self)
 
     def check_together(self) -> None:
-        """Capsules learn from the start or from training: see `capsid.settings.check_together`."""
         if self.start == "random" and self.training.steps == 0:
             raise ConfigError("capsules that start at random need training", hint="set tokenizer.training.steps=300")
         if self.start == "random" and self.poses == "shared":

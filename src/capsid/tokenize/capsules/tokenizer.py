@@ -34,7 +34,6 @@ class CapsuleTokenizer(CapsuleSettings):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Codebook size of every depth."""
         self._fitted()
         return self.codebooks
 
@@ -169,7 +168,6 @@ class CapsuleTokenizer(CapsuleSettings):
         return {**arrays, "reference": self.reference_, "inputs": np.array(self._fitted().inputs)}
 
     def load_state(self, state: dict[str, np.ndarray]) -> CapsuleTokenizer:
-        """Restore the saved arrays."""
         from capsid.tokenize.capsules.capsules import load_network
 
         self.network_ = load_network(self, state)

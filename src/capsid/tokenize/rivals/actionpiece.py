@@ -314,7 +314,6 @@ class Pieces:
         }
 
     def load_state(self, state: dict[str, np.ndarray]) -> Pieces:
-        """Restore the saved arrays."""
         self.first_, self.counts_ = int(state["first"]), state["counts"]
         self.pairs_, self.weights_ = state["pairs"], state["weights"]
         return self

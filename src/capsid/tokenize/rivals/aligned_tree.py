@@ -157,7 +157,6 @@ class AlignedTree:
         return {"items": pack_strings(self.items_), "codes": self.codes_, **means, **paths, **nodes}
 
     def load_state(self, state: dict[str, np.ndarray]) -> AlignedTree:
-        """Restore the saved arrays."""
         levels = range(len(self.branching))
         self.items_, self.codes_ = Vocabulary(unpack_strings(state["items"])), state["codes"]
         self.paths_ = tuple(state[f"paths.{level}"] for level in levels)

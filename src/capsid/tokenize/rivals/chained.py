@@ -88,7 +88,6 @@ class Chained:
         return {**names, **centres, **{f"inner.{name}": array for name, array in self.inner_.state().items()}}
 
     def load_state(self, state: dict[str, np.ndarray]) -> Chained:
-        """Restore the saved state."""
         self.values_ = tuple(
             FieldValues(field, tuple(unpack_strings(state[f"names.{f}"]))) for f, field in enumerate(self.fields)
         )

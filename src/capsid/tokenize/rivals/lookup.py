@@ -56,19 +56,15 @@ class Atomic:
         return Ragged.from_dense(numbers[:, None].astype(np.int32))
 
     def decode(self, codes: Ragged) -> None:
-        """None: item numbers carry no meaning."""
         return None
 
     def centres(self) -> None:
-        """None: the codes have no centres."""
         return None
 
     def state(self) -> dict[str, np.ndarray]:
-        """The catalogue's ids."""
         return {"items": np.array(list(self._fitted()), dtype=np.str_)}
 
     def load_state(self, state: dict[str, np.ndarray]) -> Atomic:
-        """Restore the catalogue's ids."""
         self.items_ = Vocabulary(str(i) for i in state["items"])
         return self
 
@@ -121,11 +117,9 @@ class Frequency:
         return Ragged.from_dense(np.where(numbers[:, None] < 0, self.late_, self.codes_[numbers]))
 
     def decode(self, codes: Ragged) -> None:
-        """None: ranks represent no vectors."""
         return None
 
     def centres(self) -> None:
-        """None: the codes have no centres."""
         return None
 
     def state(self) -> dict[str, np.ndarray]:
@@ -134,7 +128,6 @@ class Frequency:
         return {"items": items, "codes": self.codes_, "late": self.late_, "sizes": np.array(self.sizes_)}
 
     def load_state(self, state: dict[str, np.ndarray]) -> Frequency:
-        """Restore ids and codes."""
         self.items_ = Vocabulary(str(i) for i in state["items"])
         self.codes_, self.late_ = state["codes"], state["late"]
         self.sizes_ = tuple(int(s) for s in state["sizes"])
@@ -167,7 +160,6 @@ class GivenCodes:
         check_settings(self)
 
     def check_together(self) -> None:
-        """The file must be named: see `capsid.settings.check_together`."""
         if not self.path:
             raise ConfigError("tokenizer.path must name a file of codes", hint="set tokenizer.path=FILE.jsonl")
 
@@ -232,7 +224,6 @@ class GivenCodes:
         return {**arrays, **{f"centres/{d}": centres for d, centres in enumerate(self.centres_)}}
 
     def load_state(self, state: dict[str, np.ndarray]) -> GivenCodes:
-        """Restore what `state` gave."""
         self.items_ = Vocabulary(str(i) for i in state["items"])
         self.sizes_ = tuple(int(s) for s in state["sizes"])
         self.codes_ = Ragged(state["codes"], state["offsets"])

@@ -42,7 +42,6 @@ class Mixture(MixtureSettings):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Codebook size of every expert."""
         return tuple(len(book_KD) for book_KD in self._fitted().books)
 
     def fit(
@@ -81,7 +80,6 @@ class Mixture(MixtureSettings):
         return {**arrays, "items": pack_strings(self.items_), "richness": self.richness_}
 
     def load_state(self, state: dict[str, np.ndarray]) -> Mixture:
-        """Restore the saved arrays."""
         self.network_ = load_network(self.experts, self.dim, below(state, "network."))
         self.items_, self.richness_ = Vocabulary(unpack_strings(state["items"])), state["richness"]
         return self

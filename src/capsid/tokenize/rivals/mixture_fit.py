@@ -59,7 +59,6 @@ class Look:
         return -(self.unexplained + self.collisions)
 
     def line(self) -> str:
-        """All statistics as one progress line."""
         return (
             f"used {100 * self.utilization:.0f} %, unexplained {100 * self.unexplained:.1f} %, "
             f"collisions {100 * self.collisions:.0f} %, {self.length:.2f} codes per item"

@@ -50,7 +50,6 @@ class ResidualKMeans:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Codebook size of every depth."""
         return tuple(len(c) for c in self._fitted())
 
     def fit(
@@ -126,7 +125,6 @@ class ResidualKMeans:
         return costs
 
     def decode(self, codes: Ragged) -> np.ndarray:
-        """Sum of the codes' centres."""
         out = np.zeros((len(codes), self._fitted()[0].shape[1]), dtype=np.float32)
         for row, values in enumerate(codes):
             for depth, code in enumerate(values):
@@ -135,7 +133,6 @@ class ResidualKMeans:
         return out
 
     def centres(self) -> tuple[np.ndarray, ...]:
-        """Centres by depth."""
         return self._fitted()
 
     def state(self) -> dict[str, np.ndarray]:
@@ -146,7 +143,6 @@ class ResidualKMeans:
         return {**centres, "items": pack_strings(self.items_), "codes": self.codes_}
 
     def load_state(self, state: dict[str, np.ndarray]) -> ResidualKMeans:
-        """Restore the saved arrays."""
         self.centres_ = tuple(state[f"centres_{d}"] for d in range(sum(name.startswith("centres_") for name in state)))
         if self.capacity is not None:
             self.items_, self.codes_ = Vocabulary(unpack_strings(state["items"])), state["codes"]
@@ -180,7 +176,6 @@ class ProductQuantizer:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of centres of every part."""
         return tuple(len(c) for c in self._fitted())
 
     def fit(
@@ -251,12 +246,10 @@ class ProductQuantizer:
         return tuple(out)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Mean, axes and centres."""
         centres = {f"centres_{d}": c for d, c in enumerate(self._fitted())}
         return {"mean": self.mean_, "axes": self.axes_, **centres}
 
     def load_state(self, state: dict[str, np.ndarray]) -> ProductQuantizer:
-        """Restore the saved arrays."""
         self.mean_, self.axes_ = state["mean"], state["axes"]
         self.centres_ = tuple(state[f"centres_{d}"] for d in range(sum(name.startswith("centres_") for name in state)))
         return self

@@ -36,7 +36,6 @@ class RQVAE(RQVAESettings):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Codebook size of every depth."""
         return tuple(len(book) for book in self._fitted().books)
 
     def fit(
@@ -122,7 +121,6 @@ class RQVAE(RQVAESettings):
         return {**arrays, **shared}
 
     def load_state(self, state: dict[str, np.ndarray]) -> RQVAE:
-        """Restore the saved arrays."""
         from capsid.tokenize.rivals.rqvae_network import load_network
 
         network = {name: array for name, array in state.items() if not name.startswith("shared/")}

@@ -84,7 +84,6 @@ class Look:
         return -(self.unexplained + self.collisions[-1])
 
     def line(self) -> str:
-        """All statistics as one progress line."""
         percent = lambda values: "/".join(f"{100 * v:.0f}" for v in values)  # noqa: E731
         return (
             f"used {percent(self.utilization)} %, unexplained {100 * self.unexplained:.1f} %, "
