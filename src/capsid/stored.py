@@ -286,8 +286,7 @@ def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> C
         frame.drop("item_id"),
         untrusted.integers(arrays, "counts", "split.npz", count=n, below=2**62),
         _split_of(untrusted.text(about["split"], "about.json: split"), arrays, len(users), n),
-        # Folders of earlier versions do not list retired items.
-        frozenset(untrusted.texts(about.get("retired", []), "about.json: retired")),
+        frozenset(untrusted.texts(about["retired"], "about.json: retired")),
         # All orders were those of files before there was another one.
         untrusted.text(about.get("order", FILE_ORDER), "about.json: order"),
     )
@@ -295,8 +294,6 @@ def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> C
 
 def load_users(folder: Path) -> Vocabulary:
     """The ids of a run's users."""
-    if not (folder / "users.parquet").exists():
-        return Vocabulary(untrusted.texts(read_json(folder / "users.json"), "users.json"))
     users: Any = read_rows(folder / "users.parquet", {"user_id": Vocabulary})["user_id"]
     return users
 

@@ -20,7 +20,6 @@ from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.routing_adapters import BoundAdapters, RoutingAdapters
-from capsid.generate.soft_tokens import code_spans
 from capsid.generate.terms import TermContext
 from capsid.ids.collisions import Bucket, Suffix
 from capsid.ids.reading import Lesson
@@ -162,7 +161,7 @@ def test_nudges_are_routed_mixtures_summed_over_a_tokens_codes() -> None:
 
 def test_spans_count_codes() -> None:
     layout = parts()[1].layout
-    spans = code_spans(layout)
+    spans = layout.spans
     assert spans[:2].tolist() == [0, 0]
     assert (spans[2:14] == 1).all()
     assert (spans[layout.bases[-1] : layout.merges.first] == 0).all()

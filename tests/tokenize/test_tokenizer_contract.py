@@ -24,7 +24,7 @@ from capsid.ids.layout import ABSENT
 from capsid.ids.reassign import cheapest_last_codes
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
-from capsid.tokenize.base import Adapting, LastCosts, Revising, SoftAssigning, Tokenizer, Tracing, tokenizer_key
+from capsid.tokenize.base import Adapting, LastCosts, Revising, Tokenizer, Tracing, tokenizer_key
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.kinds import TOKENIZERS
 from capsid.tokenize.rivals.quantisers import ResidualKMeans
@@ -240,7 +240,6 @@ def test_a_failed_fit_leaves_no_half_learnt_state(kind: str) -> None:
 ABILITIES: dict[type, set[str]] = {
     LastCosts: {"capsules", "residual-kmeans", "rq-vae"},
     Tracing: {"capsules"},
-    SoftAssigning: {"capsules"},
     Adapting: {"capsules"},
     Revising: set(),
 }
@@ -337,7 +336,7 @@ def test_a_trace_and_its_stops_are_the_codes(kind: str) -> None:
     np.testing.assert_array_equal(seen.strongest[:, :, 0], seen.codes)
 
 
-@pytest.mark.parametrize("kind", able(SoftAssigning))
+@pytest.mark.parametrize("kind", able(Adapting))
 def test_soft_weights_are_shares_and_their_strongest_is_the_code(kind: str) -> None:
     tokenizer = make(kind).fit(table())
     weights, loss = tokenizer.soft(torch.from_numpy(table().vectors()))

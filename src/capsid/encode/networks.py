@@ -19,7 +19,6 @@ from capsid.base.blocks.dropout import dropout
 from capsid.base.blocks.layers import Block, BlockShape, reset
 from capsid.base.randomness import child_seed
 from capsid.base.run_options import CheckpointFile
-from capsid.encode.sequence import HEADS, HISTORY
 from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.train.batches import BatchPlan
@@ -60,7 +59,7 @@ class SequenceNetwork(nn.Module):
 def learn_embeddings(
     pieces: Ragged,
     items: int,
-    dim: int,
+    shape: BlockShape,
     training: Training,
     *,
     seed: int,
@@ -68,7 +67,6 @@ def learn_embeddings(
     progress: Progress,
 ) -> np.ndarray:
     """Train on pieces of item numbers. Shape: (items, dim)."""
-    shape = BlockShape(layers=2, heads=1, width=dim, feedforward=4 * dim, history=HISTORY, dropout=0.3)
     network = SequenceNetwork(items, shape)
     reset(network, shape.layers, torch.Generator().manual_seed(child_seed(seed, "sasrec", "weights")))
     plan = BatchPlan(pieces.lengths, training.batch_size, seed, training.window)
@@ -141,7 +139,7 @@ def learn_fields_of(
     pieces: Ragged,
     fields_NF: np.ndarray,
     sizes: Sequence[int],
-    dim: int,
+    shape: BlockShape,
     training: Training,
     *,
     seed: int,
@@ -149,7 +147,6 @@ def learn_fields_of(
     progress: Progress,
 ) -> list[np.ndarray]:
     """Train on pieces of item numbers whose values are `fields_NF`. One matrix per field, of shape (V, D)."""
-    shape = BlockShape(layers=2, heads=HEADS, width=dim, feedforward=4 * dim, history=HISTORY, dropout=0.1)
     network = FieldNetwork(sizes, shape)
     reset(network, shape.layers, torch.Generator().manual_seed(child_seed(seed, "famae", "weights")))
     plan = BatchPlan(pieces.lengths, training.batch_size, seed, training.window)

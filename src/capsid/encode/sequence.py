@@ -15,6 +15,7 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 
+from capsid.base.blocks.layers import BlockShape
 from capsid.base.config import fingerprint
 from capsid.base.run_options import CheckpointFile
 from capsid.data.fields import UNKNOWN, Field, FieldValues, field_numbers, learn_fields, tell_fields
@@ -65,6 +66,10 @@ def numbered_histories(table: ItemTable) -> Histories:
     return Histories(Ragged(number_N[pieces.values], pieces.offsets), seen)
 
 
+def _shape(width: int, *, heads: int, dropout: float) -> BlockShape:
+    return BlockShape(layers=2, heads=heads, width=width, feedforward=4 * width, history=HISTORY, dropout=dropout)
+
+
 def sequence_training() -> Training:
     """About thirty epochs of twenty thousand sequences."""
     return Training(steps=2_500, batch_size=256, learning_rate=3e-3, weight_decay=1e-3)
@@ -92,9 +97,9 @@ class SequenceEncoder(RemembersVectors):
         require_items(table)
         histories = numbered_histories(table)
         vectors_ND = np.zeros((len(table), self.dim), dtype=np.float32)
-        pieces, items = histories.pieces, len(histories.seen)
+        pieces, items, shape = histories.pieces, len(histories.seen), _shape(self.dim, heads=1, dropout=0.3)
         vectors_ND[histories.seen] = learn_embeddings(
-            pieces, items, self.dim, self.training, seed=seed, checkpoint=checkpoint, progress=progress
+            pieces, items, shape, self.training, seed=seed, checkpoint=checkpoint, progress=progress
         )
         self.items_, self.vectors_ = table.items, vectors_ND
         return self
@@ -163,7 +168,7 @@ class FieldEncoder(RemembersVectors):
             histories.pieces,
             fields_NF,
             (len(seen), *map(len, values)),
-            self.dim,
+            _shape(self.dim, heads=HEADS, dropout=0.1),
             self.training,
             seed=seed,
             checkpoint=checkpoint,

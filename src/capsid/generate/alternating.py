@@ -27,8 +27,8 @@ from capsid.generate.terms import BoundTerm, Part, Prepared, Step, TermContext
 from capsid.ids.semantic_ids import churn, code_use
 from capsid.progress import Progress
 from capsid.settings import check_settings, setting
-from capsid.tokenize.base import JointNetwork, LearnsWhole
 from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.tokenize.rivals.rqvae import RQVAE
 from capsid.train.options import Training
 
 # Cosines of preference-semantic alignment are divided by this.
@@ -108,9 +108,8 @@ class BoundSides(BoundTerm):
 
     def __init__(self, side: Side, context: TermContext) -> None:
         super().__init__(side.weight)
-        tokenizer, found, vectors_NI = _trainable(context)
+        tokenizer, found, vectors_NI = context.learner(RQVAE, "network to train")
         network = found.joint_network()
-        assert isinstance(network, JointNetwork)
         self.tokenizer = network
         self.heads = Heads(context.width, network.latent, network.inputs)
         self.heads.reset(torch.Generator().manual_seed(child_seed(context.seed, "heads")))
@@ -192,12 +191,3 @@ def _ranges(begin: int, end: int, count: int) -> tuple[range, ...]:
     """About equal consecutive ranges; with fewer steps than ranges, fewer ranges."""
     ends = [begin + round((end - begin) * n / count) for n in range(count + 1)]
     return tuple(range(a, b) for a, b in itertools.pairwise(ends) if a < b)
-
-
-def _trainable(context: TermContext) -> tuple[ItemTokenizer, LearnsWhole, np.ndarray]:
-    """The tokenizer with its network, and the items' vectors."""
-    tokenizer = context.tokenizer
-    if tokenizer is not None and isinstance(tokenizer.tokenizer_, LearnsWhole) and tokenizer.vectors_ is not None:
-        return tokenizer, tokenizer.tokenizer_, tokenizer.vectors_
-    kind = None if tokenizer is None else tokenizer.tokenizer_.kind
-    raise ConfigError(f"the tokenizer {kind!r} has no network to train", hint="drop adapt from the phase")

@@ -21,16 +21,15 @@ from capsid.base.randomness import child_seed
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.generate.backbone import Backbone, Predictions
-from capsid.generate.soft_tokens import per_token
-from capsid.generate.terms import BoundTerm, Part, Prepared, Step, TermContext, equal_parts
+from capsid.generate.terms import BoundTerm, Part, Prepared, Step, TermContext, equal_parts, per_token
 from capsid.ids.layout import ABSENT
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import churn, code_use
 from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
-from capsid.tokenize.base import LearnsBooks
 from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.tokenize.rivals.rqvae import RQVAE
 
 PATHS = ("history", "forced", "labels")
 
@@ -82,7 +81,7 @@ class BoundCodes(BoundTerm):
     def __init__(self, settings: GumbelCodes, context: TermContext) -> None:
         super().__init__(settings.weight)
         self.settings, self.rate = settings, settings.rate
-        tokenizer, found, vectors_NI = _trainable(context)
+        tokenizer, found, vectors_NI = context.learner(RQVAE, "codebooks to train")
         if len(context.ids.layout.merges) or (context.ids.codes.values == ABSENT).any():
             raise ConfigError("soft codes need ids with one token at every depth", hint="drop merges from the recipe")
         centres, lengths_N = found.centres(), context.ids.codes.lengths
@@ -183,15 +182,6 @@ class BoundCodes(BoundTerm):
         new = self._tokenizer.with_tokenizer(table, self._found.with_books(books))
         progress.line(f"{churn(old, new.ids)}, {code_use(new.ids)}")
         return new
-
-
-def _trainable(context: TermContext) -> tuple[ItemTokenizer, LearnsBooks, np.ndarray]:
-    """The tokenizer with its codebooks, and the items' vectors."""
-    tokenizer = context.tokenizer
-    if tokenizer is not None and isinstance(tokenizer.tokenizer_, LearnsBooks) and tokenizer.vectors_ is not None:
-        return tokenizer, tokenizer.tokenizer_, tokenizer.vectors_
-    kind = None if tokenizer is None else tokenizer.tokenizer_.kind
-    raise ConfigError(f"the tokenizer {kind!r} has no codebooks to train", hint="drop adapt from the phase")
 
 
 @torch.no_grad()

@@ -20,17 +20,16 @@ from capsid.base.randomness import numpy_rng
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.generate.backbone import Backbone
-from capsid.generate.soft_tokens import per_token
-from capsid.generate.terms import BoundTerm, Part, Prepared, Step, TermContext, equal_parts
+from capsid.generate.terms import BoundTerm, Part, Prepared, Step, TermContext, equal_parts, per_token
 from capsid.ids.layout import TokenLayout
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import churn
 from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
-from capsid.tokenize.base import Adapting, SoftAssigning
+from capsid.tokenize.base import Adapting
 from capsid.tokenize.capsules.capsules import LowRank
-from capsid.tokenize.capsules.gate import GUMBEL
+from capsid.tokenize.capsules.pairs import GUMBEL
 from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 
@@ -82,13 +81,8 @@ class BoundAdapters(BoundTerm):
     def __init__(self, settings: RoutingAdapters, context: TermContext) -> None:
         super().__init__(settings.weight)
         self.rate = settings.rate
-        tokenizer = context.tokenizer
-        kind = None if tokenizer is None else tokenizer.tokenizer_.kind
-        if tokenizer is None or not isinstance(tokenizer.tokenizer_, Adapting) or tokenizer.vectors_ is None:
-            raise ConfigError(f"the tokenizer {kind!r} has no routing to adapt", hint="drop adapt from the phase")
-        if not isinstance(tokenizer.tokenizer_, SoftAssigning):
-            raise ConfigError(f"the tokenizer {kind!r} has no soft assignment", hint="drop adapt from the phase")
-        self.adapters = tokenizer.tokenizer_.begin_adapting(settings.rank, seed=context.seed)
+        tokenizer, own, vectors_NI = context.learner(Adapting, "routing to adapt")
+        self.adapters = own.begin_adapting(settings.rank, seed=context.seed)
         self.gate: _Gate | None = None
         merges = tokenizer.merges_
         if settings.gate_bias and isinstance(merges, SemanticBPE) and len(context.ids.layout.merges):
@@ -96,7 +90,7 @@ class BoundAdapters(BoundTerm):
         if not settings.rank and self.gate is None:
             raise ConfigError("adapt.rank must be at least 1 where there is no merge gate to adapt, got 0")
         # Frozen modules are referenced, not registered, so that they stay out of checkpoints.
-        self._seen: tuple[SoftAssigning, np.ndarray] = tokenizer.tokenizer_, tokenizer.vectors_
+        self._seen = own, vectors_NI
         self._ids, self._tokenizer, self._settings, self._seed = context.ids, tokenizer, settings, context.seed
         # Draws depend on this number, so that a resumed run repeats them and the generator's dropout stays the same.
         self.register_buffer("drawn", torch.zeros((), dtype=torch.int64))

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from capsid.data.item_table import ItemTable
+from capsid.errors import ConfigError
 from capsid.generate.backbone import Backbone, Predictions
 from capsid.generate.dense_items import DenseItems
+from capsid.ids.layout import TokenLayout
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Over, Trie
 from capsid.progress import Progress
+from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.train.options import Training
 
@@ -41,6 +46,14 @@ class TermContext:
     @property
     def trie(self) -> Trie:
         return self.tries[0]
+
+    def learner(self, ability: type, lacks: str) -> tuple[ItemTokenizer, Any, np.ndarray]:
+        """The item tokenizer, its tokenizer, which must have an ability, and the items' vectors."""
+        found = self.tokenizer
+        if found is not None and isinstance(found.tokenizer_, ability) and found.vectors_ is not None:
+            return found, found.tokenizer_, found.vectors_
+        kind = None if found is None else found.tokenizer_.kind
+        raise ConfigError(f"the tokenizer {kind!r} has no {lacks}", hint="drop adapt from the phase")
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,6 +245,14 @@ class Objective(nn.Module):
         """The tokenizer with new codes, if a term returns one."""
         found = [settled for term in self if (settled := term.settle(table, progress)) is not None]
         return found[-1] if found else None
+
+
+def per_token(depths_ULD: Tensor, tokens: Ragged, layout: TokenLayout) -> Tensor:
+    """The sum over the depths that each token spans; none for suffix and end tokens. Shape: (tokens, D)."""
+    running_ULD = F.pad(depths_ULD.cumsum(1), (0, 0, 1, 0))
+    item_R, spans_R = tokens.row_numbers, layout.spans[tokens.values]
+    start_R = np.where(spans_R > 0, layout.depth_of[tokens.values], 0)
+    return running_ULD[item_R, start_R + spans_R] - running_ULD[item_R, start_R]
 
 
 def _total(parts: Sequence[Tensor | None]) -> Tensor | None:

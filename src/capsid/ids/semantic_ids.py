@@ -294,19 +294,18 @@ class SemanticIds:
     @classmethod
     def load(cls, folder: Path, kinds: Kinds | None = None) -> SemanticIds:
         """Read what `save` wrote; `kinds` adds user-defined readings."""
-        file = folder / ROWS if (folder / ROWS).exists() else folder / ARRAYS
-        with untrusted.interpreting(file, "file of ids"):
+        with untrusted.interpreting(folder / ROWS, "file of ids"):
             about = untrusted.mapping(read_json(folder / "ids.json"), "ids.json")
-            items, arrays = read_rows(folder, about)
+            items, arrays = read_rows(folder)
             layout = layout_of(about, arrays, len(items))
             bounds: dict[str, Any] = {"least": ABSENT, "below": max(layout.sizes)}
-            codes = untrusted.ragged(arrays, "codes", "offsets", file.name, count=len(items), **bounds)
+            codes = untrusted.ragged(arrays, "codes", "offsets", ROWS, count=len(items), **bounds)
             unsettled = None
             if "unsettled" in arrays:
-                unsettled = untrusted.ragged(arrays, "unsettled", "offsets", file.name, **bounds)
+                unsettled = untrusted.ragged(arrays, "unsettled", "offsets", ROWS, **bounds)
             suffixes = None
             if "suffixes" in arrays:
-                suffixes = untrusted.integers(arrays, "suffixes", file.name, count=len(items), below=layout.suffix)
+                suffixes = untrusted.integers(arrays, "suffixes", ROWS, count=len(items), below=layout.suffix)
             ids = cls(items, _checked(codes), layout, suffixes, reading_of(about, kinds), unsettled)
             ids.tokens  # noqa: B018  (raises now if a code is outside the codebook of its depth)
             return ids.with_mixtures(mixtures_of(arrays, layout, len(items)))

@@ -1,9 +1,9 @@
 """Reads stored ids, refusing values that cannot be right: rows of items, layout, reading, mixtures; and ids on disk.
 
 One row per item is in `ids.parquet`, and no Python object is made for any of them. Columns: `item_id`, `codes`, and
-where a collision policy made them `suffix` and `unsettled` (the codes before it). Older folders hold the items in
-`ids.json` and the codes in `ids.npz`; they are read as well. `MappedIds` reads histories while the catalogue stays on
-disk, for workers of a process that has checked the run (`capsid.ids.semantic_ids` reads and checks it).
+where a collision policy made them `suffix` and `unsettled` (the codes before it). `MappedIds` reads histories while
+the catalogue stays on disk, for workers of a process that has checked the run (`capsid.ids.semantic_ids` reads and
+checks it).
 """
 
 from __future__ import annotations
@@ -45,11 +45,9 @@ def write_rows(
     parquet_rows.write_rows(folder / ROWS, columns)
 
 
-def read_rows(folder: Path, about: Mapping[str, Any]) -> tuple[Vocabulary, dict[str, np.ndarray]]:
+def read_rows(folder: Path) -> tuple[Vocabulary, dict[str, np.ndarray]]:
     """The items, and unchecked arrays by name: codes, offsets, suffixes, unsettled, and those of other parts."""
     arrays = load_arrays(folder / ARRAYS)
-    if not (folder / ROWS).exists():
-        return Vocabulary(untrusted.texts(about["items"], "ids.json: items")), arrays
     found: dict[str, Any] = parquet_rows.read_rows(folder / ROWS, KINDS)
     codes = found["codes"]
     arrays |= {"codes": codes.values, "offsets": codes.offsets}

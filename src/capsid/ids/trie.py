@@ -27,7 +27,7 @@ ROOT = 0
 # A token's probability is normalised over all tokens, or over the children of its node.
 Over = Literal["vocabulary", "children"]
 _ARRAYS = ("first_child", "token", "low", "high", "items")
-# Old folders hold the slots under this name.
+# Stored slots have this name.
 _SLOTS_FILE = "positions"
 
 
@@ -252,9 +252,7 @@ class Trie:
     @classmethod
     def _read(cls, folder: Path, *, memory_map: bool) -> Trie:
         trie = cls(*(load_array(folder / f"{name}.npy", memory_map=memory_map) for name in _ARRAYS))
-        # The oldest folders have no slots file; `slots` is then computed on first use.
-        if (folder / f"{_SLOTS_FILE}.npy").exists():
-            trie.__dict__["slots"] = load_array(folder / f"{_SLOTS_FILE}.npy", memory_map=memory_map)
+        trie.__dict__["slots"] = load_array(folder / f"{_SLOTS_FILE}.npy", memory_map=memory_map)
         return trie
 
     def _refuse_what_is_no_trie(self, folder: Path) -> None:
@@ -272,9 +270,8 @@ class Trie:
         whole = nodes and self.first_child[0] == 1 and self.first_child[-1] == nodes and self.high[0] == n
         if not (ordered and below and whole and self.low[0] == 0):
             raise untrusted.refuse(f"{folder} does not hold a tree of ids")
-        if "slots" in self.__dict__:
-            arrays[_SLOTS_FILE] = self.slots
-            check(_SLOTS_FILE, count=n, below=n)
+        arrays[_SLOTS_FILE] = self.slots
+        check(_SLOTS_FILE, count=n, below=n)
         if not np.array_equal(self.slots[self.items], np.arange(n)):
             raise untrusted.refuse(f"{folder}: every item must have exactly one slot in trie order")
         self._checked()

@@ -110,9 +110,18 @@ class FitEncodes(Protocol):
     """Knows the codes of the fitted items when `fit` ends, so that they are not encoded again."""
 
     def fit_encode(
-        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+        self,
+        table: ItemTable,
+        beside: Beside | None = None,
+        *,
+        seed: int = 0,
+        progress: Progress = silent,
+        checkpoint: CheckpointFile | None = None,
     ) -> tuple[Ragged, Ragged | None]:
-        """Fit, and return what `encode` would give for the same table, with confidences as `Confident` gives them."""
+        """Fit, and return what `encode` would give for the same table, with confidences as `Confident` gives them.
+
+        `beside` learns from the codes meanwhile.
+        """
 
 
 @runtime_checkable
@@ -169,16 +178,14 @@ class Weighing(Protocol):
 
 
 @runtime_checkable
-class SoftAssigning(Protocol):
-    """Assigns vectors to codes with differentiable weights, for joint training with a generator."""
+class Adapting(Protocol):
+    """Has small adapters that a generator can train, which may change the codes of some items.
+
+    Until they are applied it assigns vectors to codes with differentiable weights.
+    """
 
     def soft(self, x_UI: Tensor) -> tuple[Sequence[tuple[Tensor, Tensor]], Tensor]:
         """By depth the rows whose id goes on and their weights of all codes, and the tokenizer's own loss."""
-
-
-@runtime_checkable
-class Adapting(Protocol):
-    """Has small adapters that a generator can train, which may change the codes of some items."""
 
     def begin_adapting(self, rank: int, *, seed: int = 0) -> nn.ModuleList:
         """Attach the adapters; the rest of the tokenizer stays frozen."""
@@ -195,34 +202,6 @@ class AssignsCatalogue(Protocol):
         """Codes of every item, chosen jointly."""
 
 
-@runtime_checkable
-class LearnsBooks(Protocol):
-    """Quantises latent vectors with residual codebooks that a generator can train."""
-
-    def centres(self) -> tuple[np.ndarray, ...]:
-        """The codebooks."""
-
-    def latents(self, vectors_NI: np.ndarray) -> np.ndarray:
-        """The latent vectors that are quantised. Shape: (items, D)."""
-
-    def with_books(self, books: Sequence[np.ndarray]) -> Tokenizer:
-        """A copy with other codebooks of the same sizes."""
-
-
-@runtime_checkable
-class JointNetwork(Protocol):
-    """A tokenizer's network while it learns beside a generator. Also an `nn.Module`."""
-
-    latent: int
-    inputs: int
-
-    def scores(self, z_UC: Tensor) -> list[Tensor]:
-        """Minus the squared distances of latents, then of their residuals, to all codes by depth: each (items, K_l)."""
-
-    def read(self, x_UI: Tensor) -> JointReading:
-        """How item vectors are encoded, quantised and reconstructed."""
-
-
 @dataclass(frozen=True, eq=False)
 class JointReading:
     """Scores of all codes by depth, reconstructed vectors, and the tokenizer's own loss, all with gradients."""
@@ -230,17 +209,6 @@ class JointReading:
     scores: Sequence[Tensor]
     decoded_UI: Tensor
     loss: Tensor
-
-
-@runtime_checkable
-class LearnsWhole(Protocol):
-    """Encodes and quantises vectors with a network all of which can learn beside a generator."""
-
-    def joint_network(self) -> nn.Module:
-        """A trainable copy of the network, which is a `JointNetwork`."""
-
-    def with_network(self, network: nn.Module) -> Tokenizer:
-        """A copy of the tokenizer with the weights of such a network."""
 
 
 class Beside(Protocol):
@@ -254,24 +222,6 @@ class Beside(Protocol):
 
     def loss(self, share: float) -> Tensor:
         """The weighted loss of a step, after this share of training."""
-
-
-@runtime_checkable
-class TrainsBeside(Protocol):
-    """Can train something else beside its own network."""
-
-    codebooks: tuple[int, ...]
-
-    def fit_beside(
-        self,
-        table: ItemTable,
-        beside: Beside | None,
-        *,
-        seed: int = 0,
-        progress: Progress = silent,
-        checkpoint: CheckpointFile | None = None,
-    ) -> tuple[Ragged, Ragged | None]:
-        """Fit both; codes and confidences of the same items, as `FitEncodes` gives them."""
 
 
 class Merges(Protocol):

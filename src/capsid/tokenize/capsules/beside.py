@@ -21,7 +21,7 @@ from capsid.ids.layout import ABSENT
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.tokenize.base import TrainsBeside
+from capsid.tokenize.base import FitEncodes
 from capsid.tokenize.capsules.gate import Gate, GateInputs, gate_logits, gate_loss
 from capsid.tokenize.capsules.pairs import Candidates
 from capsid.tokenize.capsules.semantic_bpe import Pass, SemanticBPE
@@ -39,13 +39,13 @@ def fit_beside(
 ) -> tuple[GateBeside, tuple[Ragged, Ragged | None]]:
     """Fit a tokenizer that can train the gate beside itself; the gate, and the codes and confidences of the items."""
     training: Any = getattr(tokenizer, "training", None)
-    if not isinstance(tokenizer, TrainsBeside) or not training.steps:
+    if not isinstance(tokenizer, FitEncodes) or not training.steps:
         raise ConfigError(
             f"merges.beside=true needs a tokenizer that trains capsules, got {getattr(tokenizer, 'kind', tokenizer)}",
             hint="set merges.beside=false, or tokenizer=capsules with tokenizer.training.steps above 0",
         )
-    gate = GateBeside(merges, table, tokenizer.codebooks, seed)
-    return gate, tokenizer.fit_beside(table, gate, seed=seed, progress=progress, checkpoint=checkpoint)
+    gate = GateBeside(merges, table, tokenizer.codebooks, seed)  # type: ignore[attr-defined]
+    return gate, tokenizer.fit_encode(table, gate, seed=seed, progress=progress, checkpoint=checkpoint)
 
 
 class GateBeside(nn.Module):

@@ -15,13 +15,13 @@ from torch.nn import functional
 
 from capsid.base.run_options import CheckpointFile
 from capsid.progress import Progress
-from capsid.tokenize.capsules.pairs import Candidates
+from capsid.tokenize.capsules.pairs import GUMBEL, Candidates
 from capsid.tokenize.training import row_plan, share_done, train_rows, weight_source
 from capsid.train.lanes import Loss
 from capsid.train.options import Training
 
-# Width of the hidden layer, temperature of the Gumbel noise, weight of the share of pairs that are merged.
-HIDDEN, GUMBEL, SPARSITY = 64, 1.0, 0.01
+# Width of the hidden layer, and weight of the share of pairs that are merged.
+HIDDEN, SPARSITY = 64, 0.01
 
 
 class Gate(nn.Module):

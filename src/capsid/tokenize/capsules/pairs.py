@@ -13,6 +13,8 @@ from capsid.ids.layout import TokenLayout
 from capsid.ragged import Ragged
 
 BLOCK = 65_536
+# Temperature of the Gumbel noise with which the gate decides about pairs in training.
+GUMBEL = 1.0
 
 
 @dataclass(frozen=True, eq=False)

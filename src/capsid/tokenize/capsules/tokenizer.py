@@ -38,12 +38,7 @@ class CapsuleTokenizer(CapsuleSettings):
         return self.codebooks
 
     def fit(
-        self,
-        table: ItemTable,
-        *,
-        seed: int = 0,
-        progress: Progress = silent,
-        checkpoint: CheckpointFile | None = None,
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> CapsuleTokenizer:
         """Stage 1 on the table's vectors, which may be a mapped file larger than memory."""
         self.fit_encode(table, seed=seed, progress=progress, checkpoint=checkpoint)
@@ -52,24 +47,13 @@ class CapsuleTokenizer(CapsuleSettings):
     def fit_encode(
         self,
         table: ItemTable,
+        beside: Beside | None = None,
         *,
         seed: int = 0,
         progress: Progress = silent,
         checkpoint: CheckpointFile | None = None,
     ) -> tuple[Ragged, Ragged]:
-        """Fit, and return what `encode_confident` would give for the same items."""
-        return self.fit_beside(table, None, seed=seed, progress=progress, checkpoint=checkpoint)
-
-    def fit_beside(
-        self,
-        table: ItemTable,
-        beside: Beside | None,
-        *,
-        seed: int = 0,
-        progress: Progress = silent,
-        checkpoint: CheckpointFile | None = None,
-    ) -> tuple[Ragged, Ragged]:
-        """The same, with something else that learns from the codes of every epoch."""
+        """Fit, and return what `encode_confident` would give; `beside` learns from the codes of every epoch."""
         from capsid.tokenize.capsules.stage_one import fit_stage_one
 
         require_items(table)
