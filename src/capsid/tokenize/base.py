@@ -263,6 +263,16 @@ class Revising(Protocol):
         """Refit on those vectors with the same codebook sizes."""
 
 
+def summed_centres(codes: Ragged, centres: Sequence[np.ndarray]) -> np.ndarray:
+    """The sum of the centres of every row's codes; an absent code adds nothing. Shape: (items, d)."""
+    out_ND = np.zeros((len(codes), centres[0].shape[1]), dtype=np.float32)
+    dense_NL = codes.dense()
+    for depth, centres_KD in enumerate(centres[: dense_NL.shape[1]]):
+        has_N = dense_NL[:, depth] >= 0
+        out_ND[has_N] += centres_KD[dense_NL[has_N, depth]]
+    return out_ND
+
+
 def tokenizer_key(tokenizer: Tokenizer) -> str:
     """A hash of all settings and learnt arrays."""
     digest = hashlib.sha256(f"{VERSION}{canonical_json(tokenizer)}".encode())

@@ -151,12 +151,13 @@ def balanced_kmeans(
         found_N = assign(costs_NK, most, least=least, weights_N=weights_N)
         if labels_N is not None and np.array_equal(found_N, labels_N):
             break
-        labels_N, centres_KD = found_N, _means(vectors_ND, found_N, centres_KD)
+        labels_N, centres_KD = found_N, class_means(vectors_ND, found_N, centres_KD)
     assert labels_N is not None
     return Clusters(labels_N, centres_KD)
 
 
-def _means(vectors_ND: np.ndarray, labels_N: np.ndarray, before_KD: np.ndarray) -> np.ndarray:
+def class_means(vectors_ND: np.ndarray, labels_N: np.ndarray, before_KD: np.ndarray) -> np.ndarray:
+    """The mean of the vectors of every label; a label without vectors keeps what it had. Shape: (K, d)."""
     sums_KD = np.zeros(before_KD.shape, dtype=np.float64)
     np.add.at(sums_KD, labels_N, vectors_ND)
     sizes_K1 = np.bincount(labels_N, minlength=len(before_KD))[:, None]

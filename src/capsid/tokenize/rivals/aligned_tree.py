@@ -31,7 +31,7 @@ from capsid.ids.order import group_numbers
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
-from capsid.tokenize.kmeans import balanced_kmeans, kmeans, squared_distances
+from capsid.tokenize.kmeans import balanced_kmeans, class_means, kmeans, squared_distances
 
 # Seen from their parent, centres nearer than this share of the vectors' length have no direction.
 NO_DIRECTION = 1e-5
@@ -71,7 +71,8 @@ class AlignedTree:
         for level in range(len(self.branching) + 1):
             split = self._split_all(vectors_ND, codes_NL, above_ND, level, seed)
             codes_NL = np.column_stack([codes_NL, split.code_N])
-            means.append(_means(vectors_ND - above_ND, split.code_N, int(split.code_N.max()) + 1))
+            nothing_KD = np.zeros((int(split.code_N.max()) + 1, vectors_ND.shape[1]))
+            means.append(class_means(vectors_ND - above_ND, split.code_N, nothing_KD))
             if level < len(self.branching):
                 above_ND = split.centre_ND
                 path_ML, first = np.unique(codes_NL, axis=0, return_index=True)
@@ -199,9 +200,3 @@ def aligned_numbers(centres_CD: np.ndarray, parent_D: np.ndarray, anchors_KD: np
     short_C = np.linalg.norm(towards_CD, axis=1) <= NO_DIRECTION * np.linalg.norm(centres_CD, axis=1)
     cosines_CK = np.where(short_C[:, None], 0, l2_normalise(towards_CD) @ anchors_KD.T)
     return cheapest_columns(-cosines_CK)
-
-
-def _means(vectors_ND: np.ndarray, code_N: np.ndarray, codes: int) -> np.ndarray:
-    sums_KD = np.zeros((codes, vectors_ND.shape[1]))
-    np.add.at(sums_KD, code_N, vectors_ND)
-    return (sums_KD / np.maximum(np.bincount(code_N, minlength=codes), 1)[:, None]).astype(np.float32)

@@ -19,7 +19,8 @@ from capsid.encode.base import below, fitted, fresh, pack_strings, require_items
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
-from capsid.tokenize.base import ReadsBlock, Tokenizer
+from capsid.tokenize.base import ReadsBlock, Tokenizer, summed_centres
+from capsid.tokenize.kmeans import class_means
 from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 
@@ -104,15 +105,6 @@ def _field_centres(numbers_NF: np.ndarray, sizes: list[int], inner: Tokenizer, t
     centres = inner.centres()
     if centres is None:
         return ()
-    codes = inner.encode(table)
-    whole_ND = np.zeros((len(codes), centres[0].shape[1]), dtype=np.float64)
-    for depth, centres_KD in enumerate(centres):
-        there = (codes.positions == depth) & (codes.values >= 0)
-        whole_ND[codes.row_numbers[there]] += centres_KD[codes.values[there]]
-    out = []
-    for number_N, size in zip(numbers_NF.T, sizes):
-        sums_VD = np.zeros((size, whole_ND.shape[1]))
-        np.add.at(sums_VD, number_N, whole_ND)
-        counts_V1 = np.bincount(number_N, minlength=size)[:, None]
-        out.append((sums_VD / np.maximum(counts_V1, 1)).astype(np.float32))
-    return tuple(out)
+    whole_ND = summed_centres(inner.encode(table), centres)
+    nothing = [np.zeros((size, whole_ND.shape[1])) for size in sizes]
+    return tuple(class_means(whole_ND, number_N, none_VD) for number_N, none_VD in zip(numbers_NF.T, nothing))

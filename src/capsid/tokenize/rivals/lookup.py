@@ -29,6 +29,8 @@ from capsid.ids.collisions import running_number
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
+from capsid.tokenize.base import summed_centres
+from capsid.tokenize.capsules.centres import fit_centres
 
 
 @dataclass(kw_only=True)
@@ -173,8 +175,6 @@ class GivenCodes:
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> GivenCodes:
         """Read the codes of all items of the table; the seed has no effect."""
-        from capsid.tokenize.capsules.centres import fit_centres
-
         require_items(table)
         known = read_codes(Path(self.path))
         missing = [item for item in table.items if item not in known]
@@ -204,14 +204,7 @@ class GivenCodes:
 
     def decode(self, codes: Ragged) -> np.ndarray | None:
         """Sums of the codes' centres; None without vectors."""
-        if not self.centres_:
-            return None
-        dense_NL = codes.dense()
-        out_ND = np.zeros((len(codes), self.centres_[0].shape[1]), dtype=np.float32)
-        for depth, centres_KD in enumerate(self.centres_[: dense_NL.shape[1]]):
-            has_N = dense_NL[:, depth] >= 0
-            out_ND[has_N] += centres_KD[dense_NL[has_N, depth]]
-        return out_ND
+        return summed_centres(codes, self.centres_) if self.centres_ else None
 
     def centres(self) -> tuple[np.ndarray, ...] | None:
         """One vector per code, by depth; None without vectors."""

@@ -17,7 +17,8 @@ from capsid.encode.base import below, check_vectors, fitted, has_evidence, pack_
 from capsid.errors import DataError
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.tokenize.rivals.mixture_network import MixtureNetwork, MixtureSettings, decode, encode, load_network
+from capsid.tokenize.rivals import mixture_network as networks
+from capsid.tokenize.rivals.mixture_network import MixtureNetwork, MixtureSettings
 
 # Items at this quantile of training counts and above are rich: one outlier must not make all others poor.
 RICH = 0.99
@@ -64,11 +65,11 @@ class Mixture(MixtureSettings):
     def encode(self, table: ItemTable) -> Ragged:
         """The code of every open expert; -1 for closed ones."""
         network = self._fitted()
-        return encode(network, self._views(table, network.inputs)[0])
+        return networks.encode(network, self._views(table, network.inputs)[0])
 
     def decode(self, codes: Ragged) -> np.ndarray:
         """Content vectors of the decoded sums of centres, with each expert's typical gate."""
-        return decode(self._fitted(), codes)
+        return networks.decode(self._fitted(), codes)
 
     def centres(self) -> tuple[np.ndarray, ...]:
         """The experts' codebooks, which have the width of the experts, not of the vectors."""
@@ -80,7 +81,7 @@ class Mixture(MixtureSettings):
         return {**arrays, "items": pack_strings(self.items_), "richness": self.richness_}
 
     def load_state(self, state: dict[str, np.ndarray]) -> Mixture:
-        self.network_ = load_network(self.experts, self.dim, below(state, "network."))
+        self.network_ = networks.load_network(self.experts, self.dim, below(state, "network."))
         self.items_, self.richness_ = Vocabulary(unpack_strings(state["items"])), state["richness"]
         return self
 

@@ -24,6 +24,7 @@ from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.settings import check_settings, setting
+from capsid.tokenize.base import summed_centres
 from capsid.tokenize.kmeans import balanced_kmeans, kmeans, nearby_codes, nearest, squared_distances
 
 ITERATIONS, CAPACITY_ITERATIONS = 25, 20
@@ -125,12 +126,7 @@ class ResidualKMeans:
         return costs
 
     def decode(self, codes: Ragged) -> np.ndarray:
-        out = np.zeros((len(codes), self._fitted()[0].shape[1]), dtype=np.float32)
-        for row, values in enumerate(codes):
-            for depth, code in enumerate(values):
-                if code >= 0:
-                    out[row] += self.centres_[depth][code]
-        return out
+        return summed_centres(codes, self._fitted())
 
     def centres(self) -> tuple[np.ndarray, ...]:
         return self._fitted()
@@ -226,13 +222,8 @@ class ProductQuantizer:
 
     def decode(self, codes: Ragged) -> np.ndarray:
         """The vectors that the codes' centres stand for; a part without a code counts as the mean."""
-        z_ND = np.zeros((len(codes), self._axes().shape[1]), dtype=np.float32)
-        depths, rows = codes.positions, codes.row_numbers
-        for depth, own in enumerate(self.centres()):
-            here = (depths == depth) & (codes.values >= 0)
-            z_ND[rows[here]] += own[codes.values[here]]
-        back_DI = np.linalg.pinv(self.axes_.astype(np.float64))
-        return (z_ND @ back_DI + self.mean_).astype(np.float32)
+        back_DI = np.linalg.pinv(self._axes().astype(np.float64))
+        return (summed_centres(codes, self.centres()) @ back_DI + self.mean_).astype(np.float32)
 
     def centres(self) -> tuple[np.ndarray, ...]:
         """Centres by part, with zeros in the other parts."""

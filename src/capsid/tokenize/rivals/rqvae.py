@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import nn
 
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
@@ -22,12 +22,9 @@ from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.tokenize.kmeans import nearby_codes
+from capsid.tokenize.rivals import rqvae_network as networks
+from capsid.tokenize.rivals.rqvae_network import JointRQVAE, RQVAENetwork
 from capsid.tokenize.rivals.rqvae_terms import SHORTEST, RQVAESettings
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from capsid.tokenize.rivals.rqvae_network import JointRQVAE, RQVAENetwork
 
 
 @dataclass(kw_only=True)
@@ -53,25 +50,19 @@ class RQVAE(RQVAESettings):
 
     def encode(self, table: ItemTable) -> Ragged:
         """Nearest code of the latent, then of its residual, depth by depth, until the id ends."""
-        from capsid.tokenize.rivals.rqvae_network import encode
-
         network, vectors = self._fitted(), table.vectors(self.block)
         check_vectors(vectors, table.items, dim=network.inputs)
-        return self._cut(encode(network, vectors))
+        return self._cut(networks.encode(network, vectors))
 
     def assign_catalogue(self, table: ItemTable) -> Ragged:
         """Balanced codes over the whole catalogue if the settings ask for them, nearest codes otherwise."""
-        from capsid.tokenize.rivals.rqvae_network import balanced_codes
-
         if self.assign is None or not self.assign.catalogue:
             return self.encode(table)
-        return self._cut(balanced_codes(self._fitted(), self.latents(table.vectors(self.block)), self.assign))
+        return self._cut(networks.balanced_codes(self._fitted(), self.latents(table.vectors(self.block)), self.assign))
 
     def latents(self, vectors_NI: np.ndarray) -> np.ndarray:
         """The encoder's latents of the items' vectors."""
-        from capsid.tokenize.rivals.rqvae_network import latents
-
-        return latents(self._fitted(), vectors_NI)
+        return networks.latents(self._fitted(), vectors_NI)
 
     def with_books(self, books: Sequence[np.ndarray]) -> RQVAE:
         """A copy with other codebooks and the same encoder and decoder."""
@@ -84,8 +75,6 @@ class RQVAE(RQVAESettings):
 
     def joint_network(self) -> JointRQVAE:
         """A trainable copy of the network."""
-        from capsid.tokenize.rivals.rqvae_network import JointRQVAE
-
         if self.crowd:
             raise ConfigError(
                 "ids of varying length (tokenizer.crowd) cannot be trained with a generator",
@@ -99,16 +88,12 @@ class RQVAE(RQVAESettings):
 
     def last_costs(self, table: ItemTable, codes: Ragged) -> Costs:
         """Squared distances, in latent space, from the residuals of the earlier depths to an id's last codebook."""
-        from capsid.tokenize.rivals.rqvae_network import last_distances
-
         network, vectors = self._fitted(), table.vectors(self.block)
-        return lambda rows: last_distances(network, np.asarray(vectors[rows]), codes.take(rows))
+        return lambda rows: networks.last_distances(network, np.asarray(vectors[rows]), codes.take(rows))
 
     def decode(self, codes: Ragged) -> np.ndarray:
         """The decoded sum of the codes' centres."""
-        from capsid.tokenize.rivals.rqvae_network import decode
-
-        return decode(self._fitted(), codes)
+        return networks.decode(self._fitted(), codes)
 
     def centres(self) -> tuple[np.ndarray, ...]:
         """The codebooks, which have the width of the latent, not of the vectors."""
@@ -121,10 +106,8 @@ class RQVAE(RQVAESettings):
         return {**arrays, **shared}
 
     def load_state(self, state: dict[str, np.ndarray]) -> RQVAE:
-        from capsid.tokenize.rivals.rqvae_network import load_network
-
         network = {name: array for name, array in state.items() if not name.startswith("shared/")}
-        self.network_ = load_network(self.hidden, self.latent, network)
+        self.network_ = networks.load_network(self.hidden, self.latent, network)
         self.shared_prefixes_ = SharedPrefixes.none(self.sizes)
         if self.crowd:
             keys = tuple(state[f"shared/{d}"] for d in range(len(self.sizes)))
