@@ -47,7 +47,7 @@ from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
 from capsid.ids.reading import READINGS, ItemByItem, Reading
 from capsid.ids.trie import Over
 from capsid.memory.memory import Memory
-from capsid.settings import check_settings, check_together, setting
+from capsid.settings import Checked, check_together, setting
 from capsid.tokenize.base import Merges, Tokenizer
 from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -78,7 +78,7 @@ RANKERS: dict[str, type] = {r.kind: r for r in (BeamSearch, ExactScoring, Parall
 
 
 @dataclass(kw_only=True, frozen=True)
-class Phase:
+class Phase(Checked):
     """One phase of training: which parameters learn (shell patterns), with which loss terms, for how long.
 
     `retokenize` gives all items new ids before the phase, from the generator's embeddings; trie and labels are rebuilt.
@@ -96,9 +96,6 @@ class Phase:
         None, "A term that is trained jointly with the generator at first and gives items new codes."
     )
     augment: Augment | None = setting(None, "How training sequences are varied.")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def check_together(self) -> None:
         if self.adapt is not None and self.training.lanes > 1:
@@ -167,7 +164,7 @@ class Stretch:
 
 
 @dataclass(kw_only=True, frozen=True)
-class Recipe:
+class Recipe(Checked):
     """The parts of a method. If a phase has `terms`, they replace `objective`."""
 
     name: str = setting(about="Name of the recipe.", count=(1, None))
@@ -190,9 +187,6 @@ class Recipe:
     )
     decoder: Ranker = setting(factory=BeamSearch, about="Ranks items by the generator's scores.")
     schedule: tuple[Phase, ...] = setting((), "Phases of training, in order; empty: nothing to train.")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def dense(self) -> DenseMatch | None:

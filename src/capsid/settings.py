@@ -216,6 +216,13 @@ class ChecksTogether(Protocol):
         """Raise if fields are valid on their own but cannot be combined."""
 
 
+class Checked:
+    """Base of parts that have no other work when they are made: their settings are checked."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
 def check_together(part: object) -> None:
     """Check rules about several fields, in a part and the parts inside it. Call this before starting work."""
     if isinstance(part, ChecksTogether):

@@ -18,30 +18,23 @@ from capsid.base.freed_memory import keep_freed_memory
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
 from capsid.decode.protocol import edge_log_probabilities
-from capsid.decode.ranked import RankedItems, RankedLeaves, expand
+from capsid.decode.ranked import RankedLeaves, RanksLeaves
 from capsid.decode.watch import Edges, FirstEdges, Watch
 from capsid.errors import ConfigError
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 
 # A model step with fewer rows than this costs about as much as one with this many.
 _WAVE_ROWS = 512
 
 
 @dataclass(kw_only=True, frozen=True)
-class BeamSearch:
+class BeamSearch(Checked, RanksLeaves):
     """Beam search as the decoder of a recipe."""
 
     kind: ClassVar[str] = "beam"
     width: int = setting(50, "Hypotheses kept per user and step; never fewer than the items asked for.", least=1)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
-        leaves = self.leaves(model, histories, min(k, len(model.trie)), allowed)
-        return expand(model.trie, leaves, k, allowed).items
 
     def leaves(
         self,

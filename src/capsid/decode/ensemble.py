@@ -16,40 +16,27 @@ from torch import Tensor
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
-from capsid.decode.ranked import RankedItems, RankedLeaves, expand
+from capsid.decode.ranked import RankedLeaves, RanksLeaves
 from capsid.decode.watch import Watch
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 
 
 @dataclass(kw_only=True, frozen=True)
-class Ensemble:
+class Ensemble(Checked, RanksLeaves):
     """How a recipe decodes that reads a history in several ways."""
 
     kind: ClassVar[str] = "ensemble"
     width: int = setting(50, "Hypotheses kept per user and step, and length of the lists that are fused.", least=1)
     times: int = setting(5, "How many readings of a history are searched.", least=1, most=100)
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     @property
     def quick(self) -> Ensemble:
         """One reading: what validations during training use."""
         return replace(self, times=1)
 
-    def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
-        """The k best items after every history; equal scores in trie order."""
-        leaves = self.leaves(model, histories, min(k, len(model.trie)), allowed)
-        return expand(model.trie, leaves, k, allowed).items
-
     def leaves(
-        self,
-        model: FittedModel,
-        histories: Ragged,
-        k: int,
-        allowed: Filter | None = None,
-        watch: Watch | None = None,
+        self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None, watch: Watch | None = None
     ) -> RankedLeaves:
         """The k best leaves after every history. The watch sees the search of the first reading."""
         search = BeamSearch(width=self.width)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
-from capsid.decode.ranked import RankedItems, RankedLeaves, expand
+from capsid.decode.ranked import RankedLeaves, RanksLeaves
 from capsid.decode.watch import Watch
 from capsid.ids.layout import PAD
 from capsid.ids.trie import ROOT
@@ -25,7 +25,7 @@ from capsid.ragged import Ragged
 
 
 @dataclass(kw_only=True, frozen=True)
-class ExactScoring:
+class ExactScoring(RanksLeaves):
     """Ranks by the score of every id. Exact and slow: for small catalogues, and as a reference for searches."""
 
     kind: ClassVar[str] = "exact"
@@ -35,20 +35,12 @@ class ExactScoring:
         """Unlimited: the first items never depend on how many are asked for."""
         return sys.maxsize
 
-    def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
-        return expand(model.trie, self.leaves(model, histories, k, allowed), k, allowed).items
-
     def scores(self, model: FittedModel, histories: Ragged) -> Tensor:
         """Log-probability of every item's id after every history. Shape: (users, items)."""
         return exact_scores(model, histories)
 
     def leaves(
-        self,
-        model: FittedModel,
-        histories: Ragged,
-        k: int,
-        allowed: Filter | None = None,
-        watch: Watch | None = None,
+        self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None, watch: Watch | None = None
     ) -> RankedLeaves:
         """The k best leaves after every history; equal scores in trie order. The watch is not called."""
         leaves_F = np.sort(model.trie.leaves)

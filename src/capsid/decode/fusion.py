@@ -29,11 +29,11 @@ from capsid.decode.watch import Watch
 from capsid.errors import ConfigError
 from capsid.ids.layout import PAD
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 
 
 @dataclass(kw_only=True, frozen=True)
-class BeamFusion:
+class BeamFusion(Checked):
     """How a recipe with item vectors decodes."""
 
     kind: ClassVar[str] = "fusion"
@@ -47,9 +47,6 @@ class BeamFusion:
         "Whose cosines are compared: all items that were found, or those of the same id.",
         choices=("found", "id"),
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
         """The k best items after every history; equal scores in the order of plain beam search."""

@@ -28,11 +28,11 @@ from capsid.errors import ConfigError
 from capsid.ids.layout import PAD
 from capsid.ids.trie import ROOT
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 
 
 @dataclass(kw_only=True, frozen=True)
-class Mixed:
+class Mixed(Checked):
     """How a recipe with several ids per item decodes."""
 
     kind: ClassVar[str] = "mixed"
@@ -40,9 +40,6 @@ class Mixed:
     weights: tuple[float, ...] = setting(
         (), "Weights of the ids' probabilities, which sum to 1; empty: all the same.", least=0, most=1
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def check_together(self) -> None:
         if self.weights and abs(sum(self.weights) - 1) > 1e-6:

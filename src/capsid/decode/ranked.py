@@ -90,17 +90,18 @@ class KeepsRoots(Protocol):
 
 @runtime_checkable
 class RanksLeaves(Protocol):
-    """A ranker that orders ids: items that share an id share a score and have a fixed order."""
+    """A ranker that orders ids: items that share an id share a score and have a fixed order. A class that inherits this
+    ranks items by its leaves."""
 
     def leaves(
-        self,
-        model: FittedModel,
-        histories: Ragged,
-        k: int,
-        allowed: Filter | None = None,
-        watch: Watch | None = None,
+        self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None, watch: Watch | None = None
     ) -> RankedLeaves:
         """The k best leaves after every history."""
+
+    def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
+        """The k best items after every history; equal scores in trie order."""
+        leaves = self.leaves(model, histories, min(k, len(model.trie)), allowed)
+        return expand(model.trie, leaves, k, allowed).items
 
 
 def expand(trie: Trie, ranked: RankedLeaves, k: int, allowed: Filter | None) -> Buckets:

@@ -26,7 +26,7 @@ from capsid.errors import ConfigError
 from capsid.generate.terms import BoundTerm, Part, Prepared, Step, TermContext
 from capsid.ids.semantic_ids import churn, code_use
 from capsid.progress import Progress
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.rivals.rqvae import RQVAE
 from capsid.train.options import Training
@@ -41,7 +41,7 @@ def tokenizer_training() -> Training:
 
 
 @dataclass(kw_only=True, frozen=True)
-class Alternating:
+class Alternating(Checked):
     """Generator parts, each followed by a tokenizer part that ends with new codes; later the generator learns alone."""
 
     kind: ClassVar[str] = "alternating"
@@ -59,9 +59,6 @@ class Alternating:
     training: Training = setting(
         factory=tokenizer_training, about="How the tokenizer learns; its steps are those of all its turns together."
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def check_together(self) -> None:
         if self.warm >= self.share:

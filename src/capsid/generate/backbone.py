@@ -95,12 +95,7 @@ class Backbone(nn.Module):
         return self.embed().shape[1]
 
     def predict(
-        self,
-        lesson: Lesson,
-        inputs_RD: Tensor | None = None,
-        *,
-        forced_ND: Tensor | None = None,
-        closing: bool = False,
+        self, lesson: Lesson, inputs_RD: Tensor | None = None, *, forced_ND: Tensor | None = None, closing: bool = False
     ) -> Predictions:
         """Read whole sequences; the rows that predict the tokens of the lesson's items, in order.
 

@@ -21,11 +21,11 @@ from capsid.generate.backbone import Backbone
 from capsid.generate.dense_items import DenseItems, DenseNetwork
 from capsid.generate.terms import NOTHING, BoundTerm, Prepared, Step, TermContext
 from capsid.ids.reading import Lesson
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 
 
 @dataclass(kw_only=True, frozen=True)
-class DenseMatch:
+class DenseMatch(Checked):
     """Item vectors beside ids: read with the history, expected after an id."""
 
     kind: ClassVar[str] = "dense"
@@ -35,9 +35,6 @@ class DenseMatch:
     dim: int = setting(64, "Width of the items' vectors.", least=1)
     temperature: float = setting(0.1, "Cosines are divided by this before the softmax.", above=0)
     reads: bool = setting(True, "Whether the vectors of a history's items are read beside their tokens.")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def bind(self, context: TermContext) -> BoundTerm:
         """On the vectors of the context's tokenizer."""

@@ -129,12 +129,7 @@ class EncoderDecoder(TiedBackbone):
             self.repeats.start()
 
     def predict(
-        self,
-        lesson: Lesson,
-        inputs_RD: Tensor | None = None,
-        *,
-        forced_ND: Tensor | None = None,
-        closing: bool = False,
+        self, lesson: Lesson, inputs_RD: Tensor | None = None, *, forced_ND: Tensor | None = None, closing: bool = False
     ) -> Predictions:
         """Hidden rows for every token of every item of the lesson."""
         vectors = self.token.vectors()

@@ -22,7 +22,7 @@ from capsid.generate.shape import TokenSpace, TransformerShape
 from capsid.generate.timeline import READINGS, TimelineTransformer
 from capsid.ids.reading import Lesson, ReadableIds, TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.settings import check_settings, check_together, setting
+from capsid.settings import Checked, check_together, setting
 
 
 class Generator(Protocol):
@@ -130,7 +130,7 @@ class NetworkGenerator:
 
 
 @dataclass(kw_only=True)
-class TiedGenerator(NetworkGenerator):
+class TiedGenerator(Checked, NetworkGenerator):
     """What the generators with a tied token table share.
 
     With `compose`, a merged token's embedding is the sum of its members' embeddings and its own, so that all merged
@@ -143,9 +143,6 @@ class TiedGenerator(NetworkGenerator):
     history: int = setting(50, "How many of a user's latest items are read.", least=1)
     warm_start: bool = setting(True, "Whether token embeddings are initialised with the tokenizer's centres.")
     compose: bool = setting(True, "Whether a merged token's embedding is the sum of its members' and its own.")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def begin(self, ids: SemanticIds, vectors: np.ndarray | None, seed: int) -> None:
         """With `warm_start`, token embeddings start from the vectors."""
@@ -269,14 +266,11 @@ def _start_tokens(embedding: nn.Embedding, vectors_VD: np.ndarray, seed: int) ->
 
 
 @dataclass(kw_only=True)
-class PopularityGenerator:
+class PopularityGenerator(Checked):
     """Scores every token by its training count, whatever the history: the simplest baseline."""
 
     kind: ClassVar[str] = "popularity"
     history: int = setting(1, "How many of a user's latest items are read.", least=1)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Count tokens; ids must have one token per item, or prefixes would be scored like items."""

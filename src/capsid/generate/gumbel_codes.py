@@ -27,7 +27,7 @@ from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import churn, code_use
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.tokenize.rivals.rqvae import RQVAE
 
@@ -35,7 +35,7 @@ PATHS = ("history", "forced", "labels")
 
 
 @dataclass(kw_only=True, frozen=True)
-class GumbelCodes:
+class GumbelCodes(Checked):
     """Trains the codebooks with the generator in the first `share` of a phase's steps, in `refreshes` stretches."""
 
     kind: ClassVar[str] = "gumbel-codes"
@@ -50,9 +50,6 @@ class GumbelCodes:
     rate: float = setting(0.01, "The codebooks' learning rate, as a multiple of the generator's.", least=0)
     share: float = setting(2 / 3, "Share of the phase's steps in which the codebooks learn.", above=0, below=1)
     refreshes: int = setting(8, "How many times items get new codes, evenly spread over those steps.", least=1)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def parts(self, steps: int) -> tuple[Part, ...]:
         """`refreshes` equal parts, each of which ends with new codes."""

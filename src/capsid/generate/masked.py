@@ -41,12 +41,7 @@ class MaskedTransformer(TiedBackbone):
         self.token.start()
 
     def predict(
-        self,
-        lesson: Lesson,
-        inputs_RD: Tensor | None = None,
-        *,
-        forced_ND: Tensor | None = None,
-        closing: bool = False,
+        self, lesson: Lesson, inputs_RD: Tensor | None = None, *, forced_ND: Tensor | None = None, closing: bool = False
     ) -> Predictions:
         """Hidden rows of masked items, and these items (BERT4Rec, Eq. 8). Outside training the last item is masked."""
         refuse_closing(closing)

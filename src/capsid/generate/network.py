@@ -217,12 +217,7 @@ class CausalTransformer(TokenNetwork):
         self.blocks = nn.ModuleList(block(blocks) for _ in range(shape.layers))
 
     def predict(
-        self,
-        lesson: Lesson,
-        inputs_RD: Tensor | None = None,
-        *,
-        forced_ND: Tensor | None = None,
-        closing: bool = False,
+        self, lesson: Lesson, inputs_RD: Tensor | None = None, *, forced_ND: Tensor | None = None, closing: bool = False
     ) -> Predictions:
         """Hidden rows of the tokens before those that are predicted."""
         refuse_closing(closing)

@@ -23,11 +23,11 @@ from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures, first_codes
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 
 
 @dataclass(kw_only=True, frozen=True)
-class NextToken:
+class NextToken(Checked):
     """Cross-entropy of the next token; logits divided by `temperature` (LETTER, arXiv 2405.07314, Eq. 9)."""
 
     kind: ClassVar[str] = "next-token"
@@ -43,17 +43,10 @@ class NextToken:
         most=1,
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     def bind(self, context: TermContext) -> BoundTerm:
         """Normalised as the recipe says."""
         if context.over == "children":
             return OverChildren(self, context.tries, SoftTarget.of(context) if self.soft_target else None)
-        if self.soft_target:
-            raise ConfigError("objective.soft_target needs over=children", hint="set over=children")
-        if len(context.tries) > 1:
-            raise ConfigError("several ids per item need over=children: each has its trie", hint="set over=children")
         return OverVocabulary(self)
 
 

@@ -26,7 +26,7 @@ from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import churn
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 from capsid.tokenize.base import Adapting
 from capsid.tokenize.capsules.capsules import LowRank
 from capsid.tokenize.capsules.pairs import GUMBEL
@@ -35,7 +35,7 @@ from capsid.tokenize.item_tokenizer import ItemTokenizer
 
 
 @dataclass(kw_only=True, frozen=True)
-class RoutingAdapters:
+class RoutingAdapters(Checked):
     """Adapters trained with the generator during the first `share` of a phase's steps, in `refreshes` stretches.
 
     After each stretch at most a share `churn` of the items gets new codes; after the last the routing is frozen. With
@@ -53,9 +53,6 @@ class RoutingAdapters:
     churn: float = setting(0.05, "Largest share of the items that get new codes in one refresh.", least=0, most=1)
     merge_weight: float = setting(0.2, "Weight of the merge gate's loss.", least=0)
     rate: float = setting(1.0, "The adapters' learning rate, as a multiple of the generator's.", above=0)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def parts(self, steps: int) -> tuple[Part, ...]:
         """`refreshes` equal parts, each of which ends with new codes."""

@@ -62,12 +62,7 @@ class TimelineTransformer(TokenNetwork):
                 module.start()
 
     def predict(
-        self,
-        lesson: Lesson,
-        inputs_RD: Tensor | None = None,
-        *,
-        forced_ND: Tensor | None = None,
-        closing: bool = False,
+        self, lesson: Lesson, inputs_RD: Tensor | None = None, *, forced_ND: Tensor | None = None, closing: bool = False
     ) -> Predictions:
         """Hidden rows for every token of every item of the lesson."""
         vectors = self.token.vectors()

@@ -19,7 +19,7 @@ from capsid.errors import ConfigError
 from capsid.ids.order import group_numbers
 from capsid.ids.reassign import Costs, balanced_last_codes, cheapest_last_codes
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class CollisionPolicy(Protocol):
 
 
 @dataclass(kw_only=True, frozen=True)
-class Suffix:
+class Suffix(Checked):
     """A last token that numbers the items with equal codes; 0 for an item whose codes are unique."""
 
     kind: ClassVar[str] = "suffix"
@@ -58,9 +58,6 @@ class Suffix:
     capacity: int = setting(
         0, "Number of suffix tokens; 0: twice what the catalogue needs, which leaves room for new items.", least=0
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def settle(
         self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
@@ -78,7 +75,7 @@ class Suffix:
 
 
 @dataclass(kw_only=True, frozen=True)
-class Hashed:
+class Hashed(Checked):
     """A last token for every item, different for items with equal codes, which begins at a hash of the codes.
 
     All suffix tokens are used alike, so that none of them becomes a part of most items.
@@ -87,9 +84,6 @@ class Hashed:
     kind: ClassVar[str] = "hash"
     needs_costs: ClassVar[bool] = False
     capacity: int = setting(256, "Number of suffix tokens, and of items that may have equal codes.", least=1)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def settle(
         self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
@@ -122,7 +116,7 @@ class Bucket:
 
 
 @dataclass(kw_only=True, frozen=True)
-class Reassign:
+class Reassign(Checked):
     """Colliding items get other last codes; items that still collide share a bucket.
 
     `cheapest` solves the assignment exactly under every prefix, so one round suffices and ids are unique wherever a
@@ -136,9 +130,6 @@ class Reassign:
         "cheapest",
         "How last codes are chosen: with minimal total cost under each prefix, or balanced within each group.",
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def settle(
         self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None

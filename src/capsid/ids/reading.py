@@ -22,7 +22,7 @@ from capsid.ids.layout import PAD, TokenLayout
 from capsid.ids.merges import PieceTable
 from capsid.ids.mixtures import Corrections, Mixtures
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +140,7 @@ class Reading(Protocol):
 
 
 @dataclass(frozen=True)
-class ItemByItem:
+class ItemByItem(Checked):
     """Tokens of one item after the other, one position per item; every item but the first is predicted.
 
     With `every_end` every id ends with an end token, as in CapsID (appendix A.3); otherwise only an id from which
@@ -151,9 +151,6 @@ class ItemByItem:
     varies: ClassVar[bool] = False
     one_target: ClassVar[bool] = False
     every_end: bool = setting(False, "Whether every id ends with an end token, or only where another id goes on.")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def positions_per_item(self, layout: TokenLayout) -> int:
         return 1
@@ -183,7 +180,7 @@ class ItemByItem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InContext:
+class InContext(Checked):
     """Segments histories by the merges of their ids. A lesson predicts the last item of every piece.
 
     It cannot predict all items at once: a token that covers two items would tell the first one about the second.
@@ -193,9 +190,6 @@ class InContext:
     kind: ClassVar[str] = "in-context"
     one_target: ClassVar[bool] = True
     permute: bool = setting(True, "Whether the codes of an item are read in random order, in training and in variants.")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def varies(self) -> bool:

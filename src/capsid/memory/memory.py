@@ -27,7 +27,7 @@ from capsid.generate.open_items import OpenItems, padded_items
 from capsid.ids.reading import ReadableIds, TokenBatch
 from capsid.memory.followers import Followers, Transitions
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 
 FILE = "memory.npz"
 # Weights are this many times what is optimised, which has about the size of other parameters.
@@ -35,7 +35,7 @@ REACH = 10.0
 
 
 @dataclass(kw_only=True, frozen=True)
-class Memory:
+class Memory(Checked):
     """How much is remembered of the last items of a history."""
 
     kind: ClassVar[str] = "memory"
@@ -46,9 +46,6 @@ class Memory:
         least=0,
         most=10_000,
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def count(self, sequences: Ragged, items: int, vectors_ND: np.ndarray | None) -> Transitions:
         """What is remembered of training sequences, and of item vectors."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from capsid.data.fields import Field
 from capsid.ids.collisions import CollisionPolicy, Suffix
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 from capsid.tokenize.base import Tokenizer
 from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
@@ -30,7 +30,7 @@ def _flat() -> ResidualKMeans:
 
 
 @dataclass(kw_only=True, frozen=True)
-class IdSystem:
+class IdSystem(Checked):
     """By default one large k-means codebook and a suffix: few codes, all at once, where the first id has a hierarchy.
 
     It has no merges.
@@ -39,9 +39,6 @@ class IdSystem:
     kind: ClassVar[str] = "id-system"
     tokenizer: Tokenizer = setting(factory=_flat, about="Makes the codes of these ids from item vectors.")
     collisions: CollisionPolicy = setting(factory=Suffix, about="How to treat items with equal codes in these ids.")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 TOKENIZERS: dict[str, type] = {

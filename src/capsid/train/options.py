@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 
 
 @dataclass(kw_only=True, frozen=True)
-class Training:
+class Training(Checked):
     """AdamW, linear warm-up, cosine to `final_rate`, clipping, EMA, early stopping by validation."""
 
     kind: ClassVar[str] = "training"
@@ -64,9 +64,6 @@ class Training:
     equal_targets: bool = setting(
         False, "Whether every target item has the same weight; otherwise every batch has the same weight."
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def in_steps(self, rows: int) -> Self:
         """The same with `steps` and `validate_every` in optimiser steps, for this many training rows."""

@@ -22,7 +22,7 @@ from capsid.errors import ConfigError, NotFittedError
 from capsid.ids.merges import MergeTable
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 from capsid.tokenize.capsules.pairs import (
     Candidates,
     centre_profiles,
@@ -58,7 +58,7 @@ def gate_training() -> Training:
 
 
 @dataclass(kw_only=True)
-class SemanticBPE:
+class SemanticBPE(Checked):
     """Pairs of neighbouring tokens, scored by frequency and by meaning, and a gate that learns which ones to merge.
 
     Each pass may use an equal share of the remaining merges.
@@ -98,9 +98,6 @@ class SemanticBPE:
     weight: float = setting(0.2, "Weight of the gate's loss beside the tokenizer's (lambda_b, Eq. 10).", least=0)
     bias: float = setting(0.0, "Added to the gate's logits when ids are merged; above 0: more merges.")
     training: Training = setting(factory=gate_training, about="How the gate trains.")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def check_together(self) -> None:
         if self.beside and (self.passes > 1 or self.profile != "items"):

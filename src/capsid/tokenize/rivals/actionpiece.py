@@ -31,7 +31,7 @@ from capsid.ids.merges import PieceTable
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 
 NONE = -1
 
@@ -252,16 +252,13 @@ MIN_WEIGHT = 1.0
 
 
 @dataclass(kw_only=True)
-class Pieces:
+class Pieces(Checked):
     """The heaviest pair of tokens is merged, again and again; weights are exact after every merge."""
 
     kind: ClassVar[str] = "pieces"
     size: int = setting(
         6_912, "How many merges are learnt, at most; with 4 x 256 codes and 256 suffixes, 8,192 tokens in all.", least=0
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def table_(self) -> PieceTable:

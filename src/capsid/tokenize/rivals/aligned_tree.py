@@ -30,7 +30,7 @@ from capsid.ids.assignment import cheapest_columns
 from capsid.ids.order import group_numbers
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 from capsid.tokenize.kmeans import balanced_kmeans, class_means, kmeans, squared_distances
 
 # Seen from their parent, centres nearer than this share of the vectors' length have no direction.
@@ -40,7 +40,7 @@ ITERATIONS = 20
 
 
 @dataclass(kw_only=True)
-class AlignedTree:
+class AlignedTree(Checked):
     """Clusters of clusters; one more code tells the items of the smallest clusters apart."""
 
     kind: ClassVar[str] = "aligned-tree"
@@ -50,9 +50,6 @@ class AlignedTree:
     aligned: bool = setting(
         True, "Whether numbers mean the same direction under every parent; otherwise each parent counts for itself."
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -18,22 +18,19 @@ from capsid.data.item_table import ItemTable
 from capsid.encode.base import below, fitted, fresh, pack_strings, require_items, unpack_strings
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 from capsid.tokenize.base import ReadsBlock, Tokenizer, summed_centres
 from capsid.tokenize.kmeans import class_means
 from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 
 @dataclass(kw_only=True)
-class Chained:
+class Chained(Checked):
     """One code for each field, then the inner tokenizer's."""
 
     kind: ClassVar[str] = "chained"
     fields: tuple[Field, ...] = setting((), "Fields whose values are the first codes, in this order.")
     inner: Tokenizer = setting(factory=ResidualKMeans, about="Makes the codes that follow the fields.")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def block(self) -> str:

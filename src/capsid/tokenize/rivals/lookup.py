@@ -28,7 +28,7 @@ from capsid.errors import ConfigError, DataError
 from capsid.ids.collisions import running_number
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 from capsid.tokenize.base import summed_centres
 from capsid.tokenize.capsules.centres import fit_centres
 
@@ -75,15 +75,12 @@ class Atomic:
 
 
 @dataclass(kw_only=True)
-class Frequency:
+class Frequency(Checked):
     """Buckets hold counts that differ by less than a factor of `growth`; ranks are written to base `codebook`."""
 
     kind: ClassVar[str] = "frequency"
     codebook: int = setting(256, "Number of codes per depth: the base in which ranks are written.", least=2)
     growth: float = setting(2.0, "Counts in one bucket differ by less than this factor.", above=1)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -151,15 +148,12 @@ class Frequency:
 
 
 @dataclass(kw_only=True)
-class GivenCodes:
+class GivenCodes(Checked):
     """Lines {"item": id, "codes": [code of depth 1, code of depth 2, ...]}; other keys are ignored."""
 
     kind: ClassVar[str] = "given"
     path: str = setting("", "The file of codes, one JSON object per line.")
     block: str = setting("item", "Name of the vectors that centres are made of.", count=(1, None))
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def check_together(self) -> None:
         if not self.path:

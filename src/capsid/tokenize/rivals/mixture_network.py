@@ -20,13 +20,13 @@ from torch.nn import functional as F
 from capsid.base.blocks.weights import load_weights
 from capsid.ids.layout import ABSENT
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 from capsid.tokenize.rivals.rqvae_terms import rqvae_training
 from capsid.train.options import Training
 
 
 @dataclass(kw_only=True)
-class MixtureSettings:
+class MixtureSettings(Checked):
     """Experts with a codebook each: some read both views, some content alone, some behaviour alone.
 
     An item has one code of every expert, except of behaviour experts that its router closes.
@@ -39,9 +39,6 @@ class MixtureSettings:
     codebook: int = setting(256, "Codes of every expert, fewer where there are fewer different items.", least=1)
     dim: int = setting(64, "Width of projections, experts and codes.", least=1)
     training: Training = setting(factory=rqvae_training, about="How the whole network trains.")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def experts(self) -> tuple[int, int, int]:

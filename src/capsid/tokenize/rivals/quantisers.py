@@ -23,7 +23,7 @@ from capsid.encode.linalg import principal_axes
 from capsid.ids.reassign import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 from capsid.tokenize.base import summed_centres
 from capsid.tokenize.kmeans import balanced_kmeans, kmeans, nearby_codes, nearest, squared_distances
 
@@ -31,7 +31,7 @@ ITERATIONS, CAPACITY_ITERATIONS = 25, 20
 
 
 @dataclass(kw_only=True)
-class ResidualKMeans:
+class ResidualKMeans(Checked):
     """Centres by depth, each depth fitted to the residuals of the earlier depths."""
 
     kind: ClassVar[str] = "residual-kmeans"
@@ -45,9 +45,6 @@ class ResidualKMeans:
         least=1,
     )
     block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -152,7 +149,7 @@ BLOCK = 1024
 
 
 @dataclass(kw_only=True)
-class ProductQuantizer:
+class ProductQuantizer(Checked):
     """Centres of every part of the whitened and rotated vectors."""
 
     kind: ClassVar[str] = "product"
@@ -166,9 +163,6 @@ class ProductQuantizer:
     rounds: int = setting(
         20, "Rounds in which rotation and centres are improved in turn; 0: a random rotation.", least=0
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -20,12 +20,12 @@ from torch.nn import functional as F
 from capsid.base.blocks.weights import load_weights
 from capsid.ids.assignment import balanced_columns
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 from capsid.tokenize.base import JointReading
 
 
 @dataclass(kw_only=True, frozen=True)
-class Sinkhorn:
+class Sinkhorn(Checked):
     """Codes of a batch by a balanced plan, in training (LC-Rec: Zheng et al. 2023, arXiv 2311.09049).
 
     A batch much larger than the codebook gives each code many items; one as large as the codebook gives one item each.
@@ -35,9 +35,6 @@ class Sinkhorn:
     kind: ClassVar[str] = "sinkhorn"
     depths: int = setting(1, "How many depths are balanced, counted from the last.", least=1)
     catalogue: bool = setting(False, "Whether the codes of the fitted catalogue are balanced as well.")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 BLOCK = 512

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import has_evidence
 from capsid.errors import ConfigError, DataError
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 from capsid.tokenize.kmeans import balanced_kmeans, kmeans
 from capsid.tokenize.rivals.rqvae_network import Quantized, Sinkhorn
 from capsid.train.options import Training
@@ -145,7 +145,7 @@ class CodeTerm(Protocol):
 
 
 @dataclass(kw_only=True, frozen=True)
-class CollaborativeMatch:
+class CollaborativeMatch(Checked):
     """Quantised latents find their own item's behaviour vector within the batch (LETTER, arXiv 2405.07314, Eq. 2).
 
     Scores are plain inner products, so the length of the behaviour vectors sets their temperature. Items without
@@ -155,16 +155,13 @@ class CollaborativeMatch:
     kind: ClassVar[str] = "collaborative-match"
     weight: float = setting(0.1, "Weight in the tokenizer's loss.", least=0)
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     def bind(self, table: ItemTable, sizes: tuple[int, ...], latent: int) -> BoundCodeTerm:
         """The term for these items' behaviour; refuses a block of another width or without any behaviour."""
         return BoundMatch(table.vectors(BEHAVIOUR), latent)
 
 
 @dataclass(kw_only=True, frozen=True)
-class CodeDiversity:
+class CodeDiversity(Checked):
     """Each chosen code is pulled towards another code of its group and pushed from all others (LETTER, Eq. 4).
 
     Groups are clusters of a codebook's vectors, of bounded size and recomputed every epoch.
@@ -172,9 +169,6 @@ class CodeDiversity:
 
     kind: ClassVar[str] = "code-diversity"
     weight: float = setting(1e-4, "Weight in the tokenizer's loss.", least=0)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def bind(self, table: ItemTable, sizes: tuple[int, ...], latent: int) -> BoundCodeTerm:
         """The term for codebooks of these sizes."""
@@ -199,7 +193,7 @@ def rqvae_training() -> Training:
 
 
 @dataclass(kw_only=True)
-class RQVAESettings:
+class RQVAESettings(Checked):
     """An encoder with ReLU layers to a latent vector, residual codebooks there, and a mirrored decoder."""
 
     kind: ClassVar[str] = "rq-vae"
@@ -236,6 +230,3 @@ class RQVAESettings:
     )
     training: Training = setting(factory=rqvae_training, about="How encoder, codebooks and decoder train.")
     block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
-
-    def __post_init__(self) -> None:
-        check_settings(self)
