@@ -123,7 +123,9 @@ def test_without_alignment_the_generator_has_nothing_to_learn_and_the_tokenizer_
     for term in (bound("generator", aligned=False), bound("generator", **none)):
         assert loss(term)[0].tolist() == 0
     unique = np.unique(lesson().item_M)
-    own = tokenizer().tokenizer_.network_.loss(torch.from_numpy(VECTORS[unique]), 0.25)
+    network = tokenizer().tokenizer_.network_
+    entered = network.enter(torch.from_numpy(VECTORS[unique]))
+    own = network.loss_of(entered, network.quantize(network.encoder(entered)))
     assert loss(bound("tokenizer", **none))[0].item() == pytest.approx(own.item(), rel=1e-6)
 
 

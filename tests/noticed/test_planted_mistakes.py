@@ -184,7 +184,7 @@ def test_prefixes_are_counted_among_all_items(monkeypatch: pytest.MonkeyPatch) -
     fitted = capsules(codebooks=(8, 8, 8)).fit(make_table(vectors))
     every, few = (
         [keys.tolist() for keys in SharedPrefixes.count(trace(fitted.network_, v).codes, fitted.codebooks, 1).keys]
-        for v in (vectors, draw_sample(vectors, 24, 0, NAME))
+        for v in (vectors, draw_sample(vectors, 0, NAME, 24))
     )
     assert [keys.tolist() for keys in fitted.shared_prefixes_.keys] == every
     assert every != few, "the world is too small to tell them apart"

@@ -92,7 +92,7 @@ def test_anchors_are_orthonormal_as_far_as_there_is_room() -> None:
 
 def test_a_split_into_more_parts_than_items() -> None:
     vectors = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    labels, centres = balanced_split(vectors, 5, 4, 0)
+    labels, centres = balanced_split(vectors, 5, 0)
     assert labels.tolist() == [0, 1, 2]
     np.testing.assert_array_equal(centres, vectors)
 

@@ -56,7 +56,7 @@ def test_every_depth_is_k_means_of_the_residuals_with_a_seed_of_its_own() -> Non
     tokenizer = ResidualKMeans(codebooks=(8, 8), restarts=1).fit(table, seed=3)
     residual = table.vectors().astype(np.float32)
     for depth, centres in enumerate(tokenizer.centres()):
-        np.testing.assert_array_equal(centres, kmeans(residual, 8, 5, 1, 3 + depth))
+        np.testing.assert_array_equal(centres, kmeans(residual, 8, 25, 1, 3 + depth))
         residual = residual - centres[tokenizer.encode(table).dense()[:, depth]]
     assert not np.array_equal(kmeans(table.vectors(), 8, 5, 1, 3), kmeans(table.vectors(), 8, 5, 1, 4))
 

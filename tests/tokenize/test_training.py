@@ -56,7 +56,7 @@ def means(steps: int = 20, progress: Progress | None = None) -> Means:
     training = Training(steps=steps, batch_size=10, validate_every=10, learning_rate=0.05, ema=0.0)
     network = nn.Linear(3, 4, bias=False)
     nn.init.normal_(network.weight, generator=torch.Generator().manual_seed(0))
-    return Means(training, network, VECTORS, draw_sample(VECTORS, 30, 0, "means"), progress or Watcher())
+    return Means(training, network, VECTORS, draw_sample(VECTORS, 0, "means", 30), progress or Watcher())
 
 
 def test_a_toy_learns_is_told_and_is_frozen() -> None:

@@ -26,7 +26,6 @@ RETIRED: Mapping[str, Mapping[str, Any]] = {
         "revive": True,
         "sample": 65_536,
         "block": "item",
-        "behaviour_block": "behaviour",
     },
     "pieces": {"min_weight": 1.0},
     "product": {"iterations": 25, "restarts": 1, "block": "item"},

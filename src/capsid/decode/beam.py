@@ -18,23 +18,21 @@ from capsid.base.freed_memory import keep_freed_memory
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
 from capsid.decode.protocol import edge_log_probabilities
-from capsid.decode.ranked import RankedLeaves, RanksLeaves
+from capsid.decode.ranked import RankedLeaves, RanksLeaves, Searches
 from capsid.decode.watch import Edges, FirstEdges, Watch
 from capsid.errors import ConfigError
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
-from capsid.settings import Checked, setting
 
 # A model step with fewer rows than this costs about as much as one with this many.
 _WAVE_ROWS = 512
 
 
 @dataclass(kw_only=True, frozen=True)
-class BeamSearch(Checked, RanksLeaves):
+class BeamSearch(Searches, RanksLeaves):
     """Beam search as the decoder of a recipe."""
 
     kind: ClassVar[str] = "beam"
-    width: int = setting(50, "Hypotheses kept per user and step; never fewer than the items asked for.", least=1)
 
     def leaves(
         self,

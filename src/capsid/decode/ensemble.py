@@ -16,18 +16,17 @@ from torch import Tensor
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
-from capsid.decode.ranked import RankedLeaves, RanksLeaves
+from capsid.decode.ranked import RankedLeaves, RanksLeaves, Searches
 from capsid.decode.watch import Watch
 from capsid.ragged import Ragged
-from capsid.settings import Checked, setting
+from capsid.settings import setting
 
 
 @dataclass(kw_only=True, frozen=True)
-class Ensemble(Checked, RanksLeaves):
+class Ensemble(Searches, RanksLeaves):
     """How a recipe decodes that reads a history in several ways."""
 
     kind: ClassVar[str] = "ensemble"
-    width: int = setting(50, "Hypotheses kept per user and step, and length of the lists that are fused.", least=1)
     times: int = setting(5, "How many readings of a history are searched.", least=1, most=100)
 
     @property

@@ -24,20 +24,19 @@ from capsid.base.blocks.segments import segment_logsumexp
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
-from capsid.decode.ranked import RankedItems, RankedLeaves, best_items, leaf_slots
+from capsid.decode.ranked import RankedItems, RankedLeaves, Searches, best_items, leaf_slots
 from capsid.decode.watch import Watch
 from capsid.errors import ConfigError
 from capsid.ids.layout import PAD
 from capsid.ragged import Ragged
-from capsid.settings import Checked, setting
+from capsid.settings import setting
 
 
 @dataclass(kw_only=True, frozen=True)
-class BeamFusion(Checked):
+class BeamFusion(Searches):
     """How a recipe with item vectors decodes."""
 
     kind: ClassVar[str] = "fusion"
-    width: int = setting(50, "Hypotheses kept per user and step, and ids whose items are compared.", least=1)
     beam_temperature: float = setting(
         1.0, "Log-probabilities of ids are multiplied by this before the softmax.", least=0
     )

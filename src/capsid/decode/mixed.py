@@ -22,21 +22,20 @@ from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
 from capsid.decode.protocol import edge_log_probabilities
-from capsid.decode.ranked import RankedItems, RankedLeaves, best_items, leaf_slots
+from capsid.decode.ranked import RankedItems, RankedLeaves, Searches, best_items, leaf_slots
 from capsid.decode.watch import RootScores
 from capsid.errors import ConfigError
 from capsid.ids.layout import PAD
 from capsid.ids.trie import ROOT
 from capsid.ragged import Ragged
-from capsid.settings import Checked, setting
+from capsid.settings import setting
 
 
 @dataclass(kw_only=True, frozen=True)
-class Mixed(Checked):
+class Mixed(Searches):
     """How a recipe with several ids per item decodes."""
 
     kind: ClassVar[str] = "mixed"
-    width: int = setting(50, "Hypotheses kept per user, step and id, and items taken from each search.", least=1)
     weights: tuple[float, ...] = setting(
         (), "Weights of the ids' probabilities, which sum to 1; empty: all the same.", least=0, most=1
     )

@@ -18,6 +18,7 @@ from capsid.decode.watch import RootScores, Watch
 from capsid.errors import DataError
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
+from capsid.settings import Checked, setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,13 @@ class Ranker(Protocol):
 
     def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
         """The k best items after every history (rows of item numbers, none empty)."""
+
+
+@dataclass(kw_only=True, frozen=True)
+class Searches(Checked):
+    """Base of rankers with a beam search."""
+
+    width: int = setting(50, "Hypotheses kept per user and step; never fewer than the items asked for.", least=1)
 
 
 @runtime_checkable

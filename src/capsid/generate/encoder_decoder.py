@@ -21,7 +21,7 @@ from torch import Tensor
 from capsid.base.storage.untrusted import interpreting
 from capsid.errors import ArtifactError, ConfigError
 from capsid.generate.encoder_decoder_network import EncoderDecoder, T5Settings
-from capsid.generate.generator import TiedGenerator
+from capsid.generate.generator import ReadsSoftly, TiedGenerator
 from capsid.generate.shape import TokenSpace
 from capsid.ids.reading import ReadableIds
 from capsid.ids.semantic_ids import SemanticIds
@@ -185,7 +185,7 @@ def _text(shape: tuple[int, ...]) -> str:
 
 
 @dataclass(kw_only=True)
-class EncoderDecoderGenerator(TiedGenerator, T5Settings):
+class EncoderDecoderGenerator(ReadsSoftly, T5Settings):
     """T5 over item tokens, see `capsid.generate.encoder_decoder_network`.
 
     `targets`: with `all`, the encoder is causal and every item of a sequence is a target of one pass. With `last`, it
@@ -199,15 +199,6 @@ class EncoderDecoderGenerator(TiedGenerator, T5Settings):
         "Items of a sequence that are predicted in a step: all (causal encoder), or one at random (as T5 is trained).",
         choices=("all", "last"),
     )
-    soft_input: int = setting(
-        0,
-        "History items are read as mixtures of this many of their strongest codes at each depth; 0: as hard codes.",
-        least=0,
-    )
-    soft_sharpness: float = setting(
-        1.0, "Power of the weights of these mixtures; above 1 the strongest code counts for more.", above=0
-    )
-    repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
     t5: str = setting("", "Folder of a T5 (config.json, model.safetensors) to start from; empty: fresh weights.")
     t5_tokens: bool = setting(True, "Whether its token embeddings are loaded too; false for a T5 over other tokens.")
 

@@ -66,14 +66,6 @@ class Trainable(Generator, Protocol):
 
 
 @runtime_checkable
-class ReadsSoftly(Protocol):
-    """A generator that may read items as mixtures of their `soft_input` strongest codes (0: as their own tokens)."""
-
-    soft_input: int
-    soft_sharpness: float
-
-
-@runtime_checkable
 class ChoosesTargets(Protocol):
     """A generator whose training sequences have one target each in a step (`targets="last"`), or all of their items."""
 
@@ -157,6 +149,21 @@ class TiedGenerator(Checked, NetworkGenerator):
 
 
 @dataclass(kw_only=True)
+class ReadsSoftly(TiedGenerator):
+    """A generator that may read items as mixtures of codes, and learns whether users return to items."""
+
+    soft_input: int = setting(
+        0,
+        "History items are read as mixtures of this many of their strongest codes at each depth; 0: as hard codes.",
+        least=0,
+    )
+    soft_sharpness: float = setting(
+        1.0, "Power of the weights of these mixtures; above 1 the strongest code counts for more.", above=0
+    )
+    repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
+
+
+@dataclass(kw_only=True)
 class TransformerGenerator(TiedGenerator, TransformerShape):
     """The causal Transformer of CapsID, appendix A.3: 4 layers, 4 heads, width 128, feed-forward 512, 50 items."""
 
@@ -183,36 +190,32 @@ class SasRecGenerator(TransformerGenerator):
 
 
 @dataclass(kw_only=True)
-class TimelineGenerator(TransformerGenerator):
-    """One position per item, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`.
+class ItemwiseGenerator(TransformerGenerator):
+    """A generator that reads a history at one position per item, see `capsid.generate.timeline`.
 
     `reads`: heads weigh by distance alone (`mixing`), or attention has learnt biases of distances (`distances`) or
-    position embeddings (`places`), or the history is read as in `SasRecGenerator` (`sasrec`). With `repeats` it learns
-    how likely users are to return to an item.
+    position embeddings (`places`), or the history is read as in `SasRecGenerator` (`sasrec`).
     """
 
-    kind: ClassVar[str] = "timeline"
     layers: int = setting(2, "Layers that read the history, one position per item.", least=1, most=1_000)
     cosine_temperature: float = setting(
         0.06, "Tokens are scored by cosine divided by this; 0: by inner product.", least=0
-    )
-    soft_input: int = setting(
-        0,
-        "History items are read as mixtures of this many of their strongest codes at each depth; 0: as hard codes.",
-        least=0,
-    )
-    soft_sharpness: float = setting(
-        1.0, "Power of the weights of these mixtures; above 1 the strongest code counts for more.", above=0
-    )
-    depth_layers: int = setting(
-        1, "Transformer layers that predict the next item's tokens one by one.", least=1, most=1_000
     )
     reads: str = setting(
         "mixing",
         "How the history is read: by distance alone, by attention with distances or positions, or by SASRec's blocks.",
         choices=READINGS,
     )
-    repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
+
+
+@dataclass(kw_only=True)
+class TimelineGenerator(ReadsSoftly, ItemwiseGenerator):
+    """A timeline of items, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`."""
+
+    kind: ClassVar[str] = "timeline"
+    depth_layers: int = setting(
+        1, "Transformer layers that predict the next item's tokens one by one.", least=1, most=1_000
+    )
 
     def make(self, ids: ReadableIds) -> TimelineTransformer:
         space = TokenSpace.of(ids, self.history, compose=self.compose)

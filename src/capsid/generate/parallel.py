@@ -17,11 +17,11 @@ from torch.nn import functional as F
 
 from capsid.errors import ConfigError
 from capsid.generate.backbone import Predictions
-from capsid.generate.generator import TransformerGenerator
+from capsid.generate.generator import ItemwiseGenerator
 from capsid.generate.network import State
 from capsid.generate.shape import TokenSpace, TokenVectors, TransformerShape
 from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
-from capsid.generate.timeline import READINGS, TimelineTransformer
+from capsid.generate.timeline import TimelineTransformer
 from capsid.ids.layout import TokenLayout
 from capsid.ids.reading import Lesson, ReadableIds, TokenBatch
 from capsid.settings import Checked, setting
@@ -94,15 +94,10 @@ class ParallelTransformer(TimelineTransformer):
 
 
 @dataclass(kw_only=True)
-class ParallelGenerator(TransformerGenerator):
+class ParallelGenerator(ItemwiseGenerator):
     """Predicts the codes of the next item independently of each other: see `capsid.generate.parallel`."""
 
     kind: ClassVar[str] = "parallel"
-    layers: int = setting(2, "Layers that read the history, one position per item.", least=1, most=1_000)
-    cosine_temperature: float = setting(
-        0.06, "Tokens are scored by cosine divided by this; 0: by inner product.", least=0
-    )
-    reads: str = setting("mixing", "How the history is read: see `TimelineGenerator`.", choices=READINGS)
 
     def make(self, ids: ReadableIds) -> ParallelTransformer:
         if len(ids.layout.merges):

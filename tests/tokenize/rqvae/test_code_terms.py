@@ -147,8 +147,9 @@ def purity(codes_N: np.ndarray, truth_N: np.ndarray) -> float:
     return sum(np.bincount(truth_N[codes_N == c]).max() for c in np.unique(codes_N)) / len(codes_N)
 
 
-def test_codes_follow_behaviour_as_the_match_grows() -> None:
+def test_codes_follow_behaviour_as_the_match_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Text is three times as loud as behaviour in the vectors; only the term makes first codes say B."""
+    monkeypatch.setattr(fitting.RQVAETraining, "revive", lambda self: None)
     table, behaviour_N = world()
     longer = dataclasses.replace(TRAINING, steps=400, batch_size=48, learning_rate=5e-3, validate_every=400)
     found = []

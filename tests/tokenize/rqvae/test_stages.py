@@ -123,10 +123,10 @@ def test_the_loss_counts_the_depths_of_an_id_alone() -> None:
             wanted = wanted + 1.25 * (z_D - total_D - centre_D).square().mean() / 6
             total_D = total_D + centre_D
         wanted = wanted + (network.decoder(total_D) - x_BI[row]).square().mean() / 6
-    torch.testing.assert_close(network.loss_of(x_BI, found, 0.25, length_B), wanted)
+    torch.testing.assert_close(network.loss_of(x_BI, found, length_B), wanted)
     everywhere = torch.full((6,), 3)
-    torch.testing.assert_close(network.loss_of(x_BI, found, 0.25, everywhere), network.loss_of(x_BI, found, 0.25))
-    (gradient,) = torch.autograd.grad(network.loss_of(x_BI, found, 0.25, torch.full((6,), 1)), network.books[2])
+    torch.testing.assert_close(network.loss_of(x_BI, found, everywhere), network.loss_of(x_BI, found))
+    (gradient,) = torch.autograd.grad(network.loss_of(x_BI, found, torch.full((6,), 1)), network.books[2])
     assert not gradient.any(), "a depth that no id reaches learns nothing"
 
 

@@ -92,8 +92,7 @@ class SemanticBPE(Checked):
     )
     beside: bool = setting(
         False,
-        "Whether the gate learns beside the tokenizer (stage 1), from pairs that are recounted in every epoch; "
-        "otherwise it learns afterwards.",
+        "Whether the gate learns beside the tokenizer (stage 1), from the pairs of every epoch, or afterwards.",
     )
     weight: float = setting(0.2, "Weight of the gate's loss beside the tokenizer's (lambda_b, Eq. 10).", least=0)
     bias: float = setting(0.0, "Added to the gate's logits when ids are merged; above 0: more merges.")

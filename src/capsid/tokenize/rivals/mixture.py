@@ -22,8 +22,6 @@ from capsid.tokenize.rivals.mixture_network import MixtureNetwork, MixtureSettin
 
 # Items at this quantile of training counts and above are rich: one outlier must not make all others poor.
 RICH = 0.99
-# Name of the behaviour vectors; zeros: no behaviour.
-BEHAVIOUR = "behaviour"
 
 
 def richness(counts_N: np.ndarray) -> np.ndarray:
@@ -55,7 +53,7 @@ class Mixture(MixtureSettings):
         self.items_, self.richness_ = table.items, richness(table.counts)
         vectors_NI, inputs = self._views(table, None)
         if not has_evidence(vectors_NI[:, inputs[0] : -1]).any():
-            what = f"the vectors {BEHAVIOUR!r} of all items are zeros"
+            what = f"the vectors {self.behaviour_block!r} of all items are zeros"
             raise DataError(what, hint="behaviour needs training sequences")
         self.network_: MixtureNetwork = fit_mixture(
             self, vectors_NI, inputs, seed=seed, checkpoint=checkpoint, progress=progress
@@ -87,7 +85,7 @@ class Mixture(MixtureSettings):
 
     def _views(self, table: ItemTable, inputs: tuple[int, int] | None) -> tuple[np.ndarray, tuple[int, int]]:
         """Both views and the richness side by side, and the views' widths; behaviour may be zeros."""
-        content, behaviour = table.vectors(), table.vectors(BEHAVIOUR)
+        content, behaviour = table.vectors(), table.vectors(self.behaviour_block)
         check_vectors(content, table.items, dim=inputs and inputs[0])
         check_vectors(behaviour, table.items, dim=inputs and inputs[1], allow_zero=True)
         row_N = self.items_.numbers(table.items, missing="negative")

@@ -38,6 +38,7 @@ class MixtureSettings(Checked):
     behaviour_experts: int = setting(3, "Experts that read behaviour alone; closed ones give no code.", least=0)
     codebook: int = setting(256, "Codes of every expert, fewer where there are fewer different items.", least=1)
     dim: int = setting(64, "Width of projections, experts and codes.", least=1)
+    behaviour_block: str = setting("behaviour", "Name of the behaviour vectors; zeros: no behaviour.", count=(1, None))
     training: Training = setting(factory=rqvae_training, about="How the whole network trains.")
 
     @property
