@@ -325,14 +325,12 @@ class Recipe(Checked):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for files."""
-        out: dict[str, Any] = to_dict(self)
-        return out
+        return to_dict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], kinds: Kinds | None = None) -> Recipe:
         """The recipe that `to_dict` described, also in release 0.1; `kinds` adds parts that are not built in."""
-        recipe: Recipe = from_dict(cls, recipe_today(data), {**KINDS, **(kinds or {})})
-        return recipe
+        return from_dict(cls, recipe_today(data), {**KINDS, **(kinds or {})})
 
 
 KINDS: Kinds = {

@@ -127,8 +127,7 @@ def dense_parts(fusion: BeamFusion, model: FittedModel, histories: Ragged, items
         cell_E, item_E = _cells(model, leaf_slots(model.trie, leaves_UR, None))
         cosine_E = pair_products(expected_URC.flatten(0, 1), model.dense.vectors_NC, cell_E, item_E)
         own_UR = own_UR - segment_logsumexp(cosine_E * fusion.dense_temperature, cell_E, leaves_UR.size).view_as(own_UR)
-    found_UR: np.ndarray = own_UR.numpy()
-    return found_UR
+    return own_UR.numpy()
 
 
 def _cells(model: FittedModel, slots: Ragged) -> tuple[Tensor, Tensor]:

@@ -86,8 +86,7 @@ class FittedModel:
     @torch.inference_mode()
     def root_scores(self, histories: Ragged) -> np.ndarray:
         """Log-probabilities of the root's children after every history, in trie order. Shape: (U, children)."""
-        scores: np.ndarray = self.first_scores(*self.start(histories)).numpy()
-        return scores
+        return self.first_scores(*self.start(histories)).numpy()
 
     def filter(
         self,

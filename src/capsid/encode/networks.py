@@ -44,8 +44,7 @@ class SequenceNetwork(nn.Module):
         x_BLD = dropout(x_BLD, self.dropout, self.training)
         for block in self.blocks:
             x_BLD, _ = block(x_BLD)
-        out: Tensor = self.norm(x_BLD)
-        return out
+        return self.norm(x_BLD)
 
     def loss(self, pieces: Ragged) -> Tensor:
         """Mean cross-entropy of every item but the first of each piece, over all items."""
@@ -76,8 +75,7 @@ def learn_embeddings(
         return Loss(network.loss(batch), len(batch.values) - len(batch))
 
     train(Task(network, plan, loss), training, seed=seed, checkpoint=checkpoint, progress=progress, name="sasrec")
-    vectors: np.ndarray = network.item.weight.detach().numpy().copy()
-    return vectors
+    return network.item.weight.detach().numpy().copy()
 
 
 class FieldNetwork(nn.Module):
@@ -106,8 +104,7 @@ class FieldNetwork(nn.Module):
         padding_BL = torch.arange(x_BLD.shape[1]) > last_B[:, None]
         for block in self.blocks:
             x_BLD, _ = block(x_BLD, padding_BL)
-        out: Tensor = self.norm(x_BLD[rows_B, last_B])
-        return out
+        return self.norm(x_BLD[rows_B, last_B])
 
     def loss(self, fields_BLF: Tensor, last_B: Tensor, masked_BF: Tensor) -> Tensor:
         """Mean over pieces of the summed cross-entropies of their masked fields: sqrt(D) times cosines."""

@@ -86,8 +86,7 @@ class Views:
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
         """Vectors of the main view. Shape: (items, d)."""
-        vectors: np.ndarray = fitted(self.parts_, self)[MAIN].transform(table, progress=progress)
-        return vectors
+        return fitted(self.parts_, self)[MAIN].transform(table, progress=progress)
 
     def blocks(self, table: ItemTable, *, progress: Progress = silent) -> dict[str, np.ndarray]:
         """Vectors of every view by its name."""

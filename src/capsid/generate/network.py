@@ -114,8 +114,7 @@ class TiedBackbone(Backbone):
         return replace(state, open=self._open(histories))
 
     def score_rows(self, rows: Tensor) -> Tensor:
-        normed: Tensor = self.norm(rows)
-        return normed
+        return self.norm(rows)
 
     def score_vectors(self, state: State) -> Tensor:
         return state.vectors.score_VS

@@ -376,8 +376,7 @@ def load_network(folder: Path, kinds: Kinds | None = None) -> Tokenizer:
     with untrusted.interpreting(folder, "tokenizer"):
         about = untrusted.mapping(read_json(folder / "tokenizer.json"), "tokenizer.json")
         part = from_dict(None, about["tokenizer"], {**KINDS, **(kinds or {})})
-        fitted: Tokenizer = _loaded(part, folder / "tokenizer.npz")
-        return fitted
+        return _loaded(part, folder / "tokenizer.npz")
 
 
 def ids_folder(folder: Path, number: int) -> str:

@@ -96,8 +96,7 @@ class Capsules(nn.Module):
     def votes(self, r_BD: Tensor) -> Votes:
         """The capsules' votes (Eq. 1)."""
         seen_BD = self.seen(r_BD)
-        votes: Votes = self.poses(seen_BD, None if self.adapter is None else self.adapter(seen_BD))
-        return votes
+        return self.poses(seen_BD, None if self.adapter is None else self.adapter(seen_BD))
 
     def decoded(self, z_BC: Tensor) -> Tensor:
         """Capsule outputs in the items' width. Shape: (B, D)."""

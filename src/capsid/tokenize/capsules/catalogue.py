@@ -185,8 +185,7 @@ def _under(
     rules: StopRules, network: CapsuleNetwork, vectors_NI: np.ndarray, shared: SharedPrefixes, confident: bool
 ) -> Routes:
     def ended(depth: int, keys: np.ndarray, confidence: np.ndarray, residual: np.ndarray) -> np.ndarray:
-        may: np.ndarray = ends(confidence, residual, rules.confidence, rules.residual) & ~shared.at(depth, keys)
-        return may
+        return ends(confidence, residual, rules.confidence, rules.residual) & ~shared.at(depth, keys)
 
     # An empty matrix still has one window, without rows.
     starts = range(0, max(len(vectors_NI), 1), WINDOW)

@@ -38,8 +38,7 @@ class Gate(nn.Module):
 
     def forward(self, x_BI: Tensor) -> Tensor:
         """Logits of (keep apart, merge). Shape: (batch, 2)."""
-        out: Tensor = self.outer(functional.gelu(self.inner(x_BI)))
-        return out
+        return self.outer(functional.gelu(self.inner(x_BI)))
 
 
 def train_gate(
@@ -86,8 +85,7 @@ def gate_logits(gate: Gate, inputs: GateInputs, block: int) -> np.ndarray:
         rows = np.arange(len(inputs))
         parts = [gate(inputs.rows(rows[start : start + block])) for start in range(0, len(rows), block)]
         logits_N2 = torch.cat(parts).double().numpy()
-    out: np.ndarray = logits_N2[:, 1] - logits_N2[:, 0]
-    return out
+    return logits_N2[:, 1] - logits_N2[:, 0]
 
 
 def gumbel_noise(shape: torch.Size) -> Tensor:

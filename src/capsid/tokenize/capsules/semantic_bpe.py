@@ -126,8 +126,7 @@ class SemanticBPE(Checked):
 
     def probability(self, logit: np.ndarray) -> np.ndarray:
         """The gate's pi_1, including its bias."""
-        out: np.ndarray = 1.0 / (1.0 + np.exp(-(logit + self.bias + self.learnt_bias_)))
-        return out
+        return 1.0 / (1.0 + np.exp(-(logit + self.bias + self.learnt_bias_)))
 
     def shifted(self, bias: float) -> SemanticBPE:
         """A copy whose gate bias, learnt in stage 2, is larger by `bias`: the weakest merges may become inactive, and

@@ -229,8 +229,7 @@ class FullVotes:
 
     def dot(self, other_BC: Tensor) -> Tensor:
         """u_k . other. Shape: (B, K)."""
-        out: Tensor = _Dot.apply(self._handle, other_BC, self._factors)
-        return out
+        return _Dot.apply(self._handle, other_BC, self._factors)
 
     def norms(self) -> Tensor:
         """|u_k|. Shape: (B, K)."""
@@ -248,8 +247,7 @@ class FullVotes:
 
     def mix(self, weights_BK: Tensor) -> Tensor:
         """sum_k w_k u_k. Shape: (B, C)."""
-        out: Tensor = _Mix.apply(self._handle, weights_BK, self._factors)
-        return out
+        return _Mix.apply(self._handle, weights_BK, self._factors)
 
 
 class FullPoses(nn.Module):

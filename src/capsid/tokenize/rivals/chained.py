@@ -70,8 +70,7 @@ class Chained(Checked):
         self._fitted()
         lengths_N = np.maximum(codes.lengths - len(self.fields), 0)
         starts_N = np.minimum(len(self.fields), codes.lengths)
-        decoded: np.ndarray | None = self.inner_.decode(codes.slices(starts_N, lengths_N))
-        return decoded
+        return self.inner_.decode(codes.slices(starts_N, lengths_N))
 
     def centres(self) -> tuple[np.ndarray, ...] | None:
         """For each value the mean of its items in the space of the inner centres; then the inner centres."""

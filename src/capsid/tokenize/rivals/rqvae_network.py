@@ -152,8 +152,7 @@ class RQVAENetwork(nn.Module):
 
     def leave(self, total_BD: Tensor) -> Tensor:
         """Decode sums of centres to input vectors."""
-        out: Tensor = self.decoder(total_BD) * self.scale + self.mean
-        return out
+        return self.decoder(total_BD) * self.scale + self.mean
 
 
 def nearest(r_BD: Tensor, book_KD: Tensor) -> Tensor:
