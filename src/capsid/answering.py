@@ -96,10 +96,8 @@ class Answerer:
         return [answer for answer in out if answer is not None]
 
     def group(self, query: Query) -> tuple[Any, ...]:
-        """Queries with equal groups share a search: one search for the largest k answers all of them.
-
-        If k exceeds the beam width, k sets the width of the search, so only queries with the same k share one.
-        """
+        """Queries with equal groups share a search: one search for the largest k answers all of them. If k exceeds the
+        beam width, k sets the width of the search, so only queries with the same k share one."""
         return query.allow, query.k if query.k > self.retriever.ranker.width else 0
 
     @cached_property

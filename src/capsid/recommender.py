@@ -67,9 +67,7 @@ class Recommender:
         sizes: Sizes = "auto",
     ) -> Recommender:
         """From a recipe or its name; `settings` are `part.field=value` texts, `vectors` is a file of your item vectors.
-
-        With `sizes="auto"`, sizes that no setting names are fitted to the data; with "exact" they stay.
-        """
+        With `sizes="auto"`, sizes that no setting names are fitted to the data; with "exact" they stay."""
         given = tuple(settings)
         chosen = get_recipe(recipe) if isinstance(recipe, str) else recipe
         if vectors is not None:
@@ -185,11 +183,8 @@ class Recommender:
         deny: Sequence[str] | None = None,
         unknown: Literal["raise", "drop"] = "raise",
     ) -> list[Recommendation]:
-        """The k best next items after each history; the search itself applies `allow` and `deny`.
-
-        `unknown` says what to do with unknown ids: "raise" or "drop". A history without known items gets the most
-        popular items.
-        """
+        """The k best next items after each history; the search itself applies `allow` and `deny`. `unknown` says what
+        to do with unknown ids: "raise" or "drop". A history without known items gets the most popular items."""
         queries = [
             Query(
                 _item_ids(history, "a history"),
@@ -216,9 +211,7 @@ class Recommender:
         influence: bool = True,
     ) -> Explanation:
         """The result of `recommend` with its search: which prefixes were scored, kept and pruned, and what mattered.
-
-        Ids must begin with the tokens of `prefix`. `influence` measures the effect of leaving out each history item.
-        """
+        Ids must begin with the tokens of `prefix`. `influence` measures the effect of leaving out each history item."""
         from capsid.explain.search import explain
 
         names = _item_ids(history, "a history")
@@ -228,12 +221,7 @@ class Recommender:
             return explain(self.answerer, query, prefix=prefix, influence=influence)
 
     def predict(
-        self,
-        split: str = "test",
-        k: int = 50,
-        *,
-        filter_history: bool = False,
-        progress: Progress = silent,
+        self, split: str = "test", k: int = 50, *, filter_history: bool = False, progress: Progress = silent
     ) -> Iterator[tuple[str, list[str], list[float]]]:
         """User, ranked items and scores for every case of a split."""
         check_k(k)
@@ -311,10 +299,8 @@ class Recommender:
         self.catalogue_ = self.catalogue_.with_retired(self.catalogue_.retired - known)
 
     def save_pretrained(self, path: str | Path) -> None:
-        """Save everything to one folder with hashes, atomically, with a model card (README.md).
-
-        The card has the metrics that `evaluate` of this object has measured.
-        """
+        """Save everything to one folder with hashes, atomically, with a model card (README.md). The card has the
+        metrics that `evaluate` of this object has measured."""
         from capsid.explain.model_card import NAME, model_card
 
         stored = Stored(self.recipe, self.seed, self.fitted, self.catalogue_)
@@ -323,10 +309,8 @@ class Recommender:
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, kinds: Kinds | None = None, device: str = "cpu") -> Recommender:
-        """Load a saved folder to a device; a changed byte or missing file is an error.
-
-        `kinds` adds parts that are not built in.
-        """
+        """Load a saved folder to a device; a changed byte or missing file is an error. `kinds` adds parts that are not
+        built in."""
         with on_device(device):
             stored = load_run(Path(path), kinds or {})
         self = cls(stored.recipe, seed=stored.seed)

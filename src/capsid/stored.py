@@ -48,9 +48,7 @@ KIND = "run"
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """Everything that was learnt. `tries` has one trie for each id system, `dense` are item vectors beside the ids.
-
-    `log` has one entry per phase, and one more for each side that a joint term trains in it.
-    """
+    `log` has one entry per phase, and one more for each side that a joint term trains in it."""
 
     tokenizer: ItemTokenizer
     tries: tuple[Trie, ...]
@@ -104,9 +102,7 @@ def generator_entries(log: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 @dataclass(frozen=True, eq=False)
 class Catalogue:
     """What a fitted recommender keeps of its data, so that it can evaluate and show titles without the dataset.
-
-    `retired` items keep their ids and may occur in histories, but are not recommended. `order`: that of equal times.
-    """
+    `retired` items keep their ids and may occur in histories, but are not recommended. `order`: that of equal times."""
 
     name: str
     fingerprint: str
@@ -163,10 +159,8 @@ class Stored:
 
 
 def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None) -> None:
-    """Write everything; an existing run at `path` is replaced only when the new one is complete.
-
-    `texts` are files for people by name; they are listed and hashed like all others.
-    """
+    """Write everything; an existing run at `path` is replaced only when the new one is complete. `texts` are files for
+    people by name; they are listed and hashed like all others."""
     fitted, catalogue = run.fitted, run.catalogue
     with new_folder(path, kind=KIND) as folder:
         write_json(folder / "recipe.json", run.recipe.to_dict())
@@ -246,10 +240,8 @@ def trie_folder(folder: Path, number: int) -> Path:
 def load_memory(
     folder: Path, recipe: Recipe, state: dict[str, Tensor], items: int, *, checked: bool = False
 ) -> FittedMemory | None:
-    """The memory of a run, where the method has one; `checked` as in `FittedMemory.load`.
-
-    Release 0.1 stored its counts with the ids and its weights with those of the network: they are taken out of `state`.
-    """
+    """The memory of a run, where the method has one; `checked` as in `FittedMemory.load`. Release 0.1 stored its counts
+    with the ids and its weights with those of the network: they are taken out of `state`."""
     weight, temperature = (state.pop(f"memory.{name}", None) for name in ("weight", "temperature"))
     if recipe.memory is None:
         return None

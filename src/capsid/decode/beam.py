@@ -52,11 +52,8 @@ class BeamSearch(Searches, RanksLeaves):
 
 @dataclass(frozen=True, eq=False)
 class _Ways:
-    """Unscored edges out of live beams, ordered by row (user, then beam), then in trie order.
-
-    All children of a node are included, because scores may be normalised over them; `open` marks those that the filter
-    allows.
-    """
+    """Unscored edges out of live beams, ordered by row (user, then beam), then in trie order. All children of a node
+    are included, because scores may be normalised over them; `open` marks those that the filter allows."""
 
     row: np.ndarray
     token: np.ndarray
@@ -140,8 +137,7 @@ class _Search:
 
     def _last_step(self, depth: int, state: Any, best: _Best, ways: _Ways) -> None:
         """The last step, where every hypothesis needs one more token. The best are scored first, because the k-th score
-        that they reach rules out most of the others without a model call; the result is the same.
-        """
+        that they reach rules out most of the others without a model call; the result is the same."""
         finished, (users, beams) = self.finished, best.nodes.shape
         wave = max(finished.k + finished.k // 2 + 1, -(-_WAVE_ROWS // users))
         alive_UW, beam = torch.as_tensor(best.nodes >= 0), ways.row % beams

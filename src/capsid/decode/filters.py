@@ -40,10 +40,8 @@ class Filter:
         deny: np.ndarray | None = None,
         blocked: np.ndarray | None = None,
     ) -> Filter:
-        """`seen` row u: items that user u must not get. `allow`, `deny`: item numbers, for all users.
-
-        `blocked` are denied slots, as `slots_of` returns them: a long list that many requests share is sorted once.
-        """
+        """`seen` row u: items that user u must not get. `allow`, `deny`: item numbers, for all users. `blocked` are
+        denied slots, as `slots_of` returns them: a long list that many requests share is sorted once."""
         listed = None if deny is None else slots_of(trie, deny)
         if blocked is not None:
             listed = blocked if listed is None else np.union1d(blocked, listed)

@@ -95,10 +95,8 @@ class BeamFusion(Searches):
 
 @dataclass(frozen=True, eq=False)
 class Fused:
-    """The ids that were found, and all their items in the order of plain beam search, which decides ties.
-
-    An item's score is the sum of `beam_E` and `dense_E`, the logs of both softmaxes. Shape of every array: (E,).
-    """
+    """The ids that were found, and all their items in the order of plain beam search, which decides ties. An item's
+    score is the sum of `beam_E` and `dense_E`, the logs of both softmaxes. Shape of every array: (E,)."""
 
     leaves: RankedLeaves
     user_E: np.ndarray
@@ -117,8 +115,7 @@ class Fused:
 @torch.inference_mode()
 def dense_parts(fusion: BeamFusion, model: FittedModel, histories: Ragged, items_R: np.ndarray) -> np.ndarray:
     """What vectors add to the scores of items: within ids the log of the softmax, else cosines before it, whose
-    normaliser depends on what else is found. Shape: (histories, items).
-    """
+    normaliser depends on what else is found. Shape: (histories, items)."""
     assert model.dense is not None
     leaves_UR = np.tile(model.trie.leaf_of(items_R), (len(histories), 1))
     expected_URC = model.dense.expected(rows_after(model, model.start(histories), leaves_UR))

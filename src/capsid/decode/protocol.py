@@ -20,31 +20,23 @@ from capsid.ids.trie import Over
 
 
 class Decodable(Protocol):
-    """A next-token model over the tokens of a trie. Scores are not normalised: `capsid.decode.protocol` does that.
-
-    Rows are what a model predicts from, one per user and beam; only the model knows what they hold.
-    """
+    """A next-token model over the tokens of a trie. Scores are not normalised: `capsid.decode.protocol` does that. Rows
+    are what a model predicts from, one per user and beam; only the model knows what they hold."""
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[Any, Tensor]:
-        """State, and the rows that predict the first token. Shape: (U, 1, D).
-
-        `inputs_RD` is added to what is read, one row for each real token of the batch in turn.
-        """
+        """State, and the rows that predict the first token. Shape: (U, 1, D). `inputs_RD` is added to what is read, one
+        row for each real token of the batch in turn."""
 
     def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
         """State and rows (U, W, D) after every beam appended a token; beam w of user u continues beam parents[u, w]."""
 
     def scores(self, state: Any, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
-        """Scores of all tokens after each row; the caller may overwrite them. Shape: (U, W, V).
-
-        With `row_R`, only those rows, numbered user by user, each once and in order. Shape: (R, V).
-        """
+        """Scores of all tokens after each row; the caller may overwrite them. Shape: (U, W, V). With `row_R`, only
+        those rows, numbered user by user, each once and in order. Shape: (R, V)."""
 
     def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """Scores of token `token_E[e]` after row `row_E[e]`, rows numbered user by user. Shape: (E,).
-
-        Pairs come in order, by row and then by token, each once.
-        """
+        """Scores of token `token_E[e]` after row `row_E[e]`, rows numbered user by user. Shape: (E,). Pairs come in
+        order, by row and then by token, each once."""
 
 
 @runtime_checkable
@@ -87,9 +79,7 @@ def edge_log_probabilities(
     model: Decodable, state: Any, rows_UWD: Tensor, row: np.ndarray, token: np.ndarray, over: Over
 ) -> Tensor:
     """Log-probability of every edge; `row` numbers rows user by user, in order; all children of its node are present.
-
-    Shape: (E,).
-    """
+    Shape: (E,)."""
     row_E, token_E = torch.as_tensor(row), torch.as_tensor(token)
     if over == "vocabulary":
         # Dead beams have no edges. Scoring them over the whole vocabulary would cost more than all the rest.

@@ -23,10 +23,8 @@ from capsid.settings import Checked, setting
 
 @dataclass(frozen=True, eq=False)
 class RankedItems:
-    """For every user the best items, best first; -1 and -inf where there are no more.
-
-    `seen_U` is the probability mass that the search has scored, where the probabilities of all items sum to 1.
-    """
+    """For every user the best items, best first; -1 and -inf where there are no more. `seen_U` is the probability mass
+    that the search has scored, where the probabilities of all items sum to 1."""
 
     items_UK: np.ndarray
     scores_UK: np.ndarray
@@ -145,10 +143,8 @@ def best_items(
 
 
 def leaf_slots(trie: Trie, leaves_UF: np.ndarray, allowed: Filter | None) -> Ragged:
-    """The slots of the items of leaves, without those that the filter blocks.
-
-    One row per leaf of each user, numbered user by user; empty where there is no leaf.
-    """
+    """The slots of the items of leaves, without those that the filter blocks. One row per leaf of each user, numbered
+    user by user; empty where there is no leaf."""
     there = leaves_UF >= 0
     nodes = np.where(there, leaves_UF, 0)
     low = trie.low[nodes].astype(np.int64)

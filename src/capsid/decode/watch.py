@@ -40,9 +40,7 @@ class Edges:
 @dataclass(frozen=True, eq=False)
 class FirstEdges:
     """The first tokens that were scored: every user has the same ones, in trie order. Shapes: C tokens, U users.
-
-    `open_UC` marks those that the filter allows.
-    """
+    `open_UC` marks those that the filter allows."""
 
     token: np.ndarray
     node: np.ndarray
@@ -61,10 +59,8 @@ class FirstEdges:
 
 @dataclass(eq=False)
 class RootScores:
-    """A watch that keeps the log-probabilities of the root's children, so that they are computed only once.
-
-    Shape: (U, children), in trie order; None until a search has called it.
-    """
+    """A watch that keeps the log-probabilities of the root's children, so that they are computed only once. Shape: (U,
+    children), in trie order; None until a search has called it."""
 
     scores_UC: np.ndarray | None = None
 
@@ -135,10 +131,8 @@ class Recorder:
 def fates(
     levels: list[Level], results: np.ndarray, *, width: int, k: int, trie: Trie, found: np.ndarray | None = None
 ) -> list[np.ndarray]:
-    """The fate of each edge of every level, as an index into `FATES`.
-
-    `results` are the returned leaves; `found` are all leaves that the search found, if it was not the last to rank.
-    """
+    """The fate of each edge of every level, as an index into `FATES`. `results` are the returned leaves; `found` are
+    all leaves that the search found, if it was not the last to rank."""
     out = []
     finished = np.zeros(0)
     for depth, level in enumerate(levels):

@@ -34,10 +34,8 @@ MIN_ITEMS = 2
 
 @dataclass(kw_only=True)
 class AttributeEncoder:
-    """Multi-hot values of columns, idf-weighted and reduced to their principal axes.
-
-    Works for new items. An item without values, or with only values unknown at `fit`, gets zeros.
-    """
+    """Multi-hot values of columns, idf-weighted and reduced to their principal axes. Works for new items. An item
+    without values, or with only values unknown at `fit`, gets zeros."""
 
     kind: ClassVar[str] = "attributes"
     version: ClassVar[int] = 1

@@ -33,10 +33,7 @@ class ItemEncoder(Protocol):
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Self:
-        """Learn from the catalogue and its training histories.
-
-        Long training resumes from `checkpoint` if it exists.
-        """
+        """Learn from the catalogue and its training histories. Long training resumes from `checkpoint` if it exists."""
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
         """Finite float32 vectors in table order; a zero row means no evidence. Shape: (items, d)."""
@@ -190,10 +187,8 @@ class RemembersVectors:
         return self
 
     def remembered(self, items: Sequence[str]) -> np.ndarray:
-        """Vectors by item id; zeros for unknown items. Vectors in the order of the items are not copied.
-
-        Shape: (items, d).
-        """
+        """Vectors by item id; zeros for unknown items. Vectors in the order of the items are not copied. Shape: (items,
+        d)."""
         vectors_ND = fitted(self.vectors_, self)
         if items == self.items_:
             return vectors_ND

@@ -33,10 +33,8 @@ LETTERS, BUCKETS = (3, 4), 1 << 15
 
 @dataclass(kw_only=True)
 class HashingEncoder:
-    """Words, their pairs and letter n-grams hashed to buckets, idf-weighted, then a random sign projection.
-
-    The seed of `fit` has no effect. An item without any text gets zeros.
-    """
+    """Words, their pairs and letter n-grams hashed to buckets, idf-weighted, then a random sign projection. The seed of
+    `fit` has no effect. An item without any text gets zeros."""
 
     kind: ClassVar[str] = "hashing"
     version: ClassVar[int] = 1

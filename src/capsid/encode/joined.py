@@ -14,16 +14,7 @@ import numpy as np
 from capsid.base.config import fingerprint
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import (
-    ItemEncoder,
-    below,
-    fitted,
-    fresh,
-    has_evidence,
-    l2_normalise,
-    require_items,
-    take,
-)
+from capsid.encode.base import ItemEncoder, below, fitted, fresh, has_evidence, l2_normalise, require_items, take
 from capsid.encode.linalg import principal_axes
 from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent

@@ -42,10 +42,8 @@ Block = tuple["pa.LargeStringArray", np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class MappedVectors:
-    """`vectors_ND` is a mapped file that the system reads on demand; `ids` names its rows.
-
-    `vectors_file` and `ids_path` are where they are mapped from; None if they are in memory.
-    """
+    """`vectors_ND` is a mapped file that the system reads on demand; `ids` names its rows. `vectors_file` and
+    `ids_path` are where they are mapped from; None if they are in memory."""
 
     vectors_ND: np.ndarray
     ids: Vocabulary
@@ -109,10 +107,8 @@ def vector_files(path: Path) -> list[Path]:
 
 
 def write_mapped(path: Path, folder: Path, *, progress: Progress = silent) -> None:
-    """Write `vectors.npy` (float32) and the ids into a new folder, atomically, one block at a time.
-
-    Rows of unequal width, NaN, infinity or zeros, and missing or duplicate ids, raise errors that name the items.
-    """
+    """Write `vectors.npy` (float32) and the ids into a new folder, atomically, one block at a time. Rows of unequal
+    width, NaN, infinity or zeros, and missing or duplicate ids, raise errors that name the items."""
     files = vector_files(Path(path))
     rows = sum(_row_count(p) for p in files)
     if not rows:

@@ -35,10 +35,8 @@ def truncated_svd(matrix_MN: sp.csr_matrix, rank: int, *, seed: int) -> tuple[np
 
 
 def principal_axes(rows_ND: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Axes of the largest second moment about the origin, and the root mean square on each. Shapes: (d, r), (r,).
-
-    About the origin: centre the rows first if you want a PCA.
-    """
+    """Axes of the largest second moment about the origin, and the root mean square on each. Shapes: (d, r), (r,). About
+    the origin: centre the rows first if you want a PCA."""
     rows_ND = rows_ND.astype(np.float64)
     moments, axes_DR = np.linalg.eigh(rows_ND.T @ rows_ND / max(len(rows_ND), 1))
     rank = min(rank, rows_ND.shape[1])

@@ -37,11 +37,8 @@ class Neighbours:
         return len(self.items)
 
     def grown(self, nearest_QK: np.ndarray, cosines_QK: np.ndarray) -> Neighbours:
-        """With new items, whose nearest items (old or new) are given.
-
-        A new item also becomes a neighbour of the old items near it, so that histories which end in those lead to it.
-        Otherwise old rows do not change.
-        """
+        """With new items, whose nearest items (old or new) are given. A new item also becomes a neighbour of the old
+        items near it, so that histories which end in those lead to it. Otherwise old rows do not change."""
         first, count = len(self), len(self) + len(nearest_QK)
         new, near, likeness = _pairs(np.arange(first, count), nearest_QK, cosines_QK)
         back = near < first

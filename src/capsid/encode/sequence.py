@@ -181,10 +181,8 @@ class FieldEncoder(RemembersVectors):
         return self
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
-        """Embeddings of id and fields; all zeros for an item that is new and of which no value is known.
-
-        Shape: (items, (fields + 1) * dim).
-        """
+        """Embeddings of id and fields; all zeros for an item that is new and of which no value is known. Shape: (items,
+        (fields + 1) * dim)."""
         values = fitted(self.values_, self)
         numbers_NF = field_numbers(values, table.attributes)
         item_ND = self.remembered(table.items)

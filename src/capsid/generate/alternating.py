@@ -166,9 +166,7 @@ class Heads(nn.Module):
 
 def sequence_alignment(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
     """Kullback-Leibler divergence both ways between the softmaxes of two scores (U, K) by depth: mean over both axes.
-
-    It is zero where the distributions are equal, and positive elsewhere.
-    """
+    It is zero where the distributions are equal, and positive elsewhere."""
     both = []
     for ours_UK, theirs_UK in zip(ours, theirs, strict=True):
         p_UK, q_UK = ours_UK.log_softmax(1), theirs_UK.log_softmax(1)

@@ -61,9 +61,7 @@ class DenseNetwork(nn.Module):
 
     def inputs(self, batch: TokenBatch, vectors_EC: Tensor) -> Tensor | None:
         """What the vectors of a batch's items, in turn, add to what is read: one row per token, at each item's first.
-
-        Shape: (R, D).
-        """
+        Shape: (R, D)."""
         if self.enter is None:
             return None
         if len(batch.own.values) != int(batch.lengths_B.sum()):
@@ -111,10 +109,8 @@ class DenseItems:
     def load(
         cls, make: Callable[[], DenseNetwork], state: Mapping[str, Tensor], items: int, *, checked: bool = False
     ) -> Self:
-        """What `state` gave, into a network of the same shape, for so many items.
-
-        `checked`: another process has looked at the vectors, so that mapped ones need not be read here.
-        """
+        """What `state` gave, into a network of the same shape, for so many items. `checked`: another process has looked
+        at the vectors, so that mapped ones need not be read here."""
         weights = {name.removeprefix("network."): t for name, t in state.items() if name != "vectors"}
         network = load_weights(make, weights).requires_grad_(False)
         vectors = state.get("vectors")

@@ -45,10 +45,8 @@ SIZES = (
 
 
 def load_t5(network: EncoderDecoder, folder: Path, settings: Mapping[str, Any], *, tokens: bool) -> None:
-    """Copy the weights into the network; `tokens`: also the token embeddings.
-
-    `settings` are those of the generator, for messages that say what to set.
-    """
+    """Copy the weights into the network; `tokens`: also the token embeddings. `settings` are those of the generator,
+    for messages that say what to set."""
     saved = _Saved.open(folder)
     _check_sizes(saved, settings)
     if tokens:

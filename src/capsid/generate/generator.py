@@ -123,11 +123,8 @@ class NetworkGenerator:
 
 @dataclass(kw_only=True)
 class TiedGenerator(Checked, NetworkGenerator):
-    """What the generators with a tied token table share.
-
-    With `compose`, a merged token's embedding is the sum of its members' embeddings and its own, so that all merged
-    tokens with a member share what is learnt about it.
-    """
+    """What the generators with a tied token table share. With `compose`, a merged token's embedding is the sum of its
+    members' embeddings and its own, so that all merged tokens with a member share what is learnt about it."""
 
     dropped: ClassVar[dict[str, str]] = dict.fromkeys(
         ("score_length", "token_bias", "own_dropout"), "it never helped and is gone"
@@ -178,10 +175,8 @@ class TransformerGenerator(TiedGenerator, TransformerShape):
 
 @dataclass(kw_only=True)
 class SasRecGenerator(TransformerGenerator):
-    """SASRec's own network (Kang & McAuley 2018, arXiv 1808.09781, as its authors' code has it).
-
-    Its blocks, and attention that sees the empty positions of a history that is shorter than it might be.
-    """
+    """SASRec's own network (Kang & McAuley 2018, arXiv 1808.09781, as its authors' code has it). Its blocks, and
+    attention that sees the empty positions of a history that is shorter than it might be."""
 
     kind: ClassVar[str] = "sasrec-transformer"
 

@@ -151,10 +151,8 @@ class TiedBackbone(Backbone):
 
 
 class TokenNetwork(TiedBackbone):
-    """Common base of Transformers over tokens: token and depth embeddings, a last LayerNorm and tied scores.
-
-    `blocks` read the history. With `empty_positions` attention sees the positions that a short history does not fill.
-    """
+    """Common base of Transformers over tokens: token and depth embeddings, a last LayerNorm and tied scores. `blocks`
+    read the history. With `empty_positions` attention sees the positions that a short history does not fill."""
 
     blocks: nn.ModuleList
 
@@ -271,12 +269,7 @@ class CausalTransformer(TokenNetwork):
         return self._stepped(self.blocks, x, state, parents_UW, tokens_UW)
 
     def _embed(
-        self,
-        vectors: TokenVectors,
-        tokens: Tensor,
-        positions: Tensor,
-        depths: Tensor,
-        among: Spread | None = None,
+        self, vectors: TokenVectors, tokens: Tensor, positions: Tensor, depths: Tensor, among: Spread | None = None
     ) -> Tensor:
         x = self._entering(F.embedding(tokens, vectors.enter_VD)) + self.place(positions) + self.depth(depths)
         return dropout(x, self.shape.embedding_dropout, self.training, among)

@@ -155,11 +155,8 @@ class _Siblings:
 
 @dataclass(frozen=True, eq=False)
 class SoftTarget:
-    """The mixture of an item's strongest codes as the target of its first token.
-
-    The probability of a code is that of all tokens that begin with it, merged ones included. A code that begins no id
-    gets no share of the target.
-    """
+    """The mixture of an item's strongest codes as the target of its first token. The probability of a code is that of
+    all tokens that begin with it, merged ones included. A code that begins no id gets no share of the target."""
 
     layout: TokenLayout
     mixtures: Mixtures

@@ -41,9 +41,7 @@ class OpenItems:
 
     def added_to(self, scores: Tensor, depth: int, row_R: Tensor | None = None) -> Tensor:
         """Add the numbers of the tokens at `depth` to the scores of all rows (U, W, V), or of `row_R` alone (R, V).
-
-        Works in place: a copy of all scores would cost more than the rest of a step.
-        """
+        Works in place: a copy of all scores would cost more than the rest of a step."""
         tokens = scores.shape[-1]
         key_C, value_C = self.numbers(depth, tokens)
         if row_R is not None and len(row_R):
@@ -134,10 +132,8 @@ def history_items(histories: TokenBatch, value: Tensor) -> HistoryItems:
 
 
 def completions(lesson: Lesson, value: Tensor) -> Added:
-    """For every predicted token: which tokens, predicted instead, would complete an earlier item of the sequence.
-
-    Rows are numbered as in `predict`: the tokens of the lesson's items, in order.
-    """
+    """For every predicted token: which tokens, predicted instead, would complete an earlier item of the sequence. Rows
+    are numbered as in `predict`: the tokens of the lesson's items, in order."""
     own, before_M = lesson.batch.own, lesson.before_M
     items_IT, lengths_I = own.dense(PAD).astype(np.int64), own.lengths
     # One pair for each predicted item and each item of its history, the most recent first.

@@ -93,10 +93,8 @@ class TokenSpace:
 
 @dataclass(frozen=True, eq=False)
 class TokenVectors:
-    """Vectors of all tokens. A score is the inner product of `score` and a hidden row after the last norm.
-
-    Shape of both: (V, D).
-    """
+    """Vectors of all tokens. A score is the inner product of `score` and a hidden row after the last norm. Shape of
+    both: (V, D)."""
 
     enter_VD: Tensor
     score_VS: Tensor

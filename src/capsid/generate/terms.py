@@ -31,10 +31,8 @@ from capsid.train.options import Training
 
 @dataclass(frozen=True, eq=False)
 class TermContext:
-    """What a term may look at while it is bound. Ids and trie stay as they are for the whole stretch.
-
-    `tries` has one trie for each id system of the items. `width` is that of the network's hidden rows.
-    """
+    """What a term may look at while it is bound. Ids and trie stay as they are for the whole stretch. `tries` has one
+    trie for each id system of the items. `width` is that of the network's hidden rows."""
 
     ids: SemanticIds
     tries: tuple[Trie, ...]

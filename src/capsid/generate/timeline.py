@@ -117,10 +117,8 @@ class TimelineTransformer(TokenNetwork):
     def _read(
         self, vectors: TokenVectors, batch: TokenBatch, read_B: np.ndarray, inputs_RD: Tensor | None, *, uneven: bool
     ) -> Tensor:
-        """The timeline's hidden rows for histories of `read` positions. Shape: (B, P, D).
-
-        `uneven`: histories differ so much in length that padding would cost more than packing.
-        """
+        """The timeline's hidden rows for histories of `read` positions. Shape: (B, P, D). `uneven`: histories differ so
+        much in length that padding would cost more than packing."""
         positions = int(batch.positions_B.max())
         user_R, column_R = np.nonzero(batch.tokens_BL != PAD)
         tokens_R = torch.as_tensor(batch.tokens_BL[user_R, column_R])

@@ -105,10 +105,8 @@ def _scaled(costs_NK: np.ndarray) -> np.ndarray:
 
 
 def _by_factors(scaled_NK: np.ndarray, iterations: int) -> np.ndarray:
-    """One factor per row and column instead of rescaling the whole matrix in every iteration.
-
-    Not finite where a factor leaves the number range.
-    """
+    """One factor per row and column instead of rescaling the whole matrix in every iteration. Not finite where a factor
+    leaves the number range."""
     rows, columns = scaled_NK.shape
     kernel_NK = np.exp(-scaled_NK)
     column_K = np.ones(columns)

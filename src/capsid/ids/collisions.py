@@ -39,11 +39,8 @@ class CollisionPolicy(Protocol):
     def settle(
         self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
     ) -> Settled:
-        """Settle these rows. `old` rows come before them and stay as they are.
-
-        `sizes` are the codebook sizes. `costs` gives the costs of every last code for rows of `codes`; None where the
-        tokenizer has none.
-        """
+        """Settle these rows. `old` rows come before them and stay as they are. `sizes` are the codebook sizes. `costs`
+        gives the costs of every last code for rows of `codes`; None where the tokenizer has none."""
 
     def width(self, suffixes: np.ndarray | None) -> int:
         """How many suffix tokens the layout reserves."""
@@ -76,10 +73,8 @@ class Suffix(Checked):
 
 @dataclass(kw_only=True, frozen=True)
 class Hashed(Checked):
-    """A last token for every item, different for items with equal codes, which begins at a hash of the codes.
-
-    All suffix tokens are used alike, so that none of them becomes a part of most items.
-    """
+    """A last token for every item, different for items with equal codes, which begins at a hash of the codes. All
+    suffix tokens are used alike, so that none of them becomes a part of most items."""
 
     kind: ClassVar[str] = "hash"
     needs_costs: ClassVar[bool] = False

@@ -237,10 +237,8 @@ class PieceTable(MergeTable):
             raise DataError("a merge joins tokens that are neither codes nor suffixes")
 
     def apply(self, tokens: Ragged) -> Ragged:
-        """The tokens of items without context: any two tokens of an item may be merged.
-
-        Tokens of an item are ordered by their smallest member.
-        """
+        """The tokens of items without context: any two tokens of an item may be merged. Tokens of an item are ordered
+        by their smallest member."""
         if not len(self) or not len(tokens.values):
             return tokens
         rows_NT = tokens.dense(-1).astype(np.int64)
@@ -262,9 +260,7 @@ class PieceTable(MergeTable):
 
     def segment(self, tokens: Ragged) -> Ragged:
         """Rows with neighbours merged: always the earliest merge that a row allows, everywhere in the row at once.
-
-        Where occurrences overlap, the leftmost one is merged.
-        """
+        Where occurrences overlap, the leftmost one is merged."""
         if not len(self):
             return tokens
         row_R, value_R = tokens.row_numbers, tokens.values.astype(np.int64)

@@ -34,10 +34,8 @@ class Corrections:
 
 @dataclass(frozen=True, eq=False)
 class Mixtures:
-    """The strongest codes of every item at every depth, strongest first, and their shares, which sum to 1.
-
-    `sharpness` is the power that the tokenizer's weights were raised to: above 1 the strongest counts for more.
-    """
+    """The strongest codes of every item at every depth, strongest first, and their shares, which sum to 1. `sharpness`
+    is the power that the tokenizer's weights were raised to: above 1 the strongest counts for more."""
 
     codes_NLK: np.ndarray
     weights_NLK: np.ndarray

@@ -28,16 +28,10 @@ class SharedPrefixes:
 
     @classmethod
     def count(
-        cls,
-        codes_ND: np.ndarray,
-        sizes: Sequence[int],
-        max_sharing: int,
-        of: Literal["codes", "items"] = "codes",
+        cls, codes_ND: np.ndarray, sizes: Sequence[int], max_sharing: int, of: Literal["codes", "items"] = "codes"
     ) -> SharedPrefixes:
-        """Count the prefixes of a catalogue's full codes.
-
-        `of="codes"` counts equal codes once, since no length separates them; `of="items"` counts every item.
-        """
+        """Count the prefixes of a catalogue's full codes. `of="codes"` counts equal codes once, since no length
+        separates them; `of="items"` counts every item."""
         if max_sharing <= 0:
             return cls.none(sizes)
         keys_ND = prefix_keys(codes_ND)
@@ -64,11 +58,8 @@ class SharedPrefixes:
 
 
 def prefix_keys(codes_ND: np.ndarray) -> np.ndarray:
-    """One key for each prefix of each row. Shape: (items, depths).
-
-    Keys are 64-bit hashes, which allow any number of depths and codes: among a hundred million prefixes, the chance
-    of any collision is 0.0003.
-    """
+    """One key for each prefix of each row. Shape: (items, depths). Keys are 64-bit hashes, which allow any number of
+    depths and codes: among a hundred million prefixes, the chance of any collision is 0.0003."""
     out = np.empty(codes_ND.shape, dtype=np.uint64)
     key_N = no_keys(len(codes_ND))
     for depth in range(codes_ND.shape[1]):

@@ -71,10 +71,8 @@ class Lesson:
     others: tuple[Lesson, ...] = ()
 
     def seen_as(self, tokens: ItemRows) -> Lesson:
-        """The same lesson with other ids of the items; `tokens` has those of the whole catalogue.
-
-        `column_M` stays: in the batch the other tokens are elsewhere or nowhere.
-        """
+        """The same lesson with other ids of the items; `tokens` has those of the whole catalogue. `column_M` stays: in
+        the batch the other tokens are elsewhere or nowhere."""
         return replace(self, batch=self.batch.seen_as(tokens), tokens=tokens.take(self.item_M), others=())
 
     def latest(self) -> Lesson:

@@ -35,10 +35,8 @@ from capsid.ragged import Ragged
 
 @dataclass(frozen=True)
 class IdStatistics:
-    """How good a set of ids is, before anything is trained. `collision_rate` is on codes, before any policy.
-
-    Lengths count codes; `mean_tokens` counts tokens after merging, the suffix included and the end token not.
-    """
+    """How good a set of ids is, before anything is trained. `collision_rate` is on codes, before any policy. Lengths
+    count codes; `mean_tokens` counts tokens after merging, the suffix included and the end token not."""
 
     items: int
     collision_rate: float
@@ -80,11 +78,8 @@ class SemanticIds:
         collisions: CollisionPolicy | None = None,
         costs: Costs | None = None,
     ) -> SemanticIds:
-        """Ids from codes under a collision policy (default: shared bucket).
-
-        A code of -1 means that the item has no token at that depth. `costs` are the costs of last codes, for policies
-        that change them.
-        """
+        """Ids from codes under a collision policy (default: shared bucket). A code of -1 means that the item has no
+        token at that depth. `costs` are the costs of last codes, for policies that change them."""
         if len(codes) != len(items):
             raise DataError(f"{len(codes)} codes for {len(items)} items")
         codes = _checked(codes)
@@ -128,10 +123,8 @@ class SemanticIds:
 
     @cached_property
     def prefix_free(self) -> Ragged:
-        """Tokens, with an end token where the id is a proper prefix of another: no row is a prefix of another.
-
-        A reading may want an end token on every id.
-        """
+        """Tokens, with an end token where the id is a proper prefix of another: no row is a prefix of another. A
+        reading may want an end token on every id."""
         if isinstance(self.reading, ItemByItem) and self.reading.every_end:
             return self.tokens.push(END, np.ones(len(self.tokens), dtype=bool))
         return prefix_free(self.tokens)

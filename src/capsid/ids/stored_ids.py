@@ -95,10 +95,8 @@ def reading_of(about: dict[str, Any], kinds: Kinds | None) -> Reading:
 def mixtures_of(
     arrays: Mapping[str, np.ndarray], layout: TokenLayout, items: int, *, checked: bool = False
 ) -> Mixtures | None:
-    """The mixtures in a file, if any; every code must be in the codebook of its depth.
-
-    `checked`: another process has checked the file, so its arrays are not read here.
-    """
+    """The mixtures in a file, if any; every code must be in the codebook of its depth. `checked`: another process has
+    checked the file, so its arrays are not read here."""
     soft = {name.partition("/")[2]: a for name, a in arrays.items() if name.startswith("mixtures/")}
     if not soft or checked:
         return Mixtures.from_state(soft) if soft else None

@@ -179,10 +179,8 @@ class Trie:
         return np.where(found, child, -1)
 
     def before(self, nodes: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """The first child of every node whose token is not smaller, or where the next node's children begin.
-
-        A vectorised binary search over all nodes.
-        """
+        """The first child of every node whose token is not smaller, or where the next node's children begin. A
+        vectorised binary search over all nodes."""
         low = self.first_child[nodes].astype(np.int64)
         high = self.first_child[nodes + 1].astype(np.int64)
         while (low < high).any():
@@ -217,10 +215,8 @@ class Trie:
         return self.rows_of(np.arange(len(self)))
 
     def extend(self, new: Ragged) -> Trie:
-        """A trie with more items: row i of `new` is item `len(self) + i`, behind the old items of its bucket.
-
-        An old id that is a prefix of a new one gets an end token. Only the new rows are sorted; the rest is copied.
-        """
+        """A trie with more items: row i of `new` is item `len(self) + i`, behind the old items of its bucket. An old id
+        that is a prefix of a new one gets an end token. Only the new rows are sorted; the rest is copied."""
         if not len(self):
             return Trie.build(new)
         if not len(new):

@@ -96,10 +96,8 @@ class Remembered:
 
     @classmethod
     def of(cls, lesson: Lesson, found: Followers) -> Remembered:
-        """For every predicted token: each token that leads to a follower and agrees with the tokens before it.
-
-        Rows are numbered as in `predict`: the tokens of the lesson's items, in order.
-        """
+        """For every predicted token: each token that leads to a follower and agrees with the tokens before it. Rows are
+        numbered as in `predict`: the tokens of the lesson's items, in order."""
         case_E, tokens_ET = found.items.row_numbers, found.own.dense(PAD).astype(np.int64)
         target_MT, lengths_M = lesson.tokens.dense(PAD), lesson.tokens.lengths
         stride = int(max(tokens_ET.max(initial=0), target_MT.max(initial=0))) + 1

@@ -47,9 +47,7 @@ class Followers:
 @dataclass(frozen=True, eq=False)
 class Transitions:
     """For each distance: the followers of every item (one row per item, ascending), and how often each followed.
-
-    `near`: which items are alike, if that is remembered too.
-    """
+    `near`: which items are alike, if that is remembered too."""
 
     followers: tuple[Ragged, ...]
     counts: tuple[np.ndarray, ...]
@@ -71,9 +69,7 @@ class Transitions:
 
     def grown(self, items: int, near: Neighbours | None = None) -> Transitions:
         """The same counts for a catalogue of `items` items; the new ones follow nothing and nothing follows them.
-
-        `near` are the neighbours in the grown catalogue, needed if there are any now.
-        """
+        `near` are the neighbours in the grown catalogue, needed if there are any now."""
         more = Ragged.from_lengths(np.zeros(0, np.int32), np.zeros(items - len(self), np.int64))
         return Transitions(tuple(rows.append(more) for rows in self.followers), self.counts, near)
 

@@ -46,10 +46,8 @@ class Stops:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Every depth of every item, as if no id stopped early.
-
-    Shapes: (items, depths), `strongest*` (items, depths, S).
-    """
+    """Every depth of every item, as if no id stopped early. Shapes: (items, depths), `strongest*` (items, depths,
+    S)."""
 
     codes: np.ndarray
     confidence: np.ndarray
@@ -87,10 +85,8 @@ class Tokenizer(Protocol):
         """Learn codebooks. Long training resumes from `checkpoint` if it exists."""
 
     def encode(self, table: ItemTable) -> Ragged:
-        """Codes of every item of a table, including items that `fit` did not see.
-
-        An item's codes do not depend on which other items are encoded with it. Code -1 means no token at that depth.
-        """
+        """Codes of every item of a table, including items that `fit` did not see. An item's codes do not depend on
+        which other items are encoded with it. Code -1 means no token at that depth."""
 
     def decode(self, codes: Ragged) -> np.ndarray | None:
         """Vectors that the codes represent, or None if codes carry no meaning. Shape: (items, d)."""
@@ -119,9 +115,7 @@ class FitEncodes(Protocol):
         checkpoint: CheckpointFile | None = None,
     ) -> tuple[Ragged, Ragged | None]:
         """Fit, and return what `encode` would give for the same table, with confidences as `Confident` gives them.
-
-        `beside` learns from the codes meanwhile.
-        """
+        `beside` learns from the codes meanwhile."""
 
 
 @runtime_checkable
@@ -171,18 +165,14 @@ class Weighing(Protocol):
     """Gives items several weighted codes at every depth, so that a generator can read them as mixtures."""
 
     def strongest_codes(self, table: ItemTable, strongest: int) -> tuple[np.ndarray, np.ndarray]:
-        """Codes and weights of shape (items, depths, strongest), strongest first; weights need not sum to 1.
-
-        The first code is the strongest. A weight of 0 is padding.
-        """
+        """Codes and weights of shape (items, depths, strongest), strongest first; weights need not sum to 1. The first
+        code is the strongest. A weight of 0 is padding."""
 
 
 @runtime_checkable
 class Adapting(Protocol):
-    """Has small adapters that a generator can train, which may change the codes of some items.
-
-    Until they are applied it assigns vectors to codes with differentiable weights.
-    """
+    """Has small adapters that a generator can train, which may change the codes of some items. Until they are applied
+    it assigns vectors to codes with differentiable weights."""
 
     def soft(self, x_UI: Tensor) -> tuple[Sequence[tuple[Tensor, Tensor]], Tensor]:
         """By depth the rows whose id goes on and their weights of all codes, and the tokenizer's own loss."""

@@ -32,9 +32,7 @@ def _flat() -> ResidualKMeans:
 @dataclass(kw_only=True, frozen=True)
 class IdSystem(Checked):
     """By default one large k-means codebook and a suffix: few codes, all at once, where the first id has a hierarchy.
-
-    It has no merges.
-    """
+    It has no merges."""
 
     kind: ClassVar[str] = "id-system"
     tokenizer: Tokenizer = setting(factory=_flat, about="Makes the codes of these ids from item vectors.")

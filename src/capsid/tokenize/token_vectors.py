@@ -13,10 +13,8 @@ from capsid.ids.layout import TokenLayout
 
 
 def token_vectors(layout: TokenLayout, centres: Sequence[np.ndarray]) -> np.ndarray:
-    """The centre of every token of a code, by depth; NaN for tokens without one. Shape: (V, D).
-
-    A merged token gets the sum of its n members over sqrt(n), which keeps the norm of independent vectors.
-    """
+    """The centre of every token of a code, by depth; NaN for tokens without one. Shape: (V, D). A merged token gets the
+    sum of its n members over sqrt(n), which keeps the norm of independent vectors."""
     out = np.full((layout.vocabulary, centres[0].shape[1]), np.nan, dtype=np.float32)
     for depth, rows in enumerate(centres):
         out[layout.bases[depth] : layout.bases[depth] + len(rows)] = rows
@@ -28,11 +26,8 @@ def token_vectors(layout: TokenLayout, centres: Sequence[np.ndarray]) -> np.ndar
 
 
 def joined_vectors(systems: Sequence[tuple[np.ndarray, slice]], vocabulary: int) -> np.ndarray:
-    """Vectors of the tokens of several id systems, each with the range of its tokens.
-
-    They may have different widths and units: narrower ones are padded with 0, and all are scaled to the same mean
-    square length.
-    """
+    """Vectors of the tokens of several id systems, each with the range of its tokens. They may have different widths
+    and units: narrower ones are padded with 0, and all are scaled to the same mean square length."""
     widest = max(vectors_VD.shape[1] for vectors_VD, _ in systems)
     out = np.full((vocabulary, widest), np.nan, dtype=np.float32)
     for vectors_VD, own in systems:

@@ -127,10 +127,8 @@ class VectorTraining(ABC):
 
     @abstractmethod
     def answer(self, *, early: bool) -> None:
-        """Correct the network after inspection; `early` says whether enough training is left to adapt to it.
-
-        Must be a function of the weights alone, so that a resumed run makes the same corrections.
-        """
+        """Correct the network after inspection; `early` says whether enough training is left to adapt to it. Must be a
+        function of the weights alone, so that a resumed run makes the same corrections."""
 
     @cached_property
     def looked_at_NI(self) -> np.ndarray:

@@ -39,10 +39,8 @@ class StepLoss:
 
 
 class TreeSum:
-    """Adds tensors pairwise: neighbours, then neighbouring sums. Keeps one tensor for each level of the tree.
-
-    Sums of 1, 2, 4, ... neighbours may be made elsewhere and added in their stead: the total has the same bits.
-    """
+    """Adds tensors pairwise: neighbours, then neighbouring sums. Keeps one tensor for each level of the tree. Sums of
+    1, 2, 4, ... neighbours may be made elsewhere and added in their stead: the total has the same bits."""
 
     def __init__(self) -> None:
         self._open: list[tuple[int, Tensor]] = []

@@ -27,9 +27,7 @@ class Training(Checked):
     )
     batch_size: int = setting(64, "Sequences (or vectors, or pairs) per step.", least=1)
     lanes: int = setting(
-        1,
-        "Parts of a batch that several processes can share; with 2 or more, each part has its own dropout.",
-        least=1,
+        1, "Parts of a batch that several processes can share; with 2 or more, each part has its own dropout.", least=1
     )
     window: int = setting(
         32,

@@ -90,10 +90,8 @@ def one_depth(capsules: Capsules, r_BD: Tensor, *, confident: bool = True) -> St
 
 
 def reconstruct(capsules: Capsules, votes: Votes, c_BK: Tensor, code_B: Tensor) -> Tensor:
-    """z = sum_k c_k o_k (Eq. 7), with o_k = squash(u_k) decoded to the items' width, or fixed; eta is `step`.
-
-    With `winner=hard` the winner alone is subtracted, and the gradient reaches c as if all were.
-    """
+    """z = sum_k c_k o_k (Eq. 7), with o_k = squash(u_k) decoded to the items' width, or fixed; eta is `step`. With
+    `winner=hard` the winner alone is subtracted, and the gradient reaches c as if all were."""
     if capsules.hard_winner:
         c_BK = torch.zeros_like(c_BK).scatter_(1, code_B[:, None], 1.0) + (c_BK - c_BK.detach())
     if capsules.outputs is not None:

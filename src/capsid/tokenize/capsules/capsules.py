@@ -104,10 +104,8 @@ class Capsules(nn.Module):
 
 
 class Projection(nn.Module):
-    """Maps input vectors to routing space by a two-layer network plus a linear map, with a decoder back.
-
-    The decoder's loss keeps the items apart: a constant projection would reconstruct perfectly in routing space.
-    """
+    """Maps input vectors to routing space by a two-layer network plus a linear map, with a decoder back. The decoder's
+    loss keeps the items apart: a constant projection would reconstruct perfectly in routing space."""
 
     def __init__(self, inputs: int, width: int, rng: torch.Generator) -> None:
         super().__init__()

@@ -34,10 +34,8 @@ HELD_BYTES = 64_000_000
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """Results of every row up to its last depth; beyond it code -1, confidence -1 and an infinite residual.
-
-    Shapes: (rows, depths).
-    """
+    """Results of every row up to its last depth; beyond it code -1, confidence -1 and an infinite residual. Shapes:
+    (rows, depths)."""
 
     codes: np.ndarray
     confidence: np.ndarray
@@ -70,9 +68,7 @@ def encode(
     confident: bool = True,
 ) -> tuple[Ragged, Ragged]:
     """Codes and confidences of any items under the prefix counts of the fit; no depth is computed after an id's end.
-
-    Without `confident`, confidences are 0 if no rule reads them: they need a product of all pairs.
-    """
+    Without `confident`, confidences are 0 if no rule reads them: they need a product of all pairs."""
     routes = _under(settings.rules, network, vectors_NI, shared, confident or settings.confidence > 0)
     return routes.cut(routes.depths)
 
@@ -101,11 +97,8 @@ def encode_catalogue(
 
 
 def stop(confidence_ND: np.ndarray, residual_ND: np.ndarray, shared_ND: np.ndarray, rules: StopRules) -> Stops:
-    """The first depth at which each id may end, from a trace.
-
-    The cause is confidence if both rules fire, and the cap only if none did. If a shared prefix kept an id from ending
-    earlier, the cause is the prefix.
-    """
+    """The first depth at which each id may end, from a trace. The cause is confidence if both rules fire, and the cap
+    only if none did. If a shared prefix kept an id from ending earlier, the cause is the prefix."""
     wants_ND = ends(confidence_ND, residual_ND, rules.confidence, rules.residual)
     may_ND = wants_ND & ~shared_ND
     stopped_N = may_ND.any(1)
@@ -119,9 +112,7 @@ def stop(confidence_ND: np.ndarray, residual_ND: np.ndarray, shared_ND: np.ndarr
 
 def trace(network: CapsuleNetwork, vectors_NI: np.ndarray, *, strongest: int = 0) -> Trace:
     """Every depth of every item, with the given number of strongest capsules (finding them takes a third of the time).
-
-    Rows are read block by block, so a mapped file need not fit into memory.
-    """
+    Rows are read block by block, so a mapped file need not fit into memory."""
     parts = [_traced(network, hard, steps, strongest) for hard, steps in blocks(network, vectors_NI)]
     return Trace.join(parts)
 

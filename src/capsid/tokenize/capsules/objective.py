@@ -51,10 +51,7 @@ def objective(settings: CapsuleSettings, network: CapsuleNetwork, x_BI: Tensor, 
     weighted = {
         "route": (1.0, lambda: route(unit_BD, steps)),
         "codes": (s.codes_weight, lambda: codes(unit_BD, steps, network)),
-        "spread": (
-            s.spread_weight,
-            lambda: mean_of(spread(t.weights_BK, m, s.rivals) for (_, t), m in marked),
-        ),
+        "spread": (s.spread_weight, lambda: mean_of(spread(t.weights_BK, m, s.rivals) for (_, t), m in marked)),
         "length": (s.length_weight, lambda: length(steps, rules.confidence, rules.residual)),
         "balance": (s.balance_weight, lambda: mean_of(balance(t.weights_BK) for _, t in steps)),
         "decoding": (float(network.project is not None), lambda: decoding(network.project, x_BI, unit_BD)),

@@ -57,13 +57,7 @@ class Candidates:
 
 
 def find_candidates(
-    tokens: Ragged,
-    layout: TokenLayout,
-    sequences: Ragged,
-    *,
-    number: int,
-    least: int,
-    count: str,
+    tokens: Ragged, layout: TokenLayout, sequences: Ragged, *, number: int, least: int, count: str
 ) -> Candidates:
     """Pairs that occur at least `least` times in the training sequences. Cosines are filled in later."""
     rows, left, right = _neighbours(tokens, layout)
@@ -91,9 +85,7 @@ def find_candidates(
 
 def item_profiles(tokens: Ragged, vocabulary: int, vectors_ND: np.ndarray) -> np.ndarray:
     """e_s of CapsID, Eq. 9: the normalised mean unit vector of the items that carry token s; zeros if none does.
-
-    Vectors are read in blocks, so that a memory-mapped file may be larger than memory. Shape: (vocabulary, d).
-    """
+    Vectors are read in blocks, so that a memory-mapped file may be larger than memory. Shape: (vocabulary, d)."""
     from scipy.sparse import csr_matrix
 
     sums_VD = np.zeros((vocabulary, vectors_ND.shape[1]), dtype=np.float64)

@@ -23,13 +23,7 @@ from capsid.ids.merges import MergeTable
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.settings import Checked, setting
-from capsid.tokenize.capsules.pairs import (
-    Candidates,
-    centre_profiles,
-    find_candidates,
-    item_profiles,
-    with_cosines,
-)
+from capsid.tokenize.capsules.pairs import Candidates, centre_profiles, find_candidates, item_profiles, with_cosines
 from capsid.train.options import Training
 
 # Weight and threshold move over the first half of training; then the gate trains on the final targets.
@@ -47,22 +41,13 @@ class Learnt(Protocol):
 
 def gate_training() -> Training:
     """Takes seconds for a few thousand pairs."""
-    return Training(
-        steps=300,
-        batch_size=1024,
-        learning_rate=1e-2,
-        weight_decay=0.0,
-        ema=0.9,
-        validate_every=100,
-    )
+    return Training(steps=300, batch_size=1024, learning_rate=1e-2, weight_decay=0.0, ema=0.9, validate_every=100)
 
 
 @dataclass(kw_only=True)
 class SemanticBPE(Checked):
     """Pairs of neighbouring tokens, scored by frequency and by meaning, and a gate that learns which ones to merge.
-
-    Each pass may use an equal share of the remaining merges.
-    """
+    Each pass may use an equal share of the remaining merges."""
 
     kind: ClassVar[str] = "semantic-bpe"
     size: int = setting(256, "How many merges are learnt over all passes, at most.", least=1)
@@ -87,12 +72,10 @@ class SemanticBPE(Checked):
     )
     profile: str = setting("items", "Vectors that define a token's meaning.", choices=("items", "centres"))
     spare: bool = setting(
-        False,
-        "Whether eligible pairs that the gate keeps apart are stored too, so that a learnt bias can merge them.",
+        False, "Whether eligible pairs that the gate keeps apart are stored too, so that a learnt bias can merge them."
     )
     beside: bool = setting(
-        False,
-        "Whether the gate learns beside the tokenizer (stage 1), from the pairs of every epoch, or afterwards.",
+        False, "Whether the gate learns beside the tokenizer (stage 1), from the pairs of every epoch, or afterwards."
     )
     weight: float = setting(0.2, "Weight of the gate's loss beside the tokenizer's (lambda_b, Eq. 10).", least=0)
     bias: float = setting(0.0, "Added to the gate's logits when ids are merged; above 0: more merges.")
@@ -204,12 +187,7 @@ class Pass:
         """The frequent pairs with their cosines, and the meaning of every token."""
         s = self.settings
         pairs = find_candidates(
-            self.ids.tokens,
-            self.ids.layout,
-            self.table.sequences,
-            number=self.number,
-            least=s.min_count,
-            count=s.count,
+            self.ids.tokens, self.ids.layout, self.table.sequences, number=self.number, least=s.min_count, count=s.count
         )
         profiles_VD = self._profiles(centres_VD) if len(pairs) else np.zeros((0, 0))
         return with_cosines(pairs, profiles_VD) if len(pairs) else pairs, profiles_VD

@@ -19,9 +19,7 @@ ANNEALED = 0.5
 @dataclass(frozen=True)
 class StopRules:
     """Stop at depth l if q_l >= confidence or |r_l| <= residual, and at most `max_sharing` codes begin with the prefix.
-
-    With `max_sharing` 1 the prefix must be unique. With 0 prefixes are not counted, which is the paper's rule.
-    """
+    With `max_sharing` 1 the prefix must be unique. With 0 prefixes are not counted, which is the paper's rule."""
 
     confidence: float = 0.82
     residual: float = 0.08
@@ -43,12 +41,7 @@ class StageOneTraining(Training):
 def stage_one_training() -> StageOneTraining:
     """No steps by default: ids of the closed form need none. No averaging, since capsules may be re-seeded."""
     return StageOneTraining(
-        batch_size=256,
-        learning_rate=1e-3,
-        weight_decay=1e-5,
-        ema=0.0,
-        validate_every=100,
-        patience=5,
+        batch_size=256, learning_rate=1e-3, weight_decay=1e-5, ema=0.0, validate_every=100, patience=5
     )
 
 
@@ -79,9 +72,7 @@ class Form:
 @dataclass(kw_only=True)
 class CapsuleSettings:
     """Fields in the order of Algorithm 1: capsules, routing, subtraction, stopping, then the objective of stage 1.
-
-    Fixed length L: L codebooks, confidence 1, residual 0.
-    """
+    Fixed length L: L codebooks, confidence 1, residual 0."""
 
     kind: ClassVar[str] = "capsules"
     dropped: ClassVar[dict[str, str]] = {

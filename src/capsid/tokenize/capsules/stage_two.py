@@ -54,10 +54,8 @@ def attach(network: CapsuleNetwork, rank: int, seed: int) -> nn.ModuleList:
 def settle(
     settings: CapsuleSettings, network: CapsuleNetwork, vectors_NI: np.ndarray, codes: Ragged, most: float
 ) -> StageTwo:
-    """Scale the adapters until at most a share `most` of the items has other codes, and make them permanent.
-
-    Every trial encodes the whole catalogue, because an id's length also depends on the codes of other items.
-    """
+    """Scale the adapters until at most a share `most` of the items has other codes, and make them permanent. Every
+    trial encodes the whole catalogue, because an id's length also depends on the codes of other items."""
 
     def changed() -> float:
         new = encode_catalogue(settings, network, vectors_NI)[0][0]

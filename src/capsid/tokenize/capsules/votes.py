@@ -138,10 +138,8 @@ class _Factors:
 
 
 class _Make(torch.autograd.Function):
-    """u = W r + b (+ a shift of each row). The output is an empty handle.
-
-    Every use of the votes takes it, so that this comes last backward.
-    """
+    """u = W r + b (+ a shift of each row). The output is an empty handle. Every use of the votes takes it, so that this
+    comes last backward."""
 
     @staticmethod
     def forward(

@@ -45,10 +45,8 @@ class Changes:
 
 
 class Chains:
-    """All sequences. `tokens` are those of every item, none twice in an item; `sequences` hold item numbers.
-
-    New tokens are numbered from `first`, at most `most` of them. A pair is written as one number, `key`.
-    """
+    """All sequences. `tokens` are those of every item, none twice in an item; `sequences` hold item numbers. New tokens
+    are numbered from `first`, at most `most` of them. A pair is written as one number, `key`."""
 
     def __init__(self, tokens: Ragged, sequences: Ragged, first: int, most: int) -> None:
         self.stride = first + most
@@ -108,10 +106,8 @@ class Chains:
         return nodes
 
     def _matching(self, a: int, b: int, taken: np.ndarray) -> np.ndarray:
-        """Nodes that are merged with their successors: of overlapping pairs in a chain, the first one is merged.
-
-        Nodes that are `taken` have used their tokens already.
-        """
+        """Nodes that are merged with their successors: of overlapping pairs in a chain, the first one is merged. Nodes
+        that are `taken` have used their tokens already."""
         flag_G, parts = self._flag_G, []
         flag_G[taken] = True
         for here, there in {(a, b), (b, a)}:
@@ -206,10 +202,8 @@ class Counts:
         self._add(chains.weights())
 
     def merge_heaviest(self, token: int, least: float) -> Learnt | None:
-        """Replace the heaviest pair by a token; None if no pair weighs at least `least`.
-
-        Of pairs of equal weight the one with the smaller tokens is merged.
-        """
+        """Replace the heaviest pair by a token; None if no pair weighs at least `least`. Of pairs of equal weight the
+        one with the smaller tokens is merged."""
         key = self._heaviest()
         if key is None or self.weights[key] < least * self.chains.unit:
             return None
@@ -303,12 +297,7 @@ class Pieces(Checked):
     def state(self) -> dict[str, np.ndarray]:
         """The pairs in order, their weights, and each item's training count."""
         self.table_  # noqa: B018  (raises if not fitted)
-        return {
-            "first": np.array(self.first_),
-            "pairs": self.pairs_,
-            "weights": self.weights_,
-            "counts": self.counts_,
-        }
+        return {"first": np.array(self.first_), "pairs": self.pairs_, "weights": self.weights_, "counts": self.counts_}
 
     def load_state(self, state: dict[str, np.ndarray]) -> Pieces:
         self.first_, self.counts_ = int(state["first"]), state["counts"]

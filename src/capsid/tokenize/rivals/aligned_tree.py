@@ -18,14 +18,7 @@ from capsid.base.randomness import child_seed, numpy_rng
 from capsid.base.run_options import CheckpointFile
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import (
-    fitted,
-    l2_normalise,
-    pack_strings,
-    require_items,
-    unpack_strings,
-    vectors_of,
-)
+from capsid.encode.base import fitted, l2_normalise, pack_strings, require_items, unpack_strings, vectors_of
 from capsid.ids.assignment import cheapest_columns
 from capsid.ids.order import group_numbers
 from capsid.progress import Progress, silent

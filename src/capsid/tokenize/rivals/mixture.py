@@ -25,10 +25,8 @@ RICH = 0.99
 
 
 def richness(counts_N: np.ndarray) -> np.ndarray:
-    """How much behaviour items have, from 0 to 1: the log of their counts, relative to rich items.
-
-    Without any count all items are rich. Shape: (items,).
-    """
+    """How much behaviour items have, from 0 to 1: the log of their counts, relative to rich items. Without any count
+    all items are rich. Shape: (items,)."""
     if not counts_N.any():
         return np.ones(len(counts_N), dtype=np.float32)
     logs_N = np.log1p(counts_N)

@@ -27,10 +27,8 @@ from capsid.train.options import Training
 
 @dataclass(kw_only=True)
 class MixtureSettings(Checked):
-    """Experts with a codebook each: some read both views, some content alone, some behaviour alone.
-
-    An item has one code of every expert, except of behaviour experts that its router closes.
-    """
+    """Experts with a codebook each: some read both views, some content alone, some behaviour alone. An item has one
+    code of every expert, except of behaviour experts that its router closes."""
 
     kind: ClassVar[str] = "mixture"
     shared_experts: int = setting(2, "Experts that read both views.", least=1)
@@ -149,10 +147,8 @@ class MixtureNetwork(nn.Module):
         return Mixed(entered_BI, *views, has_B, richness_B, gates_BE, outputs_BED, codes_BE, chosen_BED)
 
     def _routed(self, behaviour_BJ: Tensor, richness_B: Tensor, has_B: Tensor) -> Tensor:
-        """Weights of behaviour experts, exactly 0 where one is closed; all are for an item without behaviour.
-
-        Closed experts get a part of the gradient that a linear unit would have, so that they can open again.
-        """
+        """Weights of behaviour experts, exactly 0 where one is closed; all are for an item without behaviour. Closed
+        experts get a part of the gradient that a linear unit would have, so that they can open again."""
         # The amount of behaviour is one number: as the length of a vector it would drown what the vector says.
         direction_BJ = F.normalize(behaviour_BJ, dim=1)
         open_BE = self.router(torch.cat([direction_BJ, richness_B[:, None]], 1))

@@ -107,10 +107,8 @@ class ResidualKMeans(Checked):
         return nearby_codes(vectors_of(table, self.block, dim=self._fitted()[0].shape[1]), self._fitted(), strongest)
 
     def last_costs(self, table: ItemTable, codes: Ragged) -> Costs:
-        """Squared distances from the residuals of the earlier depths to the centres of the last depth.
-
-        Capacity is ignored, so another code may cost less than an item's own.
-        """
+        """Squared distances from the residuals of the earlier depths to the centres of the last depth. Capacity is
+        ignored, so another code may cost less than an item's own."""
         *earlier, last = self._fitted()
         vectors, codes_ND = table.vectors(self.block), codes.dense()
 

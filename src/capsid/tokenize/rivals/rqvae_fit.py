@@ -150,10 +150,8 @@ def start_books(network: RQVAENetwork, x_NI: torch.Tensor, seed: int, *, bounded
 
 @dataclass(eq=False)
 class RQVAETraining(VectorTraining):
-    """Trains the RQ-VAE and revives codes that no item uses.
-
-    `lengths` cuts the loss where ids end. The first `frozen[d]` codes of a depth are not revived.
-    """
+    """Trains the RQ-VAE and revives codes that no item uses. `lengths` cuts the loss where ids end. The first
+    `frozen[d]` codes of a depth are not revived."""
 
     name: ClassVar[str] = NAME
     most_answers: ClassVar[int | None] = 20

@@ -210,9 +210,7 @@ def balanced_codes(network: RQVAENetwork, latents_ND: np.ndarray, assign: Sinkho
 
 def last_distances(network: RQVAENetwork, vectors_NI: np.ndarray, codes: Ragged) -> np.ndarray:
     """Squared distances from what an id leaves of the latent before its last code to the codebook of that depth.
-
-    `codes` are the items' ids. Columns beyond a depth's codebook are zeros. Shape: (items, K).
-    """
+    `codes` are the items' ids. Columns beyond a depth's codebook are zeros. Shape: (items, K)."""
     left_ND, codes_NL = torch.as_tensor(latents(network, vectors_NI)), torch.as_tensor(codes.dense().astype(np.int64))
     last_N = torch.as_tensor(codes.lengths) - 1
     out_NK = np.zeros((len(left_ND), max(map(len, network.books))), dtype=np.float32)

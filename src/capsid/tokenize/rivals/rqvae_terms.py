@@ -51,10 +51,8 @@ class BoundCodeTerm(nn.Module):
 
 
 class BoundMatch(BoundCodeTerm):
-    """Cross-entropy of each item's quantised latent over the behaviour vectors of the batch.
-
-    The straight-through gradient of the latent reaches the encoder and no codebook.
-    """
+    """Cross-entropy of each item's quantised latent over the behaviour vectors of the batch. The straight-through
+    gradient of the latent reaches the encoder and no codebook."""
 
     def __init__(self, behaviour_ND: np.ndarray, latent: int) -> None:
         super().__init__()
@@ -81,10 +79,8 @@ class BoundMatch(BoundCodeTerm):
 
 
 class BoundDiversity(BoundCodeTerm):
-    """Cross-entropy of a random other code of the group, scored by the chosen code over all but itself.
-
-    Query and candidates are codes, so the gradient reaches the codebooks only.
-    """
+    """Cross-entropy of a random other code of the group, scored by the chosen code over all but itself. Query and
+    candidates are codes, so the gradient reaches the codebooks only."""
 
     def __init__(self, sizes: Sequence[int], groups: int = GROUPS, least: int = LEAST, most: int = MOST) -> None:
         super().__init__()
@@ -162,10 +158,8 @@ class CollaborativeMatch(Checked):
 
 @dataclass(kw_only=True, frozen=True)
 class CodeDiversity(Checked):
-    """Each chosen code is pulled towards another code of its group and pushed from all others (LETTER, Eq. 4).
-
-    Groups are clusters of a codebook's vectors, of bounded size and recomputed every epoch.
-    """
+    """Each chosen code is pulled towards another code of its group and pushed from all others (LETTER, Eq. 4). Groups
+    are clusters of a codebook's vectors, of bounded size and recomputed every epoch."""
 
     kind: ClassVar[str] = "code-diversity"
     weight: float = setting(1e-4, "Weight in the tokenizer's loss.", least=0)
@@ -182,13 +176,7 @@ SHORTEST = 2
 def rqvae_training() -> Training:
     """Takes 90 seconds on one core for 12,000 items. No averaging, since codes may be revived."""
     return Training(
-        steps=4_500,
-        batch_size=256,
-        learning_rate=2e-3,
-        weight_decay=1e-4,
-        ema=0.0,
-        validate_every=500,
-        patience=9,
+        steps=4_500, batch_size=256, learning_rate=2e-3, weight_decay=1e-4, ema=0.0, validate_every=500, patience=9
     )
 
 
