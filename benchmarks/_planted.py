@@ -65,8 +65,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "precomputed key without missing",
         "encode/precomputed.py",
-        "self.version, self.missing, hashes",
-        "self.version, hashes",
+        "self.kind, self.missing, hashes",
+        "self.kind, hashes",
         (f"{NOTICED}::test_what_to_do_with_missing_vectors_is_in_the_cache_key",),
     ),
     Mutant(

@@ -297,7 +297,6 @@ def test_a_phase_is_cut_into_adapting_stretches_and_a_rest_of_the_same_schedule(
         ({"refreshes": 0}, "refreshes must be at least 1, got 0"),
         ({"share": 1.5}, "share must be above 0 and at most 1, got 1.5"),
         ({"churn": 1.5}, "churn must be from 0 to 1, got 1.5"),
-        ({"merge_weight": -1.0}, "merge_weight"),
     ],
 )
 def test_bad_settings(fields: dict[str, float], words: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 # Settings that nobody varied, by kind of part, and the constant that each has become. Files still name them.
 RETIRED: Mapping[str, Mapping[str, Any]] = {
     "aligned-tree": {"iterations": 20, "block": "item"},
+    "all-codes": {"weight": 1.0},
     "alternating": {"temperature": 0.07},
     "attributes": {"min_items": 2},
     "code-diversity": {"groups": 10, "least": 10, "most": 60},
@@ -31,6 +32,7 @@ RETIRED: Mapping[str, Mapping[str, Any]] = {
     "product": {"iterations": 25, "restarts": 1, "block": "item"},
     "reassign": {"rounds": 20, "epsilon": 0.003, "iterations": 50},
     "residual-kmeans": {"iterations": 25},
+    "routing-adapters": {"merge_weight": 0.2},
     "rq-vae": {"commitment": 0.25, "revive": True, "sample": 65_536},
     "sasrec": {"layers": 2, "history": 50, "dropout": 0.3},
     "semantic-bpe": {"frequency": "log", "hidden": 64, "gumbel": 1.0, "sparsity": 0.01},

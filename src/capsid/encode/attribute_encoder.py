@@ -38,7 +38,6 @@ class AttributeEncoder:
     without values, or with only values unknown at `fit`, gets zeros."""
 
     kind: ClassVar[str] = "attributes"
-    version: ClassVar[int] = 1
 
     columns: tuple[str, ...] = setting(
         (), "Columns to read; empty: every list column and every text column whose values repeat."
@@ -95,7 +94,7 @@ class AttributeEncoder:
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
         """The chosen values of every item, the hyperparameters and the seed of the factorisation."""
         features = ["\t".join(f) for f in _features(table, choose_columns(table, self.columns))]
-        return fingerprint(self, self.version, content_hash(table.items, features), seed)
+        return fingerprint(self, content_hash(table.items, features), seed)
 
     def _weighted(self, table: ItemTable) -> sp.csr_matrix:
         """Multi-hot times idf, rows of norm one or zero. Shape: (items, values)."""

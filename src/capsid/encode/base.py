@@ -23,6 +23,8 @@ from capsid.progress import Progress, silent
 from capsid.settings import check_settings
 
 T = TypeVar("T")
+# Changes when the vectors of the same encoder and data change.
+VERSION = 1
 
 
 class ItemEncoder(Protocol):
@@ -205,7 +207,7 @@ def histories_hash(table: ItemTable) -> str:
 
 def content_hash(*parts: Iterable[str] | np.ndarray) -> str:
     """A hash of arrays and lists of strings, for cache keys."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(bytes([VERSION]))
     for part in parts:
         if isinstance(part, np.ndarray):
             # Widen integers: the same histories must hash the same whether a reader kept 32 or 64 bits.

@@ -32,7 +32,6 @@ class CollaborativeEncoder(RemembersVectors):
     """Singular vectors of the positive PMI matrix, scaled by the roots of the singular values."""
 
     kind: ClassVar[str] = "collaborative"
-    version: ClassVar[int] = 1
 
     dim: int = setting(64, "Width of the vectors.", least=1)
     window: int = setting(5, "Items of a sequence that are at most this far apart co-occur.", least=1)
@@ -64,7 +63,7 @@ class CollaborativeEncoder(RemembersVectors):
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
         """The training histories, the hyperparameters and the seed of the factorisation."""
-        return fingerprint(self, self.version, histories_hash(table), seed)
+        return fingerprint(self, histories_hash(table), seed)
 
 
 def cooccurrence(sequences: Ragged, items: int, *, window: int) -> sp.csr_matrix:

@@ -37,7 +37,6 @@ class HashingEncoder:
     `fit` has no effect. An item without any text gets zeros."""
 
     kind: ClassVar[str] = "hashing"
-    version: ClassVar[int] = 1
 
     dim: int = setting(64, "Width of the vectors.", least=1)
     fields: tuple[str, ...] = setting((), "Columns that make an item's text; empty: the dataset's usual ones.")
@@ -80,7 +79,7 @@ class HashingEncoder:
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
         """The texts and the hyperparameters; no seed."""
         fields = resolve_fields(table, self.fields)
-        return fingerprint(self, self.version, content_hash(table.items, fields, item_texts(table, fields)))
+        return fingerprint(self, content_hash(table.items, fields, item_texts(table, fields)))
 
     def _count(self, texts: list[str]) -> sp.csr_matrix:
         """How often each bucket occurs in each text. Shape: (items, buckets)."""

@@ -29,7 +29,6 @@ class JoinedEncoder:
     """Concatenated parts. All projections are learnt on the catalogue, so that new items share its space."""
 
     kind: ClassVar[str] = "joined"
-    version: ClassVar[int] = 1
 
     parts: tuple[ItemEncoder, ...] = setting(
         about="The encoders to join, for example text and collaborative.", count=(1, None)
@@ -106,7 +105,7 @@ class JoinedEncoder:
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
         """The parts' keys and our own hyperparameters."""
         own = (self.weights, self.block_dim, self.dim, self.missing)
-        return fingerprint(self.kind, self.version, own, [p.cache_key(table, seed=seed) for p in self.parts])
+        return fingerprint(self.kind, own, [p.cache_key(table, seed=seed) for p in self.parts])
 
     def _fit_block(self, part: ItemEncoder, block_ND: np.ndarray) -> dict[str, np.ndarray]:
         """Mean and axes of the rows with evidence; with block_dim 0 blocks are neither centred nor reduced."""

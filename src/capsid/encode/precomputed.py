@@ -214,7 +214,6 @@ class PrecomputedEncoder(RemembersVectors):
     """Vectors from a .npy, .npz, .parquet, .csv or .safetensors file."""
 
     kind: ClassVar[str] = "precomputed"
-    version: ClassVar[int] = 1
 
     path: str = setting("", "The file of vectors.")
     missing: Literal["error", "zero"] = setting(
@@ -278,7 +277,7 @@ class PrecomputedEncoder(RemembersVectors):
         if not path.is_file():
             raise DataError(f"there is no file {path}", hint=f"allowed endings: {', '.join(ENDINGS)}")
         hashes = [file_hash(p) for p in (path, ids_file(path)) if p.is_file()]
-        return fingerprint(self.kind, self.version, self.missing, hashes, content_hash(table.items))
+        return fingerprint(self.kind, self.missing, hashes, content_hash(table.items))
 
 
 def _read(file: str, in_order: Sequence[str] | None) -> tuple[Vocabulary, np.ndarray]:

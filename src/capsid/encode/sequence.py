@@ -80,7 +80,6 @@ class SequenceEncoder(RemembersVectors):
     """Embeddings that predict the next item of a history; they keep their trained norms."""
 
     kind: ClassVar[str] = "sasrec"
-    version: ClassVar[int] = 1
 
     dim: int = setting(32, "Width of the vectors and of the network.", least=1)
     unseen: Literal["zeros", "mean"] = setting(
@@ -114,7 +113,7 @@ class SequenceEncoder(RemembersVectors):
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
         """The training histories, the hyperparameters and the seed."""
-        return fingerprint(self, self.version, histories_hash(table), seed)
+        return fingerprint(self, histories_hash(table), seed)
 
 
 def field_training() -> Training:
@@ -132,7 +131,6 @@ class FieldEncoder(RemembersVectors):
     """Embeddings of an item's id and of its fields, side by side; zeros for the id of an item unseen in training."""
 
     kind: ClassVar[str] = "famae"
-    version: ClassVar[int] = 1
 
     fields: tuple[Field, ...] = setting(
         factory=published_fields, about="Fields of the items, beside the id.", count=(1, None)
@@ -204,4 +202,4 @@ class FieldEncoder(RemembersVectors):
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
         """The items' values, the training histories, the hyperparameters and the seed."""
         values = ["\t".join(map(str, field.values(table.attributes))) for field in self.fields]
-        return fingerprint(self, self.version, content_hash(values), histories_hash(table), seed)
+        return fingerprint(self, content_hash(values), histories_hash(table), seed)

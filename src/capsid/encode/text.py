@@ -49,7 +49,6 @@ class TextEncoder:
     """A sentence embedding of each item's text, length one; an item without any text gets zeros."""
 
     kind: ClassVar[str] = "text"
-    version: ClassVar[int] = 1
 
     model: str = setting(MINILM, "Name or folder of the sentence-transformers model.", count=(1, None))
     fields: tuple[str, ...] = setting((), "Columns that make an item's text; empty: the dataset's usual ones.")
@@ -97,7 +96,7 @@ class TextEncoder:
         """The texts, the model and the maximum length; not the split, the seed or the batch size."""
         fields = resolve_fields(table, self.fields)
         texts = content_hash(table.items, fields, item_texts(table, fields))
-        return fingerprint(self.kind, self.version, self.model, self.max_tokens, texts)
+        return fingerprint(self.kind, self.model, self.max_tokens, texts)
 
     def _embed(self, model: Any, texts: list[str], lengths: np.ndarray, progress: Progress) -> np.ndarray:
         if not texts:

@@ -34,7 +34,6 @@ class Views:
     """The main encoder and others by name. `transform` gives the main view, `blocks` gives all views."""
 
     kind: ClassVar[str] = "views"
-    version: ClassVar[int] = 1
 
     item: ItemEncoder = setting(about="Encoder of the main view, the block 'item'.")
     others: tuple[tuple[str, ItemEncoder], ...] = setting((), "Names and encoders of the other blocks.")
@@ -103,7 +102,7 @@ class Views:
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
         """The views' names and keys."""
         keys = [[name, part.cache_key(table, seed=seed)] for name, part in self.parts.items()]
-        return fingerprint(self.kind, self.version, keys)
+        return fingerprint(self.kind, keys)
 
 
 def blocks_of(encoder: ItemEncoder, table: ItemTable) -> dict[str, np.ndarray]:

@@ -24,7 +24,6 @@ from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
 from capsid.generate.timeline import TimelineTransformer
 from capsid.ids.layout import TokenLayout
 from capsid.ids.reading import Lesson, ReadableIds, TokenBatch
-from capsid.settings import Checked, setting
 
 # Far below every score: what cannot stand at a depth has no probability there.
 IMPOSSIBLE = -1e9
@@ -106,11 +105,11 @@ class ParallelGenerator(ItemwiseGenerator):
 
 
 @dataclass(kw_only=True, frozen=True)
-class AllCodes(Checked):
+class AllCodes:
     """The sum of the cross-entropies of all codes of an item, each among the codes of its depth (RPG, Eq. 4)."""
 
     kind: ClassVar[str] = "all-codes"
-    weight: float = setting(1.0, "Weight of this term in the sum of all terms.", least=0)
+    weight: ClassVar[float] = 1.0
 
     def bind(self, context: TermContext) -> BoundTerm:
         """With the tokens of every depth."""

@@ -33,6 +33,9 @@ from capsid.tokenize.capsules.pairs import GUMBEL
 from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 
+# Weight of the merge gate's loss (lambda_b, Eq. 10).
+MERGE_WEIGHT = 0.2
+
 
 @dataclass(kw_only=True, frozen=True)
 class RoutingAdapters(Checked):
@@ -51,7 +54,6 @@ class RoutingAdapters(Checked):
     share: float = setting(1 / 3, "Share of the phase's steps in which the routing adapts.", above=0, most=1)
     refreshes: int = setting(1, "How many times items get new codes, evenly spaced over these steps.", least=1)
     churn: float = setting(0.05, "Largest share of the items that get new codes in one refresh.", least=0, most=1)
-    merge_weight: float = setting(0.2, "Weight of the merge gate's loss.", least=0)
     rate: float = setting(1.0, "The adapters' learning rate, as a multiple of the generator's.", above=0)
 
     def parts(self, steps: int) -> tuple[Part, ...]:
@@ -83,7 +85,7 @@ class BoundAdapters(BoundTerm):
         self.gate: _Gate | None = None
         merges = tokenizer.merges_
         if settings.gate_bias and isinstance(merges, SemanticBPE) and len(context.ids.layout.merges):
-            self.gate = _Gate(merges, settings.merge_weight)
+            self.gate = _Gate(merges)
         if not settings.rank and self.gate is None:
             raise ConfigError("adapt.rank must be at least 1 where there is no merge gate to adapt, got 0")
         # Frozen modules are referenced, not registered, so that they stay out of checkpoints.
@@ -158,7 +160,7 @@ class BoundAdapters(BoundTerm):
 class _Gate(nn.Module):
     """The learnable scalar bias of the merge gate, shared by all pairs."""
 
-    def __init__(self, merges: Any, weight: float) -> None:
+    def __init__(self, merges: Any) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(()))
         pairs = merges.candidates_
@@ -169,7 +171,6 @@ class _Gate(nn.Module):
         self._target_C = torch.as_tensor(pairs.target.astype(np.float32))
         # The candidate of every merge, in the order of the table of merges.
         self._candidate_M = torch.as_tensor(chosen[np.argsort(pairs.merge[chosen])])
-        self._weight = weight
 
     def noise(self, rng: np.random.Generator) -> Tensor:
         """The difference of two Gumbel numbers for every candidate. Shape: (C,)."""
@@ -194,4 +195,4 @@ class _Gate(nn.Module):
 
     def loss(self, noise_C: Tensor | None = None) -> Tensor:
         """Cross-entropy of the shifted gate and its targets."""
-        return self._weight * F.binary_cross_entropy_with_logits(self._relaxed(noise_C), self._target_C)
+        return MERGE_WEIGHT * F.binary_cross_entropy_with_logits(self._relaxed(noise_C), self._target_C)

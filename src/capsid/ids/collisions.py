@@ -34,7 +34,7 @@ class CollisionPolicy(Protocol):
     """May change last codes, add a suffix, or leave items with equal codes in one bucket."""
 
     kind: ClassVar[str]
-    needs_costs: ClassVar[bool]
+    needs_costs: ClassVar[bool] = False
 
     def settle(
         self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
@@ -44,14 +44,14 @@ class CollisionPolicy(Protocol):
 
     def width(self, suffixes: np.ndarray | None) -> int:
         """How many suffix tokens the layout reserves."""
+        return 0
 
 
 @dataclass(kw_only=True, frozen=True)
-class Suffix(Checked):
+class Suffix(Checked, CollisionPolicy):
     """A last token that numbers the items with equal codes; 0 for an item whose codes are unique."""
 
     kind: ClassVar[str] = "suffix"
-    needs_costs: ClassVar[bool] = False
     capacity: int = setting(
         0, "Number of suffix tokens; 0: twice what the catalogue needs, which leaves room for new items.", least=0
     )
@@ -72,12 +72,11 @@ class Suffix(Checked):
 
 
 @dataclass(kw_only=True, frozen=True)
-class Hashed(Checked):
+class Hashed(Checked, CollisionPolicy):
     """A last token for every item, different for items with equal codes, which begins at a hash of the codes. All
     suffix tokens are used alike, so that none of them becomes a part of most items."""
 
     kind: ClassVar[str] = "hash"
-    needs_costs: ClassVar[bool] = False
     capacity: int = setting(256, "Number of suffix tokens, and of items that may have equal codes.", least=1)
 
     def settle(
@@ -95,23 +94,19 @@ class Hashed(Checked):
 
 
 @dataclass(kw_only=True, frozen=True)
-class Bucket:
+class Bucket(CollisionPolicy):
     """Items with equal codes share one id."""
 
     kind: ClassVar[str] = "bucket"
-    needs_costs: ClassVar[bool] = False
 
     def settle(
         self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
     ) -> Settled:
         return Settled(codes)
 
-    def width(self, suffixes: np.ndarray | None) -> int:
-        return 0
-
 
 @dataclass(kw_only=True, frozen=True)
-class Reassign(Checked):
+class Reassign(Checked, CollisionPolicy):
     """Colliding items get other last codes; items that still collide share a bucket.
 
     `cheapest` solves the assignment exactly under every prefix, so one round suffices and ids are unique wherever a
@@ -142,9 +137,6 @@ class Reassign(Checked):
         fixed = len(old.codes)
         every = cheapest_last_codes(old.codes.append(codes), sizes, costs, fixed=fixed)
         return Settled(every.take(np.arange(fixed, len(every))))
-
-    def width(self, suffixes: np.ndarray | None) -> int:
-        return 0
 
 
 COLLISIONS: dict[str, type] = {c.kind: c for c in (Suffix, Hashed, Bucket, Reassign)}

@@ -115,26 +115,28 @@ def transitions_of(arrays: Mapping[str, np.ndarray], items: int, *, checked: boo
     followers, counts = [], []
     for number in range(sum(name.startswith("transitions/items/") for name in arrays)):
         values, offsets, count = (f"transitions/{name}/{number}" for name in ("items", "offsets", "counts"))
-        if checked:
-            followers.append(Ragged(arrays[values], arrays[offsets]))
-            counts.append(arrays[count])
-            continue
-        rows = untrusted.ragged(arrays, values, offsets, FILE, count=items, below=items)
+        rows = _rows(arrays, values, offsets, items, checked=checked)
         most = {"count": len(rows.values), "least": 1, "below": np.iinfo(np.int32).max}
         followers.append(rows)
-        counts.append(untrusted.integers(arrays, count, FILE, **most))
+        counts.append(arrays[count] if checked else untrusted.integers(arrays, count, FILE, **most))
     if not followers:
         raise untrusted.refuse(f"{FILE} has no transitions")
     return Transitions(tuple(followers), tuple(counts), _neighbours_of(arrays, items, checked=checked))
+
+
+def _rows(arrays: Mapping[str, np.ndarray], values: str, offsets: str, items: int, *, checked: bool) -> Ragged:
+    if checked:
+        return Ragged(arrays[values], arrays[offsets])
+    return untrusted.ragged(arrays, values, offsets, FILE, count=items, below=items)
 
 
 def _neighbours_of(arrays: Mapping[str, np.ndarray], items: int, *, checked: bool) -> Neighbours | None:
     values, offsets, likeness = (f"transitions/near/{name}" for name in ("items", "offsets", "likeness"))
     if values not in arrays:
         return None
+    rows = _rows(arrays, values, offsets, items, checked=checked)
     if checked:
-        return Neighbours(Ragged(arrays[values], arrays[offsets]), arrays[likeness])
-    rows = untrusted.ragged(arrays, values, offsets, FILE, count=items, below=items)
+        return Neighbours(rows, arrays[likeness])
     found = untrusted.finite({likeness: arrays[likeness]}, FILE)[likeness]
     if found.dtype != np.float32 or found.shape != rows.values.shape or (found < 0).any():
         raise untrusted.refuse(f"{FILE}: {likeness} is not one number of at least 0 for each neighbour")

@@ -1,4 +1,4 @@
-"""All recipes by name. Each recipe is a small file that contains only values.
+"""All recipes by name. Each recipe is a value.
 
 Lists and tables use this order: methods without ids, simple ids, published methods, CapsID.
 """
@@ -9,61 +9,42 @@ from capsid.base.installed import RECIPES as GROUP
 from capsid.base.installed import installed_names, installed_recipe
 from capsid.errors import ConfigError, nearest
 from capsid.recipe import Recipe
-from capsid.recipes.baselines import BERT4REC, EASE, ITEM_KNN, MEMORY, POPULARITY, SASREC, TEXT_KNN, VECTOR_KNN
-from capsid.recipes.capsid_paper import CAPSID_PAPER
-from capsid.recipes.ours import CAPSID, CAPSID_BPE, CAPSID_DENSE, CAPSID_STRONG, CAPSID_TWO, FREQUENCY, KMEANS_FLAT
-from capsid.recipes.rivals import (
-    ACTIONPIECE,
-    ADA_SID,
-    COBRA,
-    DIGER,
-    ETEGREC,
-    LC_REC,
-    LETTER,
-    RESID,
-    RPG,
-    RQ_KMEANS,
-    SA2CRQ,
-    TIGER,
-    TIGER_DENSE,
-    TIGER_TEXT,
-    UNIREC_COA,
-)
+from capsid.recipes import baselines, capsid_paper, ours, rivals
 
 RECIPES: dict[str, Recipe] = {
     r.name: r
     for r in (
-        POPULARITY,
-        MEMORY,
-        ITEM_KNN,
-        EASE,
-        TEXT_KNN,
-        VECTOR_KNN,
-        SASREC,
-        BERT4REC,
-        FREQUENCY,
-        KMEANS_FLAT,
-        RQ_KMEANS,
-        TIGER,
-        TIGER_TEXT,
-        TIGER_DENSE,
-        LC_REC,
-        LETTER,
-        ETEGREC,
-        ADA_SID,
-        ACTIONPIECE,
-        DIGER,
-        SA2CRQ,
-        RESID,
-        COBRA,
-        RPG,
-        UNIREC_COA,
-        CAPSID,
-        CAPSID_DENSE,
-        CAPSID_BPE,
-        CAPSID_STRONG,
-        CAPSID_TWO,
-        CAPSID_PAPER,
+        baselines.POPULARITY,
+        baselines.MEMORY,
+        baselines.ITEM_KNN,
+        baselines.EASE,
+        baselines.TEXT_KNN,
+        baselines.VECTOR_KNN,
+        baselines.SASREC,
+        baselines.BERT4REC,
+        ours.FREQUENCY,
+        ours.KMEANS_FLAT,
+        rivals.RQ_KMEANS,
+        rivals.TIGER,
+        rivals.TIGER_TEXT,
+        rivals.TIGER_DENSE,
+        rivals.LC_REC,
+        rivals.LETTER,
+        rivals.ETEGREC,
+        rivals.ADA_SID,
+        rivals.ACTIONPIECE,
+        rivals.DIGER,
+        rivals.SA2CRQ,
+        rivals.RESID,
+        rivals.COBRA,
+        rivals.RPG,
+        rivals.UNIREC_COA,
+        ours.CAPSID,
+        ours.CAPSID_DENSE,
+        ours.CAPSID_BPE,
+        ours.CAPSID_STRONG,
+        ours.CAPSID_TWO,
+        capsid_paper.CAPSID_PAPER,
     )
 }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,17 +22,16 @@ from capsid.errors import ConfigError
 
 def kmeans(vectors_ND: np.ndarray, k: int, iterations: int, restarts: int, seed: int) -> np.ndarray:
     """The centres of the best of several runs of faiss' k-means. Shape: (k, d)."""
+    options = {"nredo": restarts, "max_points_per_centroid": 4096}
+    return faiss_kmeans(vectors_ND, k, iterations, child_seed(seed, "kmeans"), **options)
+
+
+def faiss_kmeans(vectors_ND: np.ndarray, k: int, iterations: int, seed: int, **options: Any) -> np.ndarray:
+    """The centres of faiss' k-means, which takes further options. Shape: (k, d)."""
     import faiss
 
-    means = faiss.Kmeans(
-        vectors_ND.shape[1],
-        k,
-        niter=iterations,
-        nredo=restarts,
-        seed=child_seed(seed, "kmeans") % (2**31),
-        min_points_per_centroid=1,
-        max_points_per_centroid=4096,
-    )
+    width = vectors_ND.shape[1]
+    means = faiss.Kmeans(width, k, niter=iterations, seed=seed % (2**31), min_points_per_centroid=1, **options)
     means.train(np.ascontiguousarray(vectors_ND, dtype=np.float32))
     return np.asarray(means.centroids, dtype=np.float32)
 

@@ -58,10 +58,14 @@ class Inspection:
         )
 
 
-def inspect(settings: CapsuleSettings, seen: Trace, shared: SharedPrefixes | None = None) -> Inspection:
-    """Statistics of a trace; prefixes are counted among these items unless a table is given."""
+def inspect(
+    settings: CapsuleSettings, seen: Trace, shared: SharedPrefixes | None = None, codes: Ragged | None = None
+) -> Inspection:
+    """Statistics of a trace. Prefixes are counted among these items unless a table is given; lengths and collisions
+    are those of `codes`, where the whole catalogue's are known."""
     shared = shared or SharedPrefixes.count(seen.codes, settings.codebooks, settings.max_sharing)
     stops = stop(seen.confidence, seen.soft, shared.mask(seen.codes), settings.rules)
+    codes = Ragged.from_dense(seen.codes, stops.lengths) if codes is None else codes
     rows = np.arange(len(seen))
     depths = range(seen.codes.shape[1])
     at_end = [np.minimum(d, stops.lengths - 1) for d in depths]
@@ -71,9 +75,9 @@ def inspect(settings: CapsuleSettings, seen: Trace, shared: SharedPrefixes | Non
         grew=seen.grew.mean(0).tolist(),
         soft=[float(seen.soft[rows, d].mean()) for d in at_end],
         hard=[float(seen.hard[rows, d].mean()) for d in at_end],
-        mean_length=float(stops.lengths.mean()),
+        mean_length=float(codes.lengths.mean()),
         causes=stops.shares(with_prefix=settings.max_sharing > 0),
-        collisions=collision_rate(Ragged.from_dense(seen.codes, stops.lengths)),
+        collisions=collision_rate(codes),
     )
 
 

@@ -26,7 +26,7 @@ from capsid.tokenize.capsules.capsules import CapsuleNetwork
 from capsid.tokenize.capsules.catalogue import encode_catalogue, trace
 from capsid.tokenize.capsules.centres import fit_centres
 from capsid.tokenize.capsules.followers import Followers
-from capsid.tokenize.capsules.inspection import Inspection, collision_rate, inspect, warn_of_collapse
+from capsid.tokenize.capsules.inspection import Inspection, inspect, warn_of_collapse
 from capsid.tokenize.capsules.objective import objective
 from capsid.tokenize.capsules.settings import ANNEALED, CapsuleSettings
 from capsid.tokenize.capsules.start import calibrate_all, start_from_data
@@ -119,12 +119,8 @@ class CapsuleTraining(VectorTraining):
     def look(self) -> Inspection:
         """Statistics of the rows that are looked at; collisions and recall of the whole catalogue."""
         (codes, _), shared = encode_catalogue(self.settings, self.network, self.vectors_NI)
-        return dataclasses.replace(
-            inspect(self.settings, trace(self.network, self.looked_at_NI), shared),
-            mean_length=float(codes.lengths.mean()),
-            collisions=collision_rate(codes),
-            recall=None if self.followers is None else self.followers.recall(codes),
-        )
+        found = inspect(self.settings, trace(self.network, self.looked_at_NI), shared, codes)
+        return found if self.followers is None else dataclasses.replace(found, recall=self.followers.recall(codes))
 
     def answer(self, *, early: bool) -> None:
         """Report where residuals grow; where many do, subtract less from now on."""
@@ -151,11 +147,7 @@ def _freeze(job: CapsuleTraining, sample_N: np.ndarray) -> StageOne:
         for capsules, centres in zip(network.depths, fitted):
             capsules.centres.copy_(torch.as_tensor(centres))
     seen = reference_trace(network, job.sample_NI)
-    found = dataclasses.replace(
-        inspect(settings, seen, shared),
-        mean_length=float(encoded[0].lengths.mean()),
-        collisions=collision_rate(encoded[0]),
-    )
+    found = inspect(settings, seen, shared, encoded[0])
     job.progress.line(f"capsules: {found.line()}")
     warn_of_collapse(found, settings.codebooks, len(seen), job.progress)
     return StageOne(network, shared, drift_reference(seen), encoded)

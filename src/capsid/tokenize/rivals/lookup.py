@@ -33,8 +33,25 @@ from capsid.tokenize.base import summed_centres
 from capsid.tokenize.capsules.centres import fit_centres
 
 
+class _Known:
+    """Base of tokenizers that know items, not vectors."""
+
+    items_: Vocabulary
+
+    def decode(self, codes: Ragged) -> np.ndarray | None:
+        """None: the codes carry no meaning."""
+        return None
+
+    def centres(self) -> tuple[np.ndarray, ...] | None:
+        """None: the codes have no centres."""
+        return None
+
+    def _fitted(self) -> Vocabulary:
+        return fitted(getattr(self, "items_", None), self)
+
+
 @dataclass(kw_only=True)
-class Atomic:
+class Atomic(_Known):
     """An item's code is its number in the fitted catalogue."""
 
     kind: ClassVar[str] = "atomic"
@@ -57,12 +74,6 @@ class Atomic:
         numbers = _known(self._fitted(), table, "was not in the catalogue: one-token ids cannot name new items")
         return Ragged.from_dense(numbers[:, None].astype(np.int32))
 
-    def decode(self, codes: Ragged) -> None:
-        return None
-
-    def centres(self) -> None:
-        return None
-
     def state(self) -> dict[str, np.ndarray]:
         return {"items": np.array(list(self._fitted()), dtype=np.str_)}
 
@@ -70,12 +81,9 @@ class Atomic:
         self.items_ = Vocabulary(str(i) for i in state["items"])
         return self
 
-    def _fitted(self) -> Vocabulary:
-        return fitted(getattr(self, "items_", None), self)
-
 
 @dataclass(kw_only=True)
-class Frequency(Checked):
+class Frequency(Checked, _Known):
     """Buckets hold counts that differ by less than a factor of `growth`; ranks are written to base `codebook`."""
 
     kind: ClassVar[str] = "frequency"
@@ -115,12 +123,6 @@ class Frequency(Checked):
         numbers = self._fitted().numbers(table.items, missing="negative")
         return Ragged.from_dense(np.where(numbers[:, None] < 0, self.late_, self.codes_[numbers]))
 
-    def decode(self, codes: Ragged) -> None:
-        return None
-
-    def centres(self) -> None:
-        return None
-
     def state(self) -> dict[str, np.ndarray]:
         """The catalogue's ids and their codes."""
         items = np.array(list(self._fitted()), dtype=np.str_)
@@ -143,12 +145,9 @@ class Frequency(Checked):
         powers = base ** np.arange(digits - 1, -1, -1, dtype=np.int64)
         return np.column_stack([bucket_N, rank_N[:, None] // powers % base]).astype(np.int32)
 
-    def _fitted(self) -> Vocabulary:
-        return fitted(getattr(self, "items_", None), self)
-
 
 @dataclass(kw_only=True)
-class GivenCodes(Checked):
+class GivenCodes(Checked, _Known):
     """Lines {"item": id, "codes": [code of depth 1, code of depth 2, ...]}; other keys are ignored."""
 
     kind: ClassVar[str] = "given"
@@ -216,9 +215,6 @@ class GivenCodes(Checked):
         self.codes_ = Ragged(state["codes"], state["offsets"])
         self.centres_ = tuple(state[f"centres/{d}"] for d in range(len(self.sizes_)) if f"centres/{d}" in state)
         return self
-
-    def _fitted(self) -> Vocabulary:
-        return fitted(getattr(self, "items_", None), self)
 
 
 def _known(items: Vocabulary, table: ItemTable, why: str) -> np.ndarray:

@@ -24,7 +24,7 @@ from capsid.ids.order import group_numbers
 from capsid.ids.prefixes import SharedPrefixes, unshared_lengths
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.tokenize.kmeans import balanced_kmeans, kmeans
+from capsid.tokenize.kmeans import balanced_kmeans, faiss_kmeans, kmeans
 from capsid.tokenize.rivals.rqvae_network import RQVAENetwork, encode, nearest, quantized_blocks
 from capsid.tokenize.rivals.rqvae_terms import SHORTEST, BoundCodeTerm, CodeStep, RQVAESettings
 from capsid.tokenize.training import VectorTraining, draw_sample, unused_codes, weight_source, worst_first
@@ -127,19 +127,10 @@ def start_books(network: RQVAENetwork, x_NI: torch.Tensor, seed: int, *, bounded
     `bounded` clusters hold at least half of the mean size (but at most 50) and at most four times that (LETTER's
     release).
     """
-    import faiss
-
     left_ND = network.encoder(network.enter(x_NI))
     for depth, book_KD in enumerate(network.books):
-        means = faiss.Kmeans(
-            left_ND.shape[1],
-            len(book_KD),
-            niter=KMEANS_ITERATIONS,
-            seed=child_seed(seed, "rq-vae", "k-means", depth) % (2**31),
-            min_points_per_centroid=1,
-        )
-        means.train(np.ascontiguousarray(left_ND.numpy()))
-        book_KD.copy_(torch.as_tensor(means.centroids))
+        seeds = child_seed(seed, "rq-vae", "k-means", depth)
+        book_KD.copy_(torch.as_tensor(faiss_kmeans(left_ND.numpy(), len(book_KD), KMEANS_ITERATIONS, seeds)))
         if bounded:
             least = min(len(x_NI) // (2 * len(book_KD)), 50)
             most = max(4 * least, -(-len(x_NI) // len(book_KD)))
