@@ -143,7 +143,7 @@ MISTAKES: Mistakes = {
             "encode/test_sequence.py",
         ),
     ),
-    "encode/views.py": (
+    "encode/joined.py": (
         ("two views of one name", "or names.count(name) > 1:", "or names.count(name) > 2:", "encode/test_views.py"),
     ),
     "generate/dense_match.py": (

@@ -21,9 +21,9 @@ from capsid.decode.fusion import BeamFusion
 from capsid.decode.mixed import Mixed
 from capsid.decode.ranked import Ranker
 from capsid.encode.base import ItemEncoder
+from capsid.encode.joined import Views
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.precomputed import PrecomputedEncoder
-from capsid.encode.views import Views
 from capsid.errors import ConfigError
 from capsid.generate.alternating import Alternating
 from capsid.generate.dense_match import DenseMatch

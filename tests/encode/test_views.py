@@ -16,9 +16,9 @@ from capsid.encode.attribute_encoder import AttributeEncoder
 from capsid.encode.cache import encode_blocks, encode_items
 from capsid.encode.collaborative import CollaborativeEncoder
 from capsid.encode.hashing import HashingEncoder
+from capsid.encode.joined import Views, blocks_of
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.sequence import SequenceEncoder
-from capsid.encode.views import Views, blocks_of
 from capsid.errors import ConfigError
 from capsid.train.options import Training
 from encode.catalogue import make_table, new_items

@@ -340,12 +340,13 @@ def test_a_trace_and_its_stops_are_the_codes(kind: str) -> None:
 def test_soft_weights_are_shares_and_their_strongest_is_the_code(kind: str) -> None:
     tokenizer = make(kind).fit(table())
     weights, loss = tokenizer.soft(torch.from_numpy(table().vectors()))
-    assert [w.shape for _, w in weights] == [(60, size) for size in tokenizer.sizes]
+    assert [w.shape[1] for _, w in weights] == list(tokenizer.sizes)
     assert loss.isfinite()
-    for depth, weights_NK in enumerate(weights):
-        np.testing.assert_allclose(weights_NK.sum(1).numpy(), 1, rtol=1e-5)
-        own = [c[depth] if len(c) > depth else int(w.argmax()) for c, w in zip(tokenizer.encode(table()), weights_NK)]
-        assert weights_NK.argmax(1).tolist() == own
+    codes = tokenizer.encode(table())
+    for depth, (rows, weights_RK) in enumerate(weights):
+        np.testing.assert_allclose(weights_RK.sum(1).numpy(), 1, rtol=1e-5)
+        for row, weights_K in zip(rows.tolist(), weights_RK):
+            assert len(codes[row]) <= depth or int(weights_K.argmax()) == codes[row][depth]
 
 
 def test_every_kind_is_named_as_it_is_listed() -> None:

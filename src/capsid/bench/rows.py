@@ -12,8 +12,8 @@ from capsid.base.config import fingerprint
 from capsid.bench.paper import paper
 from capsid.bench.plans import read_plan
 from capsid.decode.ensemble import Ensemble
+from capsid.encode.joined import Views
 from capsid.encode.kinds import default_encoder
-from capsid.encode.views import Views
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 from capsid.recipes.ours import CAPSID_BPE

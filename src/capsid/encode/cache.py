@@ -22,8 +22,7 @@ from capsid.base.storage.artifacts import cache_home, new_folder, open_folder, w
 from capsid.base.storage.locks import held
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import ItemEncoder, check_vectors, first_ids, fresh, has_evidence
-from capsid.encode.joined import JoinedEncoder
-from capsid.encode.views import MAIN, Views
+from capsid.encode.joined import MAIN, JoinedEncoder, Views
 from capsid.errors import ArtifactError, DataError
 from capsid.progress import Progress, duration, silent
 

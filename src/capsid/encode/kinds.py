@@ -5,11 +5,10 @@ from __future__ import annotations
 from capsid.encode.attribute_encoder import AttributeEncoder
 from capsid.encode.collaborative import CollaborativeEncoder
 from capsid.encode.hashing import HashingEncoder
-from capsid.encode.joined import JoinedEncoder
+from capsid.encode.joined import JoinedEncoder, Views
 from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.encode.sequence import FieldEncoder, SequenceEncoder
 from capsid.encode.text import TextEncoder
-from capsid.encode.views import Views
 
 ENCODERS: dict[str, type] = {
     "attributes": AttributeEncoder,

@@ -8,10 +8,10 @@ from capsid.data.fields import Field
 from capsid.decode.ensemble import Ensemble
 from capsid.decode.exact import ParallelScoring
 from capsid.decode.fusion import BeamFusion
+from capsid.encode.joined import Views
 from capsid.encode.kinds import default_encoder
 from capsid.encode.sequence import FieldEncoder, SequenceEncoder
 from capsid.encode.text import TextEncoder
-from capsid.encode.views import Views
 from capsid.generate.alternating import Alternating
 from capsid.generate.dense_match import DenseMatch
 from capsid.generate.generator import TimelineGenerator

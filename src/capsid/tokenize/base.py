@@ -1,7 +1,8 @@
 """The tokenizer protocol: fitted on an item table, it gives every item a row of codes and knows its codebook sizes.
 
 Optional abilities are declared here too, one protocol each. Callers check for an ability with `isinstance`; a
-tokenizer has it if it defines the methods. There is no base class.
+tokenizer has it if it defines the methods. There is no base class. Vectors of tokens follow from a tokenizer's
+centres. Shapes: V tokens of the vocabulary, D width of the centres.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from capsid.base.config import canonical_json
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
+from capsid.ids.layout import TokenLayout
 from capsid.ids.merges import MergeTable
 from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
@@ -24,6 +26,33 @@ from capsid.ragged import Ragged
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+def token_vectors(layout: TokenLayout, centres: Sequence[np.ndarray]) -> np.ndarray:
+    """The centre of every token of a code, by depth; NaN for tokens without one. Shape: (V, D). A merged token gets the
+    sum of its n members over sqrt(n), which keeps the norm of independent vectors."""
+    out = np.full((layout.vocabulary, centres[0].shape[1]), np.nan, dtype=np.float32)
+    for depth, rows in enumerate(centres):
+        out[layout.bases[depth] : layout.bases[depth] + len(rows)] = rows
+    members = layout.merges.members
+    if len(members):
+        sums = members.sums(out[members.values])
+        out[layout.merges.first : layout.end] = sums / np.sqrt(members.lengths)[:, None]
+    return out
+
+
+def joined_vectors(systems: Sequence[tuple[np.ndarray, slice]], vocabulary: int) -> np.ndarray:
+    """Vectors of the tokens of several id systems, each with the range of its tokens. They may have different widths
+    and units: narrower ones are padded with 0, and all are scaled to the same mean square length."""
+    widest = max(vectors_VD.shape[1] for vectors_VD, _ in systems)
+    out = np.full((vocabulary, widest), np.nan, dtype=np.float32)
+    for vectors_VD, own in systems:
+        given_VD = vectors_VD[own]
+        width, there = given_VD.shape[1], np.isfinite(given_VD).all(axis=1)
+        length = np.sqrt(np.mean(given_VD[there].astype(np.float64) ** 2) * width) if there.any() else 1.0
+        out[own][there] = 0.0
+        out[own][there, :width] = given_VD[there] / max(length, 1e-6)
+    return out
 
 
 CAUSES = ("confidence", "residual", "cap", "prefix")

@@ -29,8 +29,8 @@ from capsid.data.sources import as_dataset
 from capsid.data.split import leave_one_out
 from capsid.encode.base import ItemEncoder, fitted, fresh, with_vectors
 from capsid.encode.cache import encode_blocks
+from capsid.encode.joined import MAIN, Views, blocks_of
 from capsid.encode.kinds import ENCODERS
-from capsid.encode.views import MAIN, Views, blocks_of
 from capsid.errors import ConfigError
 from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
 from capsid.ids.layout import TokenLayout
@@ -51,10 +51,11 @@ from capsid.tokenize.base import (
     Revising,
     Tokenizer,
     Weighing,
+    joined_vectors,
+    token_vectors,
 )
 from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS, IdSystem
-from capsid.tokenize.token_vectors import joined_vectors, token_vectors
 
 KIND = "tokenizer"
 # What `load_network` reads.

@@ -25,8 +25,7 @@ from capsid.tokenize.base import Beside, Trace
 from capsid.tokenize.capsules.capsules import CapsuleNetwork
 from capsid.tokenize.capsules.catalogue import encode_catalogue, trace
 from capsid.tokenize.capsules.centres import fit_centres
-from capsid.tokenize.capsules.followers import Followers
-from capsid.tokenize.capsules.inspection import Inspection, inspect, warn_of_collapse
+from capsid.tokenize.capsules.inspection import Followers, Inspection, inspect, warn_of_collapse
 from capsid.tokenize.capsules.objective import objective
 from capsid.tokenize.capsules.settings import ANNEALED, CapsuleSettings
 from capsid.tokenize.capsules.start import calibrate_all, start_from_data
