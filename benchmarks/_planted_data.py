@@ -247,6 +247,12 @@ MISTAKES: Mistakes = {
             "return need",
             "ids/test_semantic_ids.py recommender/test_new_items.py",
         ),
+        (
+            "all rows count as twins",
+            "> ROUNDING * np.ptp(costs_MK)",
+            "> np.ptp(costs_MK)",
+            "ids/test_reassign.py",
+        ),
     ),
     "ids/mixtures.py": (
         ("weights are not renormalised", "raised / raised.sum(2, keepdims=True)", "raised", "ids/test_mixtures.py"),
@@ -265,14 +271,6 @@ MISTAKES: Mistakes = {
             "np.arange(width)[None, :] < lengths[:, None]",
             "np.arange(width)[None, :] <= lengths[:, None]",
             "ids/test_reading.py ids/test_lesson.py",
-        ),
-    ),
-    "ids/reassign.py": (
-        (
-            "all rows count as twins",
-            "> ROUNDING * np.ptp(costs_MK)",
-            "> np.ptp(costs_MK)",
-            "ids/test_reassign.py",
         ),
     ),
     "ids/semantic_ids.py": (

@@ -37,7 +37,7 @@ from capsid.decode.beam import BeamSearch
 from capsid.decode.model import FittedModel
 from capsid.generate.generator import TimelineGenerator
 from capsid.ids.collisions import Bucket
-from capsid.ids.prefixes import SharedPrefixes
+from capsid.ids.order import SharedPrefixes
 from capsid.ids.reading import ItemByItem
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.stored_ids import MappedIds

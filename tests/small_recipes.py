@@ -8,9 +8,9 @@ from functools import cache
 from capsid.data.dataset import Dataset
 from capsid.data.fields import Field
 from capsid.data.planted import planted_dataset
-from capsid.encode.hashing import HashingEncoder
 from capsid.encode.joined import Views
 from capsid.encode.sequence import FieldEncoder, SequenceEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 from capsid.train.options import Training

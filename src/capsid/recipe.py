@@ -15,17 +15,15 @@ from capsid.base.config import Kinds, from_dict, override, to_dict
 from capsid.base.release_0_1 import recipe_today
 from capsid.data.augment import Augment
 from capsid.decode.beam import BeamSearch
-from capsid.decode.ensemble import Ensemble
 from capsid.decode.exact import ExactScoring, ParallelScoring
 from capsid.decode.fusion import BeamFusion
-from capsid.decode.mixed import Mixed
+from capsid.decode.mixed import Ensemble, Mixed
 from capsid.decode.ranked import Ranker
 from capsid.encode.base import ItemEncoder
 from capsid.encode.joined import Views
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.errors import ConfigError
-from capsid.generate.alternating import Alternating
 from capsid.generate.dense_match import DenseMatch
 from capsid.generate.encoder_decoder import EncoderDecoderGenerator
 from capsid.generate.generator import (
@@ -37,7 +35,7 @@ from capsid.generate.generator import (
     TimelineGenerator,
     TransformerGenerator,
 )
-from capsid.generate.gumbel_codes import GumbelCodes
+from capsid.generate.joint_rivals import Alternating, GumbelCodes
 from capsid.generate.next_token import NextToken
 from capsid.generate.parallel import AllCodes, ParallelGenerator
 from capsid.generate.routing_adapters import RoutingAdapters

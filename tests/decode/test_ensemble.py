@@ -7,8 +7,8 @@ import pytest
 from worlds import ids_of_form, pieces_of, random_codes, random_generator, random_histories, reader_of
 
 from capsid.decode.beam import BeamSearch
-from capsid.decode.ensemble import Ensemble, fused
 from capsid.decode.filters import Filter
+from capsid.decode.mixed import Ensemble, fused
 from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedLeaves
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator

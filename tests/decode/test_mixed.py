@@ -21,8 +21,7 @@ from capsid.generate.generator import TimelineGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, TermContext
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.memory.followers import Transitions
-from capsid.memory.memory import FittedMemory, Remembering
+from capsid.memory.memory import FittedMemory, Remembering, Transitions
 from capsid.ragged import Ragged
 
 WIDE = 10_000

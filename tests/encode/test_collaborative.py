@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capsid.encode.collaborative import SMOOTHING, CollaborativeEncoder, cooccurrence, positive_pmi
+from capsid.encode.factorised import SMOOTHING, CollaborativeEncoder, cooccurrence, positive_pmi
 from capsid.errors import ConfigError, DataError
 from capsid.ragged import Ragged
 from encode.catalogue import COLD, make_table, new_items, permuted, table_of

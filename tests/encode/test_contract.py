@@ -13,14 +13,12 @@ from capsid.base.config import from_dict, to_dict
 from capsid.base.storage.arrays import load_arrays, save_arrays
 from capsid.data.fields import Field
 from capsid.data.item_table import ItemTable
-from capsid.encode.attribute_encoder import AttributeEncoder
-from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.factorised import AttributeEncoder, CollaborativeEncoder
 from capsid.encode.joined import JoinedEncoder, Views
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.encode.sequence import FieldEncoder, SequenceEncoder
-from capsid.encode.text import TextEncoder
+from capsid.encode.text import HashingEncoder, TextEncoder
 from capsid.errors import DataError, NotFittedError
 from capsid.train.options import Training
 from encode.catalogue import COLD, make_table, new_items, permuted, some

@@ -9,10 +9,10 @@ import pytest
 from capsid.base.config import from_dict, override, to_dict
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
-from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.factorised import CollaborativeEncoder
 from capsid.encode.joined import JoinedEncoder
 from capsid.encode.kinds import ENCODERS, default_encoder
+from capsid.encode.text import HashingEncoder
 from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent
 from encode.catalogue import COLD, make_table, new_items

@@ -15,8 +15,8 @@ from torch import Tensor
 from worlds import make_table, random_generator
 
 from capsid.errors import ConfigError
-from capsid.generate.alternating import Alternating, BoundSides, Side, preference_alignment, sequence_alignment
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
+from capsid.generate.joint_rivals import Alternating, BoundSides, Side, preference_alignment, sequence_alignment
 from capsid.generate.terms import Objective, Part, Prepared, Step, TermContext
 from capsid.ids.collisions import Suffix
 from capsid.ids.reading import Lesson

@@ -12,7 +12,7 @@ from worlds import make_table, random_generator
 
 from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator
-from capsid.generate.gumbel_codes import PATHS, BoundCodes, GumbelCodes
+from capsid.generate.joint_rivals import PATHS, BoundCodes, GumbelCodes
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, Step, TermContext
 from capsid.ids.assignment import balanced_columns

@@ -13,7 +13,7 @@ from torch import Tensor
 from worlds import GENERATORS, MakeGenerator, make_table, objective_of
 
 from capsid.data.planted import planted_vectors
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.errors import ConfigError
 from capsid.generate.backbone import Backbone, Predictions
 from capsid.generate.fit import fit_generator

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_recipes import world
 
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.errors import ConfigError
 from capsid.generate.generator import PopularityGenerator
 from capsid.generate.similar_items import ItemKnnGenerator, co_taken, ease_weights

@@ -14,9 +14,8 @@ from worlds import ragged_codes
 
 from capsid.base.vocabulary import Vocabulary
 from capsid.errors import ConfigError, DataError
-from capsid.ids import reassign
-from capsid.ids.collisions import Reassign, Settled
-from capsid.ids.reassign import balanced_last_codes, cheapest_last_codes
+from capsid.ids import collisions as reassign
+from capsid.ids.collisions import Reassign, Settled, balanced_last_codes, cheapest_last_codes
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged

@@ -26,8 +26,7 @@ from capsid.decode.exact import ExactScoring, exact_scores
 from capsid.encode.nearest import SHARPNESS, Neighbours
 from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator
-from capsid.memory.followers import Transitions
-from capsid.memory.memory import FittedMemory, Remembering
+from capsid.memory.memory import FittedMemory, Remembering, Transitions
 from capsid.ragged import Ragged
 
 KINDS = pytest.mark.parametrize("kind", GENERATORS.values(), ids=GENERATORS)

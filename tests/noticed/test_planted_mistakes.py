@@ -25,16 +25,14 @@ from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_dataset
 from capsid.data.prepared import write_prepared
 from capsid.data.split import Cases, leave_one_out
-from capsid.encode.attribute_encoder import AttributeEncoder
-from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.factorised import AttributeEncoder, CollaborativeEncoder
 from capsid.encode.joined import JoinedEncoder
 from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.encode.sequence import SequenceEncoder
-from capsid.encode.text import TextEncoder
+from capsid.encode.text import HashingEncoder, TextEncoder
 from capsid.errors import CapsidError
 from capsid.evaluate.significance import paired_bootstrap
-from capsid.ids.prefixes import SharedPrefixes
+from capsid.ids.order import SharedPrefixes
 from capsid.ragged import Ragged
 from capsid.recommender import Recommender
 from capsid.settings import rules_of

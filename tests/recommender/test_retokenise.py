@@ -24,7 +24,7 @@ from worlds import EVERY_STEP, Killed, Killer
 from capsid.base.run_options import CheckpointFile
 from capsid.base.storage.artifacts import open_folder
 from capsid.data.item_table import ItemTable
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.next_token import NextToken

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.errors import ConfigError
 from capsid.recipe import KINDS, Recipe
 from capsid.recipes import RECIPES, get_recipe

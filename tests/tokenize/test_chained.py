@@ -17,9 +17,8 @@ from capsid.errors import ConfigError
 from capsid.ids.collisions import Reassign
 from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.rivals.chained import Chained
 from capsid.tokenize.rivals.lookup import Atomic
-from capsid.tokenize.rivals.quantisers import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import Chained, ResidualKMeans
 
 INNER = ResidualKMeans(codebooks=(6, 4), restarts=1)
 FIELDS = (Field(column="colour", least=2), Field(column="shape", least=1))

@@ -14,8 +14,8 @@ from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_dataset
 from capsid.data.split import leave_one_out
-from capsid.encode.hashing import HashingEncoder
 from capsid.encode.precomputed import PrecomputedEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.errors import ArtifactError, ConfigError, DataError, NotFittedError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Reassign, Suffix
 from capsid.ids.trie import Trie

@@ -19,9 +19,8 @@ from capsid.base.vocabulary import Vocabulary
 from capsid.data.fields import Field
 from capsid.data.item_table import ItemTable
 from capsid.errors import DataError, NotFittedError
-from capsid.ids.collisions import Reassign
+from capsid.ids.collisions import Reassign, cheapest_last_codes
 from capsid.ids.layout import ABSENT
-from capsid.ids.reassign import cheapest_last_codes
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.tokenize.base import Adapting, LastCosts, Revising, Tokenizer, Tracing, tokenizer_key

@@ -11,7 +11,7 @@ from functools import cache
 from capsid.base.config import fingerprint
 from capsid.bench.paper import paper
 from capsid.bench.plans import read_plan
-from capsid.decode.ensemble import Ensemble
+from capsid.decode.mixed import Ensemble
 from capsid.encode.joined import Views
 from capsid.encode.kinds import default_encoder
 from capsid.recipe import Recipe

@@ -1,6 +1,6 @@
 """Beam search over real items: a hypothesis is a path in the trie, and every finished one is an item.
 
-A hypothesis' score is the sum of its tokens' log-probabilities (`capsid.decode.protocol`). Scores never rise, so the
+A hypothesis' score is the sum of its tokens' log-probabilities (`capsid.decode.model`). Scores never rise, so the
 search stops when no unfinished hypothesis can reach the k-th finished one; a beam as wide as the catalogue gives exact
 results. Knows a protocol, not a network. Shapes: U users, W beams, E edges, V vocabulary, F finished.
 """
@@ -16,8 +16,7 @@ from torch import Tensor
 
 from capsid.base.freed_memory import keep_freed_memory
 from capsid.decode.filters import Filter
-from capsid.decode.model import FittedModel
-from capsid.decode.protocol import edge_log_probabilities
+from capsid.decode.model import FittedModel, edge_log_probabilities
 from capsid.decode.ranked import RankedLeaves, RanksLeaves, Searches
 from capsid.decode.watch import Edges, FirstEdges, Watch
 from capsid.errors import ConfigError

@@ -31,7 +31,7 @@ from capsid.encode.base import (
     take,
     with_vectors,
 )
-from capsid.encode.linalg import principal_axes
+from capsid.encode.factorised import principal_axes
 from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent
 from capsid.settings import check_settings, setting

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from capsid.encode.attribute_encoder import AttributeEncoder
-from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.factorised import AttributeEncoder, CollaborativeEncoder
 from capsid.encode.joined import JoinedEncoder, Views
 from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.encode.sequence import FieldEncoder, SequenceEncoder
-from capsid.encode.text import TextEncoder
+from capsid.encode.text import HashingEncoder, TextEncoder
 
 ENCODERS: dict[str, type] = {
     "attributes": AttributeEncoder,

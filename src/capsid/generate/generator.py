@@ -16,10 +16,9 @@ from capsid.base.blocks.weights import load_weights
 from capsid.base.randomness import child_seed
 from capsid.errors import ConfigError, NotFittedError
 from capsid.generate.backbone import Backbone, Predictions
-from capsid.generate.masked import MaskedTransformer
 from capsid.generate.network import CausalTransformer, State, TiedBackbone
 from capsid.generate.shape import TokenSpace, TransformerShape
-from capsid.generate.timeline import READINGS, TimelineTransformer
+from capsid.generate.timeline import READINGS, MaskedTransformer, TimelineTransformer
 from capsid.ids.reading import Lesson, ReadableIds, TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.settings import Checked, check_together, setting
@@ -38,16 +37,16 @@ class Generator(Protocol):
         """The rows that predict the tokens of a lesson's items."""
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[Any, Tensor]:
-        """See `capsid.decode.protocol`."""
+        """See `capsid.decode.model`."""
 
     def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
-        """See `capsid.decode.protocol`."""
+        """See `capsid.decode.model`."""
 
     def scores(self, state: Any, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
-        """See `capsid.decode.protocol`."""
+        """See `capsid.decode.model`."""
 
     def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """See `capsid.decode.protocol`."""
+        """See `capsid.decode.model`."""
 
     def state(self) -> dict[str, Tensor]:
         """Weights by name."""
@@ -225,7 +224,7 @@ class TimelineGenerator(ReadsSoftly, ItemwiseGenerator):
 
 @dataclass(kw_only=True)
 class MaskedGenerator(TransformerGenerator):
-    """Bidirectional attention over one-token ids, trained to predict masked items: see `capsid.generate.masked`.
+    """Bidirectional attention over one-token ids, trained to predict masked items: see `capsid.generate.timeline`.
 
     `mask` is the share of a sequence's items that is masked. In a share `only_last` of the sequences only the last
     item is masked, as when items are recommended.

@@ -20,14 +20,13 @@ from capsid.base.storage.arrays import save_arrays
 from capsid.base.storage.artifacts import read_json, write_json
 from capsid.base.vocabulary import Vocabulary
 from capsid.errors import ConfigError, DataError
-from capsid.ids.collisions import Bucket, CollisionPolicy, Settled, Suffix
+from capsid.ids.collisions import Bucket, CollisionPolicy, Costs, Settled, Suffix
 from capsid.ids.item_tokens import Beside, ItemRows
 from capsid.ids.layout import ABSENT, END, FIRST, TokenLayout, ending_present
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.order import group_numbers, proper_prefixes
 from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch, read_histories, read_lesson
-from capsid.ids.reassign import Costs
 from capsid.ids.stored_ids import ARRAYS, ROWS, layout_of, mixtures_of, read_rows, reading_of, write_rows
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged

@@ -28,8 +28,7 @@ from capsid.generate.terms import NOTHING, BoundTerm, Step, TermContext
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.memory.followers import Followers, Transitions
-from capsid.memory.memory import REACH, FittedMemory
+from capsid.memory.memory import REACH, FittedMemory, Followers, Transitions
 from capsid.ragged import Ragged
 
 # A few numbers need no more cases than this.

@@ -9,7 +9,7 @@ from capsid.base.installed import RECIPES as GROUP
 from capsid.base.installed import installed_names, installed_recipe
 from capsid.errors import ConfigError, nearest
 from capsid.recipe import Recipe
-from capsid.recipes import baselines, capsid_paper, ours, rivals
+from capsid.recipes import baselines, ours, rivals
 
 RECIPES: dict[str, Recipe] = {
     r.name: r
@@ -44,7 +44,7 @@ RECIPES: dict[str, Recipe] = {
         ours.CAPSID_BPE,
         ours.CAPSID_STRONG,
         ours.CAPSID_TWO,
-        capsid_paper.CAPSID_PAPER,
+        ours.CAPSID_PAPER,
     )
 }
 

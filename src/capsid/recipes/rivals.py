@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 
 from capsid.data.fields import Field
-from capsid.decode.ensemble import Ensemble
 from capsid.decode.exact import ParallelScoring
 from capsid.decode.fusion import BeamFusion
+from capsid.decode.mixed import Ensemble
 from capsid.encode.joined import Views
 from capsid.encode.kinds import default_encoder
 from capsid.encode.sequence import FieldEncoder, SequenceEncoder
 from capsid.encode.text import TextEncoder
-from capsid.generate.alternating import Alternating
 from capsid.generate.dense_match import DenseMatch
 from capsid.generate.generator import TimelineGenerator
-from capsid.generate.gumbel_codes import GumbelCodes
+from capsid.generate.joint_rivals import Alternating, GumbelCodes
 from capsid.generate.next_token import NextToken
 from capsid.generate.parallel import AllCodes, ParallelGenerator
 from capsid.ids.collisions import Bucket, Hashed, Reassign, Suffix
@@ -24,9 +23,8 @@ from capsid.recipe import Phase, Recipe
 from capsid.recipes.baselines import LONG_TRAINING
 from capsid.tokenize.rivals.actionpiece import Pieces
 from capsid.tokenize.rivals.aligned_tree import AlignedTree
-from capsid.tokenize.rivals.chained import Chained
 from capsid.tokenize.rivals.mixture import Mixture
-from capsid.tokenize.rivals.quantisers import ProductQuantizer, ResidualKMeans
+from capsid.tokenize.rivals.quantisers import Chained, ProductQuantizer, ResidualKMeans
 from capsid.tokenize.rivals.rqvae import RQVAE
 from capsid.tokenize.rivals.rqvae_network import Sinkhorn
 from capsid.tokenize.rivals.rqvae_terms import CodeDiversity, CollaborativeMatch, rqvae_training

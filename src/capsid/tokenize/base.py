@@ -17,9 +17,9 @@ import numpy as np
 from capsid.base.config import canonical_json
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
+from capsid.ids.collisions import Costs
 from capsid.ids.layout import TokenLayout
 from capsid.ids.merges import MergeTable
-from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged

@@ -32,11 +32,10 @@ from capsid.encode.cache import encode_blocks
 from capsid.encode.joined import MAIN, Views, blocks_of
 from capsid.encode.kinds import ENCODERS
 from capsid.errors import ConfigError
-from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
+from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy, Costs
 from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.reading import Reading
-from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, automatic
 from capsid.ragged import Ragged

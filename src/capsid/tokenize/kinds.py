@@ -16,10 +16,9 @@ from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.rivals.actionpiece import Pieces
 from capsid.tokenize.rivals.aligned_tree import AlignedTree
-from capsid.tokenize.rivals.chained import Chained
 from capsid.tokenize.rivals.lookup import Atomic, Frequency, GivenCodes
 from capsid.tokenize.rivals.mixture import Mixture
-from capsid.tokenize.rivals.quantisers import ProductQuantizer, ResidualKMeans
+from capsid.tokenize.rivals.quantisers import Chained, ProductQuantizer, ResidualKMeans
 from capsid.tokenize.rivals.rqvae import RQVAE
 from capsid.tokenize.rivals.rqvae_network import Sinkhorn
 from capsid.tokenize.rivals.rqvae_terms import CodeDiversity, CollaborativeMatch

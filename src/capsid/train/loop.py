@@ -31,8 +31,7 @@ from capsid.train.checkpoint import (
     save_checkpoint,
     tensors_hash,
 )
-from capsid.train.groups import Lent, clipped_together, kept_buffers, rate_groups
-from capsid.train.lanes import LaneLoss, Lanes, Loss, StepLoss
+from capsid.train.lanes import LaneLoss, Lanes, Lent, Loss, StepLoss, clipped_together, kept_buffers, rate_groups
 from capsid.train.options import Training
 
 # Last weights, averages, optimiser and random state by name, for a stretch that goes on from another one.

@@ -11,7 +11,7 @@ from worlds import make_table
 
 from capsid.data.planted import planted_vectors
 from capsid.errors import ConfigError
-from capsid.ids.prefixes import SharedPrefixes
+from capsid.ids.order import SharedPrefixes
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules.capsules import CapsuleNetwork, LowRank
 from capsid.tokenize.capsules.catalogue import trace

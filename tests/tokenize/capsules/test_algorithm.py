@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from worlds import make_table, shared_prefixes
 
-from capsid.ids.prefixes import SharedPrefixes
+from capsid.ids.order import SharedPrefixes
 from capsid.tokenize.base import CAUSES, Trace
 from capsid.tokenize.capsules import algorithm, catalogue
 from capsid.tokenize.capsules.algorithm import Step

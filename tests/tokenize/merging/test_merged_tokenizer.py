@@ -12,7 +12,7 @@ from merge_worlds import QUICK
 from capsid.base.run_options import CheckpointFile
 from capsid.data.dataset import Dataset
 from capsid.data.planted import planted_dataset
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.ids.collisions import Bucket, Suffix
 from capsid.ids.merges import MergeTable
 from capsid.tokenize.capsules.semantic_bpe import SemanticBPE

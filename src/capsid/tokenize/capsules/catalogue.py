@@ -19,7 +19,7 @@ from torch import Tensor
 
 from capsid.base.freed_memory import keep_freed_memory
 from capsid.errors import ArtifactError
-from capsid.ids.prefixes import SharedPrefixes, longer_keys, no_keys
+from capsid.ids.order import SharedPrefixes, longer_keys, no_keys
 from capsid.ragged import Ragged
 from capsid.tokenize.base import CAP, CONFIDENCE, PREFIX, RESIDUAL, Stops, Trace
 from capsid.tokenize.capsules.algorithm import Step, algorithm_one, ends, one_depth

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from capsid.base.randomness import numpy_rng
-from capsid.ids.prefixes import SharedPrefixes, prefix_keys
+from capsid.ids.order import SharedPrefixes, prefix_keys
 from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.tokenize.base import Trace

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from capsid.base.freed_memory import keep_freed_memory
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
-from capsid.ids.prefixes import SharedPrefixes
+from capsid.ids.order import SharedPrefixes
 from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.tokenize.base import Beside, Trace

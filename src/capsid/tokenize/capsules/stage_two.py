@@ -16,7 +16,7 @@ from torch import nn
 
 from capsid.base.randomness import child_seed
 from capsid.errors import ConfigError
-from capsid.ids.prefixes import SharedPrefixes
+from capsid.ids.order import SharedPrefixes
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules.capsules import CapsuleNetwork, LowRank
 from capsid.tokenize.capsules.catalogue import encode_catalogue

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, fitted, require_items
-from capsid.ids.prefixes import SharedPrefixes
-from capsid.ids.reassign import Costs
+from capsid.ids.collisions import Costs
+from capsid.ids.order import SharedPrefixes
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.tokenize.base import Beside, Stops, Trace, summed_centres

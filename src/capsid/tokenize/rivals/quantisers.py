@@ -1,31 +1,34 @@
-"""Tokenizers of k-means alone: residual k-means and product quantisation.
+"""Tokenizers of k-means alone: residual k-means, product quantisation, and attributes before the codes of another one.
 
 Residual k-means quantizes, subtracts the centre and quantizes the residual (QARM, arXiv 2411.11739; OneRec,
 2502.18965). Product quantisation cuts whitened principal components, rotated, into equal parts, with k-means of every
 part; the rotation is learnt with the centres (OPQ, Ge et al. 2013, "Optimized product quantization", algorithm 1). Its
-codes are independent features of an item, not a path from coarse to fine. Codes do not depend on the other items of a
-batch. Shapes: N items, I width of the input, D width after whitening, K centres.
+codes are independent features of an item, not a path from coarse to fine. Chained codes begin with an item's metadata
+(chain of attributes: UniRec, Wang et al. 2026, arXiv 2604.12234): the inner tokenizer sees vectors only, and a value
+that was not in the catalogue at `fit` gets code 0. Codes do not depend on the other items of a batch. Shapes: N items,
+I width of the input, D width after whitening, K centres.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from capsid.base.randomness import numpy_rng
 from capsid.base.run_options import CheckpointFile
 from capsid.base.vocabulary import Vocabulary
+from capsid.data.fields import Field, FieldValues, field_numbers, learn_fields, tell_fields
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import fitted, pack_strings, require_items, unpack_strings, vectors_of
-from capsid.encode.linalg import principal_axes
-from capsid.ids.reassign import Costs
+from capsid.encode.base import below, fitted, fresh, pack_strings, require_items, unpack_strings, vectors_of
+from capsid.encode.factorised import principal_axes
+from capsid.ids.collisions import Costs
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.settings import Checked, setting
-from capsid.tokenize.base import summed_centres
-from capsid.tokenize.kmeans import balanced_kmeans, kmeans, nearby_codes, nearest, squared_distances
+from capsid.tokenize.base import ReadsBlock, Tokenizer, summed_centres
+from capsid.tokenize.kmeans import balanced_kmeans, class_means, kmeans, nearby_codes, nearest, squared_distances
 
 ITERATIONS, CAPACITY_ITERATIONS = 25, 20
 
@@ -261,3 +264,85 @@ def _means(part_ND: np.ndarray, codes_N: np.ndarray, centres_KD: np.ndarray) -> 
     counts_K1 = groups.lengths[:, None]
     sums_KD = groups.sums(part_ND[groups.values])
     return np.where(counts_K1 > 0, sums_KD / np.maximum(counts_K1, 1), centres_KD).astype(np.float32)
+
+
+@dataclass(kw_only=True)
+class Chained(Checked):
+    """One code for each field, then the inner tokenizer's."""
+
+    kind: ClassVar[str] = "chained"
+    fields: tuple[Field, ...] = setting((), "Fields whose values are the first codes, in this order.")
+    inner: Tokenizer = setting(factory=ResidualKMeans, about="Makes the codes that follow the fields.")
+
+    @property
+    def block(self) -> str:
+        """Name of the vectors that the inner tokenizer reads."""
+        return self.inner.block if isinstance(self.inner, ReadsBlock) else "item"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of values of every field, including unknown, then the inner sizes."""
+        return (*map(len, self._fitted()), *self.inner_.sizes)
+
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> Chained:
+        """Learn the values of each field, and fit the inner tokenizer."""
+        require_items(table)
+        learnt = learn_fields(self.fields, table.attributes)
+        numbers_NF = field_numbers(learnt, table.attributes)
+        tell_fields(learnt, numbers_NF, progress)
+        self.inner_: Any = fresh(self.inner).fit(table, seed=seed, progress=progress, checkpoint=checkpoint)
+        self.centres_ = _field_centres(numbers_NF, list(map(len, learnt)), self.inner_, table)
+        self.values_: tuple[FieldValues, ...] = learnt
+        return self
+
+    def encode(self, table: ItemTable) -> Ragged:
+        """Codes of the item's field values, then the inner codes."""
+        numbers_NF = field_numbers(self._fitted(), table.attributes)
+        inner: Ragged = self.inner_.encode(table)
+        lengths_N = inner.lengths + len(self.fields)
+        out = Ragged.from_lengths(np.empty(int(lengths_N.sum()), dtype=np.int32), lengths_N)
+        first = out.positions < len(self.fields)
+        out.values[first], out.values[~first] = numbers_NF.ravel(), inner.values
+        return out
+
+    def decode(self, codes: Ragged) -> np.ndarray | None:
+        """Vectors of the inner codes; the fields add nothing."""
+        self._fitted()
+        lengths_N = np.maximum(codes.lengths - len(self.fields), 0)
+        starts_N = np.minimum(len(self.fields), codes.lengths)
+        return self.inner_.decode(codes.slices(starts_N, lengths_N))
+
+    def centres(self) -> tuple[np.ndarray, ...] | None:
+        """For each value the mean of its items in the space of the inner centres; then the inner centres."""
+        self._fitted()
+        inner = self.inner_.centres()
+        return None if inner is None else (*self.centres_, *inner)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Names and centres of the values, and the inner state."""
+        names = {f"names.{f}": pack_strings(values.names) for f, values in enumerate(self._fitted())}
+        centres = {f"centres.{f}": centres_VD for f, centres_VD in enumerate(self.centres_)}
+        return {**names, **centres, **{f"inner.{name}": array for name, array in self.inner_.state().items()}}
+
+    def load_state(self, state: dict[str, np.ndarray]) -> Chained:
+        self.values_ = tuple(
+            FieldValues(field, tuple(unpack_strings(state[f"names.{f}"]))) for f, field in enumerate(self.fields)
+        )
+        self.inner_ = fresh(self.inner).load_state(below(state, "inner."))
+        self.centres_ = tuple(array for _, array in sorted(below(state, "centres.").items(), key=lambda i: int(i[0])))
+        return self
+
+    def _fitted(self) -> tuple[FieldValues, ...]:
+        return fitted(getattr(self, "values_", None), self)
+
+
+def _field_centres(numbers_NF: np.ndarray, sizes: list[int], inner: Tokenizer, table: ItemTable) -> tuple:
+    """For each value the mean, over its items, of the sum of their inner centres; zeros for a value without items."""
+    centres = inner.centres()
+    if centres is None:
+        return ()
+    whole_ND = summed_centres(inner.encode(table), centres)
+    nothing = [np.zeros((size, whole_ND.shape[1])) for size in sizes]
+    return tuple(class_means(whole_ND, number_N, none_VD) for number_N, none_VD in zip(numbers_NF.T, nothing))

@@ -17,8 +17,8 @@ from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import check_vectors, fitted, require_items
 from capsid.errors import ConfigError
-from capsid.ids.prefixes import SharedPrefixes, unshared_lengths
-from capsid.ids.reassign import Costs
+from capsid.ids.collisions import Costs
+from capsid.ids.order import SharedPrefixes, unshared_lengths
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.tokenize.kmeans import nearby_codes

@@ -20,8 +20,7 @@ from capsid.base.popularity import most_popular
 from capsid.base.randomness import child_seed
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
-from capsid.ids.order import group_numbers
-from capsid.ids.prefixes import SharedPrefixes, unshared_lengths
+from capsid.ids.order import SharedPrefixes, group_numbers, unshared_lengths
 from capsid.progress import Progress
 from capsid.ragged import Ragged
 from capsid.tokenize.kmeans import balanced_kmeans, faiss_kmeans, kmeans
