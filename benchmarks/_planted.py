@@ -128,8 +128,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "k-means without the block shape",
         "tokenize/kmeans.py",
-        "        padded[: len(part)] = torch.as_tensor(np.array(part))\n",
-        "        padded = torch.as_tensor(np.array(part))\n",
+        "        padded[: len(part)] = part\n        yield torch.as_tensor(padded), len(part)\n",
+        "        yield torch.as_tensor(np.array(part, dtype=np.float32)), len(part)\n",
         (f"{NOTICED}::test_distances_do_not_depend_on_who_else_is_asked",),
     ),
     Mutant(

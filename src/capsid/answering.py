@@ -28,9 +28,8 @@ BATCH = 64
 @dataclass(frozen=True)
 class Recommendation:
     """Items, best first. `personal` is False if no item of the history is known; then the items are the most popular.
-
-    `seen` is the share of the probability mass that the search covered, for methods whose item probabilities sum to 1.
-    """
+    `seen` is the share of the probability mass that the search covered, for methods whose item probabilities sum to
+    1."""
 
     items: tuple[str, ...]
     scores: tuple[float, ...]

@@ -39,11 +39,9 @@ Sizes = Literal["auto", "exact"]
 
 
 class Recommender:
-    """A recipe and, after `fit`, everything it learnt.
-
-    With `sizes="exact"` the recipe is used as it is. With "auto" its sizes are fitted to the data (`recipes.sizing`),
-    because recipes are written for large data, and `recipe` then has the values that were used.
-    """
+    """A recipe and, after `fit`, everything it learnt. With `sizes="exact"` the recipe is used as it is. With "auto"
+    its sizes are fitted to the data (`recipes.sizing`), because recipes are written for large data, and `recipe` then
+    has the values that were used."""
 
     def __init__(self, recipe: Recipe, *, seed: int = 0, sizes: Sizes = "exact") -> None:
         self.recipe = recipe
@@ -272,11 +270,9 @@ class Recommender:
     def add_items(
         self, items: pl.DataFrame | Mapping[str, Sequence[Any]], *, vectors: str | Path | None = None
     ) -> list[str]:
-        """Add new items without retraining and return their ids. Existing ids and scores do not change.
-
-        `items` has a column `item_id` and the attributes that item vectors are made from; `vectors` is a file with
-        their vectors, if the recommender was fitted on such a file. If any step fails, it stays unchanged.
-        """
+        """Add new items without retraining and return their ids. Existing ids and scores do not change. `items` has a
+        column `item_id` and the attributes that item vectors are made from; `vectors` is a file with their vectors, if
+        the recommender was fitted on such a file. If any step fails, it stays unchanged."""
         frame = to_polars(items)
         fitted, old = self.fitted, len(self.catalogue_.items)
         with on_device(self.device):

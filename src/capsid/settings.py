@@ -83,11 +83,9 @@ def setting(
     count: int | tuple[int, int | None] | None = None,
     formerly: str | tuple[str, ...] = (),
 ) -> Any:
-    """Declare a hyperparameter of a dataclass: its default (if any), its description and its allowed values.
-
-    `count` is the number of elements of a tuple (or characters of a string): exact, or (fewest, most).
-    `formerly` lists names that the field had in files of earlier versions.
-    """
+    """Declare a hyperparameter of a dataclass: its default (if any), its description and its allowed values. `count` is
+    the number of elements of a tuple (or characters of a string): exact, or (fewest, most). `formerly` lists names that
+    the field had in files of earlier versions."""
     exact = (count, count) if isinstance(count, int) else count
     bounds = Bounds(least=least, most=most, above=above, below=below, choices=tuple(choices), count=exact)
     names = (formerly,) if isinstance(formerly, str) else formerly

@@ -39,7 +39,7 @@ def paired_ids() -> SemanticIds:
     counts = Counts(Chains(ids.unmerged, Ragged.from_rows(HISTORIES, np.int64), first, 20))
     learnt = [one for n in range(20) if (one := counts.merge_heaviest(first + n, 0.1)) is not None]
     assert len(learnt) == len(HISTORIES), "one token for each pair"
-    table = PieceTable.of_pairs(first, [one.pair for one in learnt], [one.weight for one in learnt])
+    table = PieceTable.of_pairs(first, *map(list, zip(*learnt)))
     return ids.with_merges(table)
 
 

@@ -17,11 +17,9 @@ from capsid.ragged import Ragged
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """`listed` are sorted slots: the only allowed ones if `only_listed`, else the denied ones (None: no list).
-
-    `seen` are the slots that single users must not get, as sorted keys user * stride + slot; slots that the lists
-    block for everybody are not among them, so nothing is subtracted twice.
-    """
+    """`listed` are sorted slots: the only allowed ones if `only_listed`, else the denied ones (None: no list). `seen`
+    are the slots that single users must not get, as sorted keys user * stride + slot; slots that the lists block for
+    everybody are not among them, so nothing is subtracted twice."""
 
     trie: Trie
     listed: np.ndarray | None

@@ -104,10 +104,8 @@ FEW_OF = 8
 @dataclass(frozen=True, eq=False)
 class FittedModel:
     """`history` is how many items of a history are read; `over` is what a token's probability is normalised over.
-
     `tries` has one trie for each id system of `item_ids`; `system` is the number of the one that is searched. `dense`
-    are vectors beside the ids, where the method has them.
-    """
+    are vectors beside the ids, where the method has them."""
 
     network: Decodable
     item_ids: ReadableIds

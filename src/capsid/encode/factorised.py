@@ -44,11 +44,9 @@ POWER_ROUNDS = 8
 
 
 def truncated_svd(matrix_MN: sp.csr_matrix, rank: int, *, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The leading singular triplets, at most `rank`, signs fixed. Shapes: (m, r), (r,), (n, r).
-
-    Small matrices are solved exactly, others by randomised subspace iteration (Halko, Martinsson and Tropp 2011,
-    algorithms 4.4 and 5.1), which unlike Lanczos solvers cannot fail to converge on matrices of low rank.
-    """
+    """The leading singular triplets, at most `rank`, signs fixed. Shapes: (m, r), (r,), (n, r). Small matrices are
+    solved exactly, others by randomised subspace iteration (Halko, Martinsson and Tropp 2011, algorithms 4.4 and 5.1),
+    which unlike Lanczos solvers cannot fail to converge on matrices of low rank."""
     rank = min(rank, *matrix_MN.shape)
     if min(matrix_MN.shape) <= max(DENSE_BELOW, rank + OVERSAMPLING):
         left, values, right = np.linalg.svd(matrix_MN.toarray().astype(np.float64), full_matrices=False)

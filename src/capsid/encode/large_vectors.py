@@ -71,11 +71,9 @@ class MappedVectors:
 
 
 def open_vectors(path: Path, *, cache: Path | None = None, progress: Progress = silent) -> MappedVectors:
-    """Map a file; a file that cannot be mapped directly is first rewritten into the cache, or found there.
-
-    Takes a .npy (ids beside it as `vectors.ids.txt`, or rows are named by number), a .parquet with a column of ids and
-    a column of lists, or a folder of such files, read in the order of their names.
-    """
+    """Map a file; a file that cannot be mapped directly is first rewritten into the cache, or found there. Takes a .npy
+    (ids beside it as `vectors.ids.txt`, or rows are named by number), a .parquet with a column of ids and a column of
+    lists, or a folder of such files, read in the order of their names."""
     path, root = Path(path), cache or cache_home() / "stages" / "mapped"
     if path.suffix == ".npy":
         matrix_ND = _matrix(path)

@@ -93,11 +93,9 @@ def grown_neighbours(near: Neighbours | None, vectors_ND: np.ndarray | None) -> 
 def nearest_items(
     vectors_ND: np.ndarray, asked_Q: np.ndarray, k: int, *, exact_up_to: int = EXACT_UP_TO
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest items of every item asked about, without itself, and their cosines; -1 where there are fewer.
-
-    The answer is approximate if more pairs would have to be compared than those of `exact_up_to` items. Shapes: (Q, K)
-    each.
-    """
+    """The k nearest items of every item asked about, without itself, and their cosines; -1 where there are fewer. The
+    answer is approximate if more pairs would have to be compared than those of `exact_up_to` items. Shapes: (Q, K)
+    each."""
     import faiss
 
     unit_ND = _unit(vectors_ND)

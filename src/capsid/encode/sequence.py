@@ -42,16 +42,9 @@ from capsid.train.options import Training
 HISTORY, HEADS = 50, 4
 
 
-@dataclass(frozen=True, eq=False)
-class Histories:
-    """Pieces of two or more items. Number n of a piece is row `seen[n]` of the item table."""
-
-    pieces: Ragged
-    seen: np.ndarray
-
-
-def numbered_histories(table: ItemTable) -> Histories:
-    """The table's training sequences in pieces that the networks can read; an error if none has two items."""
+def numbered_histories(table: ItemTable) -> tuple[Ragged, np.ndarray]:
+    """The table's training sequences in pieces that the networks can read, of two or more items, and which row of the
+    table each of their numbers is; an error if there are none."""
     pieces = training_pieces(table.sequences, HISTORY)
     if not len(pieces):
         raise DataError(
@@ -63,7 +56,7 @@ def numbered_histories(table: ItemTable) -> Histories:
     seen = seen[np.argsort(np.array(table.items.ids(seen), dtype=np.str_))]
     number_N = np.full(len(table), -1, dtype=np.int64)
     number_N[seen] = np.arange(len(seen))
-    return Histories(Ragged(number_N[pieces.values], pieces.offsets), seen)
+    return Ragged(number_N[pieces.values], pieces.offsets), seen
 
 
 def _shape(width: int, *, heads: int, dropout: float) -> BlockShape:
@@ -94,11 +87,10 @@ class SequenceEncoder(RemembersVectors):
         from capsid.encode.networks import learn_embeddings
 
         require_items(table)
-        histories = numbered_histories(table)
-        vectors_ND = np.zeros((len(table), self.dim), dtype=np.float32)
-        pieces, items, shape = histories.pieces, len(histories.seen), _shape(self.dim, heads=1, dropout=0.3)
-        vectors_ND[histories.seen] = learn_embeddings(
-            pieces, items, shape, self.training, seed=seed, checkpoint=checkpoint, progress=progress
+        pieces, seen = numbered_histories(table)
+        vectors_ND, shape = np.zeros((len(table), self.dim), dtype=np.float32), _shape(self.dim, heads=1, dropout=0.3)
+        vectors_ND[seen] = learn_embeddings(
+            pieces, len(seen), shape, self.training, seed=seed, checkpoint=checkpoint, progress=progress
         )
         self.items_, self.vectors_ = table.items, vectors_ND
         return self
@@ -158,12 +150,11 @@ class FieldEncoder(RemembersVectors):
         values = learn_fields(self.fields, table.attributes)
         numbers_NF = field_numbers(values, table.attributes)
         tell_fields(values, numbers_NF, progress)
-        histories = numbered_histories(table)
-        seen = histories.seen
+        pieces, seen = numbered_histories(table)
         # The first field is the item itself.
         fields_NF = np.column_stack([np.arange(len(seen)), numbers_NF[seen]])
         item_ND, *tables = learn_fields_of(
-            histories.pieces,
+            pieces,
             fields_NF,
             (len(seen), *map(len, values)),
             _shape(self.dim, heads=HEADS, dropout=0.1),

@@ -73,10 +73,8 @@ class Predictions:
 
 class Backbone(nn.Module):
     """A subclass writes `embed`, `predict`, `start` and `step`; scores are products with tied embeddings by default.
-
     `closes` says whether `predict` can give the rows after the last tokens of items. What is read at an item's position
-    must not reach that row.
-    """
+    must not reach that row."""
 
     closes: ClassVar[bool] = False
 

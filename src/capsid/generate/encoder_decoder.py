@@ -184,11 +184,9 @@ def _text(shape: tuple[int, ...]) -> str:
 
 @dataclass(kw_only=True)
 class EncoderDecoderGenerator(ReadsSoftly, T5Settings):
-    """T5 over item tokens, see `capsid.generate.encoder_decoder_network`.
-
-    `targets`: with `all`, the encoder is causal and every item of a sequence is a target of one pass. With `last`, it
-    is bidirectional as in T5, and a sequence is cut at a random item, its only target in that step.
-    """
+    """T5 over item tokens, see `capsid.generate.encoder_decoder_network`. `targets`: with `all`, the encoder is causal
+    and every item of a sequence is a target of one pass. With `last`, it is bidirectional as in T5, and a sequence is
+    cut at a random item, its only target in that step."""
 
     kind: ClassVar[str] = "encoder-decoder"
     dropped: ClassVar[dict[str, str]] = {**TiedGenerator.dropped, "positions_from": "positions are relative"}

@@ -185,11 +185,9 @@ class SasRecGenerator(TransformerGenerator):
 
 @dataclass(kw_only=True)
 class ItemwiseGenerator(TransformerGenerator):
-    """A generator that reads a history at one position per item, see `capsid.generate.timeline`.
-
-    `reads`: heads weigh by distance alone (`mixing`), or attention has learnt biases of distances (`distances`) or
-    position embeddings (`places`), or the history is read as in `SasRecGenerator` (`sasrec`).
-    """
+    """A generator that reads a history at one position per item, see `capsid.generate.timeline`. `reads`: heads weigh
+    by distance alone (`mixing`), or attention has learnt biases of distances (`distances`) or position embeddings
+    (`places`), or the history is read as in `SasRecGenerator` (`sasrec`)."""
 
     layers: int = setting(2, "Layers that read the history, one position per item.", least=1, most=1_000)
     cosine_temperature: float = setting(
@@ -225,10 +223,8 @@ class TimelineGenerator(ReadsSoftly, ItemwiseGenerator):
 @dataclass(kw_only=True)
 class MaskedGenerator(TransformerGenerator):
     """Bidirectional attention over one-token ids, trained to predict masked items: see `capsid.generate.timeline`.
-
-    `mask` is the share of a sequence's items that is masked. In a share `only_last` of the sequences only the last
-    item is masked, as when items are recommended.
-    """
+    `mask` is the share of a sequence's items that is masked. In a share `only_last` of the sequences only the last item
+    is masked, as when items are recommended."""
 
     kind: ClassVar[str] = "masked"
     layers: int = setting(2, "Transformer layers.", least=1, most=1_000)

@@ -169,11 +169,9 @@ class BoundCodes(BoundTerm):
         return crowded_U
 
     def _labels(self, step: Step, zeros: Sequence[Tensor], items_M: Tensor) -> Tensor:
-        """Cross-entropy with soft labels less that with hard ones, as far as codes go; a mean over predicted tokens.
-
-        A depth's soft weights sum to 1, so what is subtracted from all scores of a row does not matter: scores of the
-        depth's codes will do for their log-probabilities.
-        """
+        """Cross-entropy with soft labels less that with hard ones, as far as codes go; a mean over predicted tokens. A
+        depth's soft weights sum to 1, so what is subtracted from all scores of a row does not matter: scores of the
+        depth's codes will do for their log-probabilities."""
         found, layout = step.predictions, self._ids.layout
         starts_M = torch.as_tensor(found.targets.offsets[:-1])
         total = torch.zeros(())

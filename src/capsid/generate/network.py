@@ -37,11 +37,9 @@ from capsid.ragged import Ragged
 
 @dataclass(frozen=True, eq=False)
 class ItemRows:
-    """Row r has read `depth_R[r]` tokens of item `item_R[r]`, the last of them token number `before_R[r]`.
-
-    Where a row has read nothing, `before_R` is any token. `own` places the rows in items padded to one length. With
-    `closing` every item has one more row, which has read all its tokens.
-    """
+    """Row r has read `depth_R[r]` tokens of item `item_R[r]`, the last of them token number `before_R[r]`. Where a row
+    has read nothing, `before_R` is any token. `own` places the rows in items padded to one length. With `closing` every
+    item has one more row, which has read all its tokens."""
 
     lesson: Lesson
     item_R: np.ndarray

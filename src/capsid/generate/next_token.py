@@ -77,11 +77,9 @@ class OverChildren(BoundTerm):
         self._siblings = [_Siblings(settings, trie, None if number else soft) for number, trie in enumerate(tries)]
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
-        """Mean over predicted tokens; a token without siblings is certain and contributes 0.
-
-        The losses of other ids are divided by the number of the first ids' tokens too, so that an item counts as much
-        in one id as in the other, whatever their lengths.
-        """
+        """Mean over predicted tokens; a token without siblings is certain and contributes 0. The losses of other ids
+        are divided by the number of the first ids' tokens too, so that an item counts as much in one id as in the
+        other, whatever their lengths."""
         found, item_M = step.predictions, step.lesson.item_M
         first, *others = (
             own.loss(predictions, item_M) for own, predictions in zip(self._siblings, (found, *found.others))

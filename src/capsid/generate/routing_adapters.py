@@ -39,11 +39,9 @@ MERGE_WEIGHT = 0.2
 
 @dataclass(kw_only=True, frozen=True)
 class RoutingAdapters(Checked):
-    """Adapters trained with the generator during the first `share` of a phase's steps, in `refreshes` stretches.
-
-    After each stretch at most a share `churn` of the items gets new codes; after the last the routing is frozen. With
-    a share of 1 and one refresh, one optimiser trains adapters and generator to the end.
-    """
+    """Adapters trained with the generator during the first `share` of a phase's steps, in `refreshes` stretches. After
+    each stretch at most a share `churn` of the items gets new codes; after the last the routing is frozen. With a share
+    of 1 and one refresh, one optimiser trains adapters and generator to the end."""
 
     kind: ClassVar[str] = "routing-adapters"
     carries: ClassVar[bool] = False

@@ -27,11 +27,9 @@ from capsid.settings import setting
 
 @dataclass(kw_only=True)
 class TransformerShape:
-    """Sizes, dropout rates, and how tokens enter and are scored. A network reads these settings where they are.
-
-    With a `cosine_temperature` above 0, tokens are scored by cosine, so that a popular token cannot win by a long
-    vector; at 0 by inner product.
-    """
+    """Sizes, dropout rates, and how tokens enter and are scored. A network reads these settings where they are. With a
+    `cosine_temperature` above 0, tokens are scored by cosine, so that a popular token cannot win by a long vector; at 0
+    by inner product."""
 
     layers: int = setting(4, "Transformer layers.", least=1, most=1_000)
     heads: int = setting(4, "Attention heads per layer; the width must be a multiple of them.", least=1)

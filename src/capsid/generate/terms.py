@@ -73,11 +73,9 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What a term prepares before the network reads. Terms that pass more to their loss use a subclass.
-
-    `inputs_RD` is added to what the network reads, one row for each real token of the batch in turn; `forced_ND` to the
-    tokens of the lesson's items where they are read to predict the next one.
-    """
+    """What a term prepares before the network reads. Terms that pass more to their loss use a subclass. `inputs_RD` is
+    added to what the network reads, one row for each real token of the batch in turn; `forced_ND` to the tokens of the
+    lesson's items where they are read to predict the next one."""
 
     inputs_RD: Tensor | None = None
     forced_ND: Tensor | None = None
@@ -87,11 +85,9 @@ NOTHING = Prepared()
 
 
 class BoundTerm(nn.Module):
-    """A bound term. Its parameters, if any, are trained with the generator and clipped separately.
-
-    `rate` multiplies the learning rate of its parameters. A term that `carries` goes on in the next stretch with what
-    it has learnt; others start from scratch.
-    """
+    """A bound term. Its parameters, if any, are trained with the generator and clipped separately. `rate` multiplies
+    the learning rate of its parameters. A term that `carries` goes on in the next stretch with what it has learnt;
+    others start from scratch."""
 
     rate: float = 1.0
     carries: ClassVar[bool] = False
@@ -141,11 +137,8 @@ class Term(Protocol):
 @dataclass(frozen=True)
 class Part:
     """Consecutive steps of joint training: `term` is bound beside the phase's terms and, if it `settles`, gives items
-    new codes at the end.
-
-    With a `training` of its own the generator is frozen: the term alone is trained, in `steps` of that schedule.
-    Otherwise they are steps of the phase's schedule.
-    """
+    new codes at the end. With a `training` of its own the generator is frozen: the term alone is trained, in `steps` of
+    that schedule. Otherwise they are steps of the phase's schedule."""
 
     term: Term
     steps: range
@@ -159,11 +152,9 @@ class Part:
 
 
 class JointTerm(Protocol):
-    """Trains a tokenizer together with the generator in the first steps of a phase, part by part.
-
-    In a term that `carries`, optimiser, averages and batches go on across parts and into the rest of the phase; in
-    others every part starts them afresh.
-    """
+    """Trains a tokenizer together with the generator in the first steps of a phase, part by part. In a term that
+    `carries`, optimiser, averages and batches go on across parts and into the rest of the phase; in others every part
+    starts them afresh."""
 
     kind: ClassVar[str]
     carries: ClassVar[bool]

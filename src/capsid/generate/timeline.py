@@ -115,10 +115,8 @@ PLACED = ("places", "sasrec")
 
 class TimelineTransformer(TokenNetwork):
     """`blocks` read the history, `depth_blocks` generate the next item; embeddings and logits are shared and tied.
-
     `reads` is one of READINGS: attention with position embeddings or with distances, distances alone, or the blocks of
-    SASRec with position embeddings.
-    """
+    SASRec with position embeddings."""
 
     closes: ClassVar[bool] = True
 

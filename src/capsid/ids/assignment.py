@@ -80,11 +80,9 @@ def balanced_columns(costs_NK: np.ndarray, *, epsilon: float = EPSILON, iteratio
 
 
 def transport_plan(costs_NK: np.ndarray, *, epsilon: float, iterations: int) -> np.ndarray:
-    """Plan whose rows sum to 1/N, nearly, and whose columns sum to 1/K, exactly. Shape: (rows, columns).
-
-    Costs are first scaled so that they span an interval of length 2; `epsilon` is relative to that. Each iteration
-    scales the rows, then the columns.
-    """
+    """Plan whose rows sum to 1/N, nearly, and whose columns sum to 1/K, exactly. Shape: (rows, columns). Costs are
+    first scaled so that they span an interval of length 2; `epsilon` is relative to that. Each iteration scales the
+    rows, then the columns."""
     scaled_NK = _scaled(costs_NK) / epsilon
     if not scaled_NK.size:
         return scaled_NK

@@ -86,11 +86,9 @@ class _Depth:
 
 
 def balanced_last_codes(codes: Ragged, sizes: Sequence[int], costs: Costs, *, rounds: int = ROUNDS) -> Ragged:
-    """Codes after at most `rounds` rounds in which every group of equal rows is balanced on its own (LC-Rec).
-
-    Sinkhorn assigns a group to the codes of its last depth, which separates its rows. A moved row may then collide
-    with another one, hence the rounds. Rows with equal costs cannot be separated and share their code.
-    """
+    """Codes after at most `rounds` rounds in which every group of equal rows is balanced on its own (LC-Rec). Sinkhorn
+    assigns a group to the codes of its last depth, which separates its rows. A moved row may then collide with another
+    one, hence the rounds. Rows with equal costs cannot be separated and share their code."""
     for _ in range(rounds):
         balanced = _one_round(codes, sizes, costs)
         if balanced == codes:

@@ -27,11 +27,9 @@ LONGEST = 1_000
 
 @dataclass(frozen=True)
 class MergeTable:
-    """Merge i replaces the neighbours `left[i]`, `right[i]` by the token `first + i`.
-
-    Ordered by pass (`number`, from 1), then by falling `strength`, so the first n merges are a table themselves.
-    Merges with a strength below `least` are inactive: they keep their token, but it is not used.
-    """
+    """Merge i replaces the neighbours `left[i]`, `right[i]` by the token `first + i`. Ordered by pass (`number`, from
+    1), then by falling `strength`, so the first n merges are a table themselves. Merges with a strength below `least`
+    are inactive: they keep their token, but it is not used."""
 
     form: ClassVar[str] = "neighbours"
     first: int = 0

@@ -127,11 +127,9 @@ class Reading(Protocol):
         """At most this many positions of a batch are filled by one item."""
 
     def read(self, ids: ItemTokens, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
-        """The last `last` items of every history (rows of item numbers).
-
-        Where a history can be read in several ways, `variant` chooses one of them. What is read depends on the history
-        and this number only, not on the other histories.
-        """
+        """The last `last` items of every history (rows of item numbers). Where a history can be read in several ways,
+        `variant` chooses one of them. What is read depends on the history and this number only, not on the other
+        histories."""
 
     def lesson(self, ids: ItemTokens, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
         """The same for pieces of training sequences, with the items to predict."""
@@ -139,11 +137,9 @@ class Reading(Protocol):
 
 @dataclass(frozen=True)
 class ItemByItem(Checked):
-    """Tokens of one item after the other, one position per item; every item but the first is predicted.
-
-    With `every_end` every id ends with an end token, as in CapsID (appendix A.3); otherwise only an id from which
-    another goes on.
-    """
+    """Tokens of one item after the other, one position per item; every item but the first is predicted. With
+    `every_end` every id ends with an end token, as in CapsID (appendix A.3); otherwise only an id from which another
+    goes on."""
 
     kind: ClassVar[str] = "item-by-item"
     varies: ClassVar[bool] = False
@@ -179,11 +175,9 @@ class ItemByItem(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class InContext(Checked):
-    """Segments histories by the merges of their ids. A lesson predicts the last item of every piece.
-
-    It cannot predict all items at once: a token that covers two items would tell the first one about the second.
-    Variant 0 of a history keeps the order of codes; all others permute the codes inside every item.
-    """
+    """Segments histories by the merges of their ids. A lesson predicts the last item of every piece. It cannot predict
+    all items at once: a token that covers two items would tell the first one about the second. Variant 0 of a history
+    keeps the order of codes; all others permute the codes inside every item."""
 
     kind: ClassVar[str] = "in-context"
     one_target: ClassVar[bool] = True

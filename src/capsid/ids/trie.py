@@ -136,11 +136,9 @@ class Trie:
         return tuple(starts)
 
     def nodes_of(self, items: np.ndarray) -> np.ndarray:
-        """The nodes on the way to each item's leaf, from depth 1 on; -1 after the leaf. Shape: (items, depths).
-
-        A binary search in every level, whose nodes are in the order of their ranges; nothing of the size of the trie is
-        made, so that a mapped one stays on disk.
-        """
+        """The nodes on the way to each item's leaf, from depth 1 on; -1 after the leaf. Shape: (items, depths). A
+        binary search in every level, whose nodes are in the order of their ranges; nothing of the size of the trie is
+        made, so that a mapped one stays on disk."""
         # Of the same kind as `low`, or the search would convert whole levels.
         slots = self.slots[items].astype(self.low.dtype)
         out = np.full((len(slots), max(len(self.levels) - 2, 0)), -1, dtype=np.int64)
@@ -282,11 +280,9 @@ def _joined(levels: list[np.ndarray]) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _Growth:
-    """What new rows change. M sorted new rows, A added nodes in their order, T old nodes that rows go through.
-
-    Row i goes before slot `slots_M[i]` of the old trie. Node j goes before old node `before_A[j]`; its parent is old
-    node `parents_A[j]` or, where `fresh_A`, added node `parents_A[j]`. Ranges are those of the grown trie.
-    """
+    """What new rows change. M sorted new rows, A added nodes in their order, T old nodes that rows go through. Row i
+    goes before slot `slots_M[i]` of the old trie. Node j goes before old node `before_A[j]`; its parent is old node
+    `parents_A[j]` or, where `fresh_A`, added node `parents_A[j]`. Ranges are those of the grown trie."""
 
     slots_M: np.ndarray
     before_A: np.ndarray

@@ -138,10 +138,8 @@ class _Asked:
 @dataclass(frozen=True, eq=False)
 class _Bonusless:
     """Predictions without bonuses, as far as bonuses can change them: the loss with any weights follows from this.
-
     Entry e is a token of row `row_E` that leads to a follower. Its probability p grows to p exp(b) / z with a bonus b,
-    where z = 1 + sum p (exp(b) - 1) over the entries of the row, so the network is asked once for all weights.
-    """
+    where z = 1 + sum p (exp(b) - 1) over the entries of the row, so the network is asked once for all weights."""
 
     mean: float
     tokens: int

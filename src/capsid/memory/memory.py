@@ -40,10 +40,8 @@ MOST_FOLLOWERS = 200
 @dataclass(frozen=True, eq=False)
 class Followers:
     """For each case, the items that followed its last items in training (one row per case), and `own`, their tokens.
-
     `counts_EJ[e, j]` says how often item e came j + 1 positions after the item that is j + 1 positions before the case.
-    With neighbours, as many columns follow: how much item e is like that item.
-    """
+    With neighbours, as many columns follow: how much item e is like that item."""
 
     items: Ragged
     counts_EJ: np.ndarray
@@ -98,11 +96,9 @@ class Transitions:
         return self.after(last_CJ, tokens, lesson.item_M if counted else None)
 
     def after(self, last_CJ: np.ndarray, tokens: ItemRows, targets_C: np.ndarray | None = None) -> Followers:
-        """The followers of cases whose last items are `last_CJ`, the most recent first (-1: none).
-
-        `tokens` are those of the whole catalogue. With `targets` every case is a transition of the training sequences,
-        which does not count for itself.
-        """
+        """The followers of cases whose last items are `last_CJ`, the most recent first (-1: none). `tokens` are those
+        of the whole catalogue. With `targets` every case is a transition of the training sequences, which does not
+        count for itself."""
         columns = list(zip(self.followers, self.counts))
         if self.near is not None:
             columns += [(self.near.items, self.near.likeness)] * self.distances
@@ -190,11 +186,9 @@ class Memory(Checked):
 
 @dataclass(frozen=True, eq=False)
 class FittedMemory:
-    """What followed what, the weights of the bonuses, and the temperature that all scores are divided by.
-
-    One weight for each distance, and as many again for neighbours. A score gets sum_j a_j log(1 + c_j), where c_j is
-    how often an item came j positions after the j-th last item, or how much it is like that item.
-    """
+    """What followed what, the weights of the bonuses, and the temperature that all scores are divided by. One weight
+    for each distance, and as many again for neighbours. A score gets sum_j a_j log(1 + c_j), where c_j is how often an
+    item came j positions after the j-th last item, or how much it is like that item."""
 
     transitions: Transitions
     weights: tuple[float, ...]

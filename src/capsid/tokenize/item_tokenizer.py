@@ -102,11 +102,9 @@ class ItemTokenizer:
         progress: Progress | None = None,
         checkpoint: CheckpointFile | None = None,
     ) -> ItemTokenizer:
-        """Learn from a dataset's training part (leave-one-out), or from an item table made of any other split.
-
-        A dataset may also be given by its name, its folder or a frame of interactions. Progress is shown on a terminal
-        and in notebooks unless one is given. With a checkpoint file, interrupted training resumes from it.
-        """
+        """Learn from a dataset's training part (leave-one-out), or from an item table made of any other split. A
+        dataset may also be given by its name, its folder or a frame of interactions. Progress is shown on a terminal
+        and in notebooks unless one is given. With a checkpoint file, interrupted training resumes from it."""
         progress = automatic() if progress is None else progress
         self._check_parts()
         if isinstance(data, ItemTable):
@@ -244,11 +242,9 @@ class ItemTokenizer:
             )
 
     def encode(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
-        """Codes of items given by their attributes (a column `item_id` and the text fields), known or new.
-
-        A known item keeps its codes, whatever its attributes are now. A new item gets the tokenizer's codes;
-        `with_items` also applies the collision policy.
-        """
+        """Codes of items given by their attributes (a column `item_id` and the text fields), known or new. A known item
+        keeps its codes, whatever its attributes are now. A new item gets the tokenizer's codes; `with_items` also
+        applies the collision policy."""
         frame, names = items_frame(items)
         rows, known = self.ids.items.numbers(names, missing="negative"), self.ids.codes
         new = np.flatnonzero(rows < 0)

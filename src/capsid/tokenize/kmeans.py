@@ -36,6 +36,16 @@ def faiss_kmeans(vectors_ND: np.ndarray, k: int, iterations: int, seed: int, **o
     return np.asarray(means.centroids, dtype=np.float32)
 
 
+def padded_blocks(rows_NI: np.ndarray, size: int) -> Iterator[tuple[torch.Tensor, int]]:
+    """Rows in blocks of one shape, so that what is made of a row does not depend on its company, and how many of each
+    are real. The next block overwrites the last one."""
+    padded = np.zeros((size, rows_NI.shape[1]), dtype=np.float32)
+    for start in range(0, len(rows_NI), size):
+        part = rows_NI[start : start + size]
+        padded[: len(part)] = part
+        yield torch.as_tensor(padded), len(part)
+
+
 def nearest(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> np.ndarray:
     """Nearest centre of every vector."""
     parts = [found_BK.argmin(1) for found_BK in distances(vectors_ND, centres_KD)]
@@ -50,21 +60,14 @@ def squared_distances(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> np.ndar
 
 
 def distances(vectors_ND: np.ndarray, centres_KD: np.ndarray) -> Iterator[np.ndarray]:
-    """Squared distances to all centres minus the vector's squared norm, block by block.
-
-    A vector gets the same distances alone and in a batch: all blocks have the same shape, and vectors are columns of
-    the product. As rows, or multiplied by NumPy's BLAS, some places of a block are rounded differently from others on
-    some processors.
-    """
+    """Squared distances to all centres minus the vector's squared norm, block by block. A vector gets the same
+    distances alone and in a batch: all blocks have the same shape, and vectors are columns of the product. As rows, or
+    multiplied by NumPy's BLAS, some places of a block are rounded differently from others on some processors."""
     # Copies, because torch does not take arrays that are mapped read-only.
     centres = torch.as_tensor(np.array(centres_KD))
     norms_K1 = centres.square().sum(1, keepdim=True)
-    block = 1024
-    padded = torch.zeros(block, vectors_ND.shape[1])
-    for start in range(0, len(vectors_ND), block):
-        part = vectors_ND[start : start + block]
-        padded[: len(part)] = torch.as_tensor(np.array(part))
-        yield (norms_K1 - 2 * (centres @ padded.T)).T.contiguous()[: len(part)].numpy()
+    for padded, rows in padded_blocks(vectors_ND, 1024):
+        yield (norms_K1 - 2 * (centres @ padded.T)).T.contiguous()[:rows].numpy()
 
 
 @dataclass(frozen=True, eq=False)

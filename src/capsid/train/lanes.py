@@ -74,14 +74,6 @@ class Loss:
 LaneLoss = Callable[[], Loss] | None
 
 
-@dataclass(frozen=True)
-class StepLoss:
-    """Loss and tokens of a whole batch."""
-
-    loss: float
-    tokens: int
-
-
 class TreeSum:
     """Adds tensors pairwise: neighbours, then neighbouring sums. Keeps one tensor for each level of the tree. Sums of
     1, 2, 4, ... neighbours may be made elsewhere and added in their stead: the total has the same bits."""
@@ -117,8 +109,9 @@ class Lanes:
     def __post_init__(self) -> None:
         check_lanes(self.count, self.team.size)
 
-    def gradients(self, parts: Sequence[LaneLoss], step: int) -> StepLoss:
-        """Set the gradients of the whole batch; `parts` are its lanes, of which only this process's own are called."""
+    def gradients(self, parts: Sequence[LaneLoss], step: int) -> tuple[float, int]:
+        """Set the gradients of the whole batch; its loss and tokens. Of its lanes, `parts`, only this process's own are
+        called."""
         each = self.count // self.team.size
         total = TreeSum()
         for lane in range(self.team.rank * each, (self.team.rank + 1) * each):
@@ -130,7 +123,7 @@ class Lanes:
         sizes = [p.numel() for p in self.parameters]
         for parameter, gradient in zip(self.parameters, flat.split(sizes)):
             parameter.grad = gradient.view_as(parameter)
-        return StepLoss(loss / max(predictions, 1.0), int(tokens))
+        return loss / max(predictions, 1.0), int(tokens)
 
     def _lane(self, part: LaneLoss, step: int, lane: int) -> Tensor:
         """Gradients, loss, predictions and tokens in one row; means are multiplied by the number of predictions."""

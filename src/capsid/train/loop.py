@@ -31,7 +31,7 @@ from capsid.train.checkpoint import (
     save_checkpoint,
     tensors_hash,
 )
-from capsid.train.lanes import LaneLoss, Lanes, Lent, Loss, StepLoss, clipped_together, kept_buffers, rate_groups
+from capsid.train.lanes import LaneLoss, Lanes, Lent, Loss, clipped_together, kept_buffers, rate_groups
 from capsid.train.options import Training
 
 # Last weights, averages, optimiser and random state by name, for a stretch that goes on from another one.
@@ -51,10 +51,8 @@ class CurvePoint:
 @dataclass(frozen=True)
 class TrainingResult:
     """The result of training. The network holds the best EMA weights, or the mean of the best `averaged` snapshots.
-
     `steps` were made; `best_step` and the curve count from the start of the schedule. `carried` is for the next
-    stretch, where one was asked for.
-    """
+    stretch, where one was asked for."""
 
     steps: int
     best_step: int
@@ -196,14 +194,14 @@ class _Run:
             self.epoch, self.batches = epoch, self.task.plan.epoch(epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = group["factor"] * self.options.rate(self.steps[self.done])
-        measured = self._gradients(self.batches[index])
+        loss, tokens = self._gradients(self.batches[index])
         for together in self.clipped:
             torch.nn.utils.clip_grad_norm_(together, self.options.clip)
         self.optimizer.step()
         self._average()
         self.done += 1
-        self.tokens += measured.tokens
-        self._watch(measured.loss)
+        self.tokens += tokens
+        self._watch(loss)
         self.seconds += time.monotonic() - began
         self._after_step()
 
@@ -218,8 +216,8 @@ class _Run:
             )
         return Lanes(self.options.lanes, self.team, self.seed, list(self.parameters.values()))
 
-    def _gradients(self, rows: np.ndarray) -> StepLoss:
-        """Set the gradients of a batch."""
+    def _gradients(self, rows: np.ndarray) -> tuple[float, int]:
+        """Set the gradients of a batch; its loss and tokens."""
         step = self.counted + self.done
         if self.lanes is not None and self.task.lanes is not None:
             return self.lanes.gradients(self.task.lanes(rows, step, self.lanes.count), step)
@@ -229,7 +227,7 @@ class _Run:
         loss = self.task.loss(rows, step)
         self.optimizer.zero_grad(set_to_none=True)
         loss.value.backward()
-        return StepLoss(float(loss.value.detach()), loss.tokens)
+        return float(loss.value.detach()), loss.tokens
 
     def _average(self) -> None:
         if not self.options.ema:

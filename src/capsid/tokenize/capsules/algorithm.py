@@ -117,10 +117,8 @@ def algorithm_one(
     advance: Callable[[Capsules, Any], Any] = one_depth,
 ) -> Iterator[tuple[Tensor, Any]]:
     """Lines 2 to 13: for each depth, the rows whose id has not ended and their step. Ended rows leave at once.
-
-    `ended(depth, rows, step)` tells which of them end there. `advance` is `one_depth`, or does the same block by
-    block with residuals of its own; residuals need only be cut by a mask.
-    """
+    `ended(depth, rows, step)` tells which of them end there. `advance` is `one_depth`, or does the same block by block
+    with residuals of its own; residuals need only be cut by a mask."""
     rows, r = torch.arange(len(unit)), unit
     for number, capsules in enumerate(depths):
         step = advance(capsules, r)

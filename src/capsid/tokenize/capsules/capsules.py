@@ -45,11 +45,9 @@ Poses = SharedPoses | FullPoses
 
 
 class Capsules(nn.Module):
-    """One depth: poses W and b, a temperature, and what turns capsule outputs into a reconstruction.
-
-    With fixed outputs every token has a vector of the items' width; otherwise `lift` (D, C) maps squashed votes to
-    that width, which Eq. 7 leaves open for d_c below d. `step` is the paper's eta, `centres` are fitted to the codes.
-    """
+    """One depth: poses W and b, a temperature, and what turns capsule outputs into a reconstruction. With fixed outputs
+    every token has a vector of the items' width; otherwise `lift` (D, C) maps squashed votes to that width, which Eq. 7
+    leaves open for d_c below d. `step` is the paper's eta, `centres` are fitted to the codes."""
 
     step: Tensor
     fixed_kappa: Tensor

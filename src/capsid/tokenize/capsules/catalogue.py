@@ -25,6 +25,7 @@ from capsid.tokenize.base import CAP, CONFIDENCE, PREFIX, RESIDUAL, Stops, Trace
 from capsid.tokenize.capsules.algorithm import Step, algorithm_one, ends, one_depth
 from capsid.tokenize.capsules.capsules import CapsuleNetwork, Capsules
 from capsid.tokenize.capsules.settings import CapsuleSettings, StopRules
+from capsid.tokenize.kmeans import padded_blocks
 
 # Rows of one product, and rows per window: enough that padding the last block of a depth costs little.
 BLOCK, WINDOW = 512, 8192
@@ -76,11 +77,9 @@ def encode(
 def encode_catalogue(
     settings: CapsuleSettings, network: CapsuleNetwork, vectors_NI: np.ndarray
 ) -> tuple[tuple[Ragged, Ragged], SharedPrefixes]:
-    """Codes of a whole catalogue under its own prefix counts, and those counts, in one pass if that suffices.
-
-    An item leaves once its prefix is unique: its full code is then unique too, and no deeper prefix of it can be
-    shared. Rules that let an id continue beyond a unique prefix need another pass over those items.
-    """
+    """Codes of a whole catalogue under its own prefix counts, and those counts, in one pass if that suffices. An item
+    leaves once its prefix is unique: its full code is then unique too, and no deeper prefix of it can be shared. Rules
+    that let an id continue beyond a unique prefix need another pass over those items."""
     if settings.max_sharing <= 0:
         shared = SharedPrefixes.none(settings.codebooks)
         return encode(settings, network, vectors_NI, shared), shared
@@ -266,12 +265,9 @@ def _advance(capsules: Capsules, left: _Residuals, confident: bool) -> _Blocked:
 
 def _entered(network: CapsuleNetwork, vectors_RI: np.ndarray) -> Iterator[Tensor]:
     """Unit vectors in routing space, block by block, so that rows of a mapped file are read once."""
-    padded_BI = np.zeros((BLOCK, network.inputs), dtype=np.float32)
-    for start in range(0, len(vectors_RI), BLOCK):
-        part = vectors_RI[start : start + BLOCK]
-        padded_BI[: len(part)] = part
+    for padded_BI, rows in padded_blocks(vectors_RI, BLOCK):
         with torch.inference_mode():
-            entered_BD = network.enter(torch.as_tensor(padded_BI))[: len(part)]
+            entered_BD = network.enter(padded_BI)[:rows]
         # Not from inside: whoever reads the blocks would be in that mode too.
         yield entered_BD
 

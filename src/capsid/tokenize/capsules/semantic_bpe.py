@@ -130,10 +130,8 @@ class SemanticBPE(Checked):
         gate: Learnt | None = None,
     ) -> SemanticBPE:
         """Learn from the ids, vectors and training sequences of the table's items. `centres_VD` has a vector per token.
-
         A `gate` that has learnt beside the tokenizer only decides here. With a checkpoint, an interrupted fit resumes.
-        Checkpoint files begin with its name and are removed at the end.
-        """
+        Checkpoint files begin with its name and are removed at the end."""
         self.first_ = ids.layout.plain.vocabulary
         self.candidates_ = Candidates.none()
         self.learnt_bias_ = 0.0

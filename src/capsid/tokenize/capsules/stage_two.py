@@ -8,7 +8,6 @@ so a stored tokenizer does not contain them. The generator was trained on the ol
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,14 +24,6 @@ from capsid.tokenize.capsules.stage_one import drift_reference, reference_trace
 
 # Bisection steps in the search for the largest allowed scale of the adapters.
 HALVINGS = 6
-
-
-@dataclass(frozen=True, eq=False)
-class StageTwo:
-    """The tokenizer's state beside its network, for the adapted routing."""
-
-    shared: SharedPrefixes
-    reference: np.ndarray
 
 
 def attach(network: CapsuleNetwork, rank: int, seed: int) -> nn.ModuleList:
@@ -53,7 +44,7 @@ def attach(network: CapsuleNetwork, rank: int, seed: int) -> nn.ModuleList:
 
 def settle(
     settings: CapsuleSettings, network: CapsuleNetwork, vectors_NI: np.ndarray, codes: Ragged, most: float
-) -> StageTwo:
+) -> tuple[SharedPrefixes, np.ndarray]:
     """Scale the adapters until at most a share `most` of the items has other codes, and make them permanent. Every
     trial encodes the whole catalogue, because an id's length also depends on the codes of other items."""
 
@@ -64,7 +55,7 @@ def settle(
     limit(network, changed, most)
     fold(network)
     shared = encode_catalogue(settings, network, vectors_NI)[1]
-    return StageTwo(shared, drift_reference(reference_trace(network, vectors_NI)))
+    return shared, drift_reference(reference_trace(network, vectors_NI))
 
 
 def limit(network: CapsuleNetwork, changed: Callable[[], float], most: float) -> float:

@@ -81,8 +81,8 @@ class CapsuleTokenizer(CapsuleSettings):
         """Apply the trained adapters, scaled so that at most a share `most` of the `codes` changes."""
         from capsid.tokenize.capsules.stage_two import settle
 
-        settled = settle(self, self._fitted(), self._checked(table), codes, most)
-        self.shared_prefixes_, self.reference_ = settled.shared, settled.reference
+        vectors_NI = self._checked(table)
+        self.shared_prefixes_, self.reference_ = settle(self, self._fitted(), vectors_NI, codes, most)
 
     def soft(self, x_UI: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
         """The rows whose id goes on and their routing weights by depth, and stage 1's loss with the final margin."""

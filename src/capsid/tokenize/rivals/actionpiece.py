@@ -36,12 +36,8 @@ from capsid.settings import Checked, setting
 NONE = -1
 
 
-@dataclass(frozen=True, eq=False)
-class Changes:
-    """By how much the weights of pairs changed, in units; each pair once."""
-
-    keys_E: np.ndarray
-    amounts_E: np.ndarray
+# Keys of pairs, each once, and by how much their weights changed, in units.
+Changes = tuple[np.ndarray, np.ndarray]
 
 
 class Chains:
@@ -174,21 +170,13 @@ def _summed(parts: list[tuple[np.ndarray, np.ndarray]]) -> Changes:
     keys, amounts = keys[order], amounts[order]
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     if not len(starts):
-        return Changes(keys, amounts)
+        return keys, amounts
     sums = np.add.reduceat(amounts, starts)
-    return Changes(keys[starts][sums != 0], sums[sums != 0])
+    return keys[starts][sums != 0], sums[sums != 0]
 
 
 # Pairs below this share of the heaviest weight stay out of the heap until the heavier ones are used up.
 HEAP_SHARE = 0.7
-
-
-@dataclass(frozen=True)
-class Learnt:
-    """A pair that was merged, the smaller token first, and its weight at that time."""
-
-    pair: tuple[int, int]
-    weight: float
 
 
 class Counts:
@@ -201,13 +189,13 @@ class Counts:
         self._least = 1
         self._add(chains.weights())
 
-    def merge_heaviest(self, token: int, least: float) -> Learnt | None:
+    def merge_heaviest(self, token: int, least: float) -> tuple[tuple[int, int], float] | None:
         """Replace the heaviest pair by a token; None if no pair weighs at least `least`. Of pairs of equal weight the
         one with the smaller tokens is merged."""
         key = self._heaviest()
         if key is None or self.weights[key] < least * self.chains.unit:
             return None
-        learnt = Learnt(self.chains.pair(key), self.weights[key] / self.chains.unit)
+        learnt = self.chains.pair(key), self.weights[key] / self.chains.unit
         self._add(self.chains.merge(key, token))
         return learnt
 
@@ -229,7 +217,7 @@ class Counts:
 
     def _add(self, changes: Changes) -> None:
         weights, heap, least = self.weights, self._heap, self._least
-        for key, amount in zip(changes.keys_E.tolist(), changes.amounts_E.tolist()):
+        for key, amount in zip(*(column.tolist() for column in changes)):
             weight = weights.get(key, 0) + amount
             if not weight:
                 del weights[key]
@@ -287,9 +275,9 @@ class Pieces(Checked):
                 break
             learnt.append(found)
             if number % TOLD_EVERY == 0:
-                progress.update(f"merges: {number:,}/{self.size:,}, heaviest pair {found.weight:,.1f}")
-        self.pairs_ = np.array([one.pair for one in learnt], dtype=np.int64).reshape(-1, 2)
-        self.weights_ = np.array([one.weight for one in learnt], dtype=np.float64)
+                progress.update(f"merges: {number:,}/{self.size:,}, heaviest pair {found[1]:,.1f}")
+        self.pairs_ = np.array([pair for pair, _ in learnt], dtype=np.int64).reshape(-1, 2)
+        self.weights_ = np.array([weight for _, weight in learnt], dtype=np.float64)
         last = f", the last of weight {self.weights_[-1]:,.1f}" if learnt else ""
         progress.line(f"merges: {len(learnt):,} pairs of tokens inside items and across neighbours{last}")
         return self

@@ -21,6 +21,7 @@ from capsid.base.blocks.weights import load_weights
 from capsid.ids.layout import ABSENT
 from capsid.ragged import Ragged
 from capsid.settings import Checked, setting
+from capsid.tokenize.kmeans import padded_blocks
 from capsid.tokenize.rivals.rqvae_terms import rqvae_training
 from capsid.train.options import Training
 
@@ -172,13 +173,11 @@ def _layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 def mixed_blocks(network: MixtureNetwork, vectors_NI: np.ndarray) -> Iterator[Mixed]:
     """Blocks of rows after the experts; the last one is padded and cut."""
-    padded = np.zeros((BLOCK, sum(network.inputs) + 1), dtype=np.float32)
-    for start in range(0, len(vectors_NI), BLOCK):
-        part = vectors_NI[start : start + BLOCK]
-        padded[: len(part)] = part
+    for padded_BI, rows in padded_blocks(vectors_NI, BLOCK):
         with torch.inference_mode():
-            found = network(torch.as_tensor(padded))
-        yield Mixed(**{name: tensor[: len(part)] for name, tensor in vars(found).items()})
+            # A copy, because some results are views of what is read.
+            found = network(padded_BI.clone())
+        yield Mixed(**{name: tensor[:rows] for name, tensor in vars(found).items()})
 
 
 def encode(network: MixtureNetwork, vectors_NI: np.ndarray) -> Ragged:

@@ -28,7 +28,15 @@ from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
 from capsid.settings import Checked, setting
 from capsid.tokenize.base import ReadsBlock, Tokenizer, summed_centres
-from capsid.tokenize.kmeans import balanced_kmeans, class_means, kmeans, nearby_codes, nearest, squared_distances
+from capsid.tokenize.kmeans import (
+    balanced_kmeans,
+    class_means,
+    kmeans,
+    nearby_codes,
+    nearest,
+    padded_blocks,
+    squared_distances,
+)
 
 ITERATIONS, CAPACITY_ITERATIONS = 25, 20
 
@@ -204,13 +212,8 @@ class ProductQuantizer(Checked):
     def encode(self, table: ItemTable) -> Ragged:
         """The nearest centre of every part."""
         vectors = vectors_of(table, dim=len(self._axes()))
-        z_ND = np.empty((len(vectors), self.axes_.shape[1]), dtype=np.float32)
-        # Blocks of one shape, so that a vector gets the same numbers alone and in a batch.
-        padded = np.zeros((BLOCK, vectors.shape[1]), dtype=np.float32)
-        for start in range(0, len(vectors), BLOCK):
-            part = vectors[start : start + BLOCK]
-            padded[: len(part)] = part - self.mean_
-            z_ND[start : start + BLOCK] = (padded @ self.axes_)[: len(part)]
+        blocks = [(x_BI.numpy() @ self.axes_)[:rows] for x_BI, rows in padded_blocks(vectors - self.mean_, BLOCK)]
+        z_ND = np.concatenate([np.zeros((0, self.axes_.shape[1]), dtype=np.float32), *blocks])
         parts = np.split(z_ND, len(self.centres_), axis=1)
         codes = [nearest(np.ascontiguousarray(part), own) for part, own in zip(parts, self.centres_)]
         return Ragged.from_dense(np.stack(codes, axis=1).astype(np.int32))

@@ -43,9 +43,9 @@ class RQVAE(RQVAESettings):
 
         require_items(table)
         check_vectors(table.vectors(self.block), table.items)
-        fitted = fit_stages(self, table, seed=seed, checkpoint=checkpoint, progress=progress)
-        self.network_: RQVAENetwork = fitted.network
-        self.shared_prefixes_: SharedPrefixes = fitted.shared
+        self.network_, self.shared_prefixes_ = fit_stages(
+            self, table, seed=seed, checkpoint=checkpoint, progress=progress
+        )
         return self
 
     def encode(self, table: ItemTable) -> Ragged:

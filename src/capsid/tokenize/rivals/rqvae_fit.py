@@ -63,12 +63,9 @@ EXPLAINED = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """Statistics of the network on the sample; lists are by depth.
-
-    `unexplained` is the share of the vectors' variance that the decoded codes do not explain; `left` is the norm of
-    the latent's residual after each depth as a share of the latent's norm; `collisions` is the share of items in
-    excess of the distinct prefixes.
-    """
+    """Statistics of the network on the sample; lists are by depth. `unexplained` is the share of the vectors' variance
+    that the decoded codes do not explain; `left` is the norm of the latent's residual after each depth as a share of
+    the latent's norm; `collisions` is the share of items in excess of the distinct prefixes."""
 
     codes_NL: np.ndarray
     residuals_LND: list[np.ndarray]
@@ -122,10 +119,8 @@ def bound_terms(settings: RQVAESettings, table: ItemTable, sizes: tuple[int, ...
 @torch.no_grad()
 def start_books(network: RQVAENetwork, x_NI: torch.Tensor, seed: int, *, bounded: bool = False) -> None:
     """k-means of the latents, then of the residuals, depth by depth (TIGER, section 3.1, on more than a batch).
-
     `bounded` clusters hold at least half of the mean size (but at most 50) and at most four times that (LETTER's
-    release).
-    """
+    release)."""
     left_ND = network.encoder(network.enter(x_NI))
     for depth, book_KD in enumerate(network.books):
         seeds = child_seed(seed, "rq-vae", "k-means", depth)
@@ -236,18 +231,11 @@ def _different(rows_ND: np.ndarray, count: int) -> np.ndarray:
     return rows_ND[np.sort(first)[:count]]
 
 
-@dataclass(frozen=True, eq=False)
-class FittedRQVAE:
-    """The network, and the prefixes at which no id ends."""
-
-    network: RQVAENetwork
-    shared: SharedPrefixes
-
-
 def fit_stages(
     settings: RQVAESettings, table: ItemTable, *, seed: int, checkpoint: CheckpointFile | None, progress: Progress
-) -> FittedRQVAE:
-    """Train on the popular items, then on the others; prefixes are counted among the popular items."""
+) -> tuple[RQVAENetwork, SharedPrefixes]:
+    """Train on the popular items, then on the others: the network, and the prefixes of popular items at which no id
+    ends."""
     popular = most_popular(table.counts, settings.head, table.items)
     head = table if len(popular) == len(table) else table.take(popular)
     network = fit_rqvae(settings, head, seed=seed, checkpoint=checkpoint, progress=progress)
@@ -264,7 +252,7 @@ def fit_stages(
         shared = _shared(settings, network, head)
         if second is not None:
             second.remove()
-    return FittedRQVAE(network, shared)
+    return network, shared
 
 
 def _shared(settings: RQVAESettings, network: RQVAENetwork, table: ItemTable) -> SharedPrefixes:

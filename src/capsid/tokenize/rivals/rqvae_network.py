@@ -22,15 +22,14 @@ from capsid.ids.assignment import balanced_columns
 from capsid.ragged import Ragged
 from capsid.settings import Checked, setting
 from capsid.tokenize.base import JointReading
+from capsid.tokenize.kmeans import padded_blocks
 
 
 @dataclass(kw_only=True, frozen=True)
 class Sinkhorn(Checked):
-    """Codes of a batch by a balanced plan, in training (LC-Rec: Zheng et al. 2023, arXiv 2311.09049).
-
-    A batch much larger than the codebook gives each code many items; one as large as the codebook gives one item each.
-    With `catalogue`, the ids of a whole catalogue are balanced too (DIGER: Fu et al. 2026, arXiv 2601.19711).
-    """
+    """Codes of a batch by a balanced plan, in training (LC-Rec: Zheng et al. 2023, arXiv 2311.09049). A batch much
+    larger than the codebook gives each code many items; one as large as the codebook gives one item each. With
+    `catalogue`, the ids of a whole catalogue are balanced too (DIGER: Fu et al. 2026, arXiv 2601.19711)."""
 
     kind: ClassVar[str] = "sinkhorn"
     depths: int = setting(1, "How many depths are balanced, counted from the last.", least=1)
@@ -62,11 +61,9 @@ class Quantized:
 
 
 class RQVAENetwork(nn.Module):
-    """`hidden` layers to the latent and, mirrored, back; `sizes[d]` codes at depth d.
-
-    Inputs are centred on the catalogue's mean and divided by one number, their spread. Errors are then shares of the
-    variance for any encoder, and distances between items keep their proportions, unlike with a scale per column.
-    """
+    """`hidden` layers to the latent and, mirrored, back; `sizes[d]` codes at depth d. Inputs are centred on the
+    catalogue's mean and divided by one number, their spread. Errors are then shares of the variance for any encoder,
+    and distances between items keep their proportions, unlike with a scale per column."""
 
     mean: Tensor
     scale: Tensor
@@ -177,14 +174,10 @@ def squared_distances(r_BD: Tensor, book_KD: Tensor) -> Tensor:
 
 def quantized_blocks(network: RQVAENetwork, vectors_NI: np.ndarray) -> Iterator[tuple[Tensor, Quantized]]:
     """Blocks of standardised input and their quantised results; rows are read on demand."""
-    padded = np.zeros((BLOCK, network.inputs), dtype=np.float32)
-    for start in range(0, len(vectors_NI), BLOCK):
-        part = vectors_NI[start : start + BLOCK]
-        padded[: len(part)] = part
+    for padded_BI, rows in padded_blocks(vectors_NI, BLOCK):
         with torch.inference_mode():
-            x_BI = network.enter(torch.as_tensor(padded))
+            x_BI = network.enter(padded_BI)
             found = network.quantize(network.encoder(x_BI))
-        rows = len(part)
         cut = (found.codes_BL[:rows], [c[:rows] for c in found.chosen_LBD], [r[:rows] for r in found.residuals_LBD])
         yield x_BI[:rows], Quantized(*cut)
 

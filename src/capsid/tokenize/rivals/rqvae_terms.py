@@ -143,10 +143,8 @@ class CodeTerm(Protocol):
 @dataclass(kw_only=True, frozen=True)
 class CollaborativeMatch(Checked):
     """Quantised latents find their own item's behaviour vector within the batch (LETTER, arXiv 2405.07314, Eq. 2).
-
     Scores are plain inner products, so the length of the behaviour vectors sets their temperature. Items without
-    behaviour are skipped.
-    """
+    behaviour are skipped."""
 
     kind: ClassVar[str] = "collaborative-match"
     weight: float = setting(0.1, "Weight in the tokenizer's loss.", least=0)
