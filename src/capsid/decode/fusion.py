@@ -56,12 +56,9 @@ class BeamFusion(Searches):
         self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None, watch: Watch | None = None
     ) -> Fused:
         """All items of the ids that the search finds, with both parts of their scores."""
-        if k < 1:
-            raise ConfigError(f"k must be at least 1, got {k}")
         if model.dense is None:
             raise ConfigError("decoder=fusion needs item vectors", hint="add the term 'dense', or set decoder=beam")
-        wanted = min(max(self.width, k), len(model.trie))
-        started = model.start(histories)
+        wanted, started = self.wanted(model, k), model.start(histories)
         leaves = BeamSearch(width=self.width).leaves(model, histories, wanted, allowed, watch, started=started)
         slots = leaf_slots(model.trie, leaves.leaves_UF, None)
         expected_UFC = model.dense.expected(rows_after(model, started, leaves.leaves_UF))

@@ -115,11 +115,9 @@ class Mixed(Searches):
         self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None, roots: RootScores
     ) -> RankedItems:
         """See `capsid.decode.ranked.KeepsRoots`. An id without weight is not searched, and has no root scores."""
-        if k < 1:
-            raise ConfigError(f"k must be at least 1, got {k}")
         if model.over != "children":
             raise ConfigError(f"decoder=mixed needs over=children, got over={model.over}", hint="set over=children")
-        wanted, shares = min(max(self.width, k), len(model.trie)), self.shares(len(model.tries))
+        wanted, shares = self.wanted(model, k), self.shares(len(model.tries))
         search, sides = BeamSearch(width=self.width), []
         for (side, started), weight in zip(_started(model, histories), shares):
             if weight:

@@ -15,7 +15,7 @@ import numpy as np
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
 from capsid.decode.watch import RootScores, Watch
-from capsid.errors import DataError
+from capsid.errors import ConfigError, DataError
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.settings import Checked, setting
@@ -69,19 +69,17 @@ class Searches(Checked):
 
     width: int = setting(50, "Hypotheses kept per user and step; never fewer than the items asked for.", least=1)
 
-
-@runtime_checkable
-class HasQuick(Protocol):
-    """A ranker with a cheaper form of itself, for validations during training."""
-
-    @property
-    def quick(self) -> Ranker:
-        """The cheaper ranker."""
+    def wanted(self, model: FittedModel, k: int) -> int:
+        """How many leaves a search has to find for the k best items."""
+        if k < 1:
+            raise ConfigError(f"k must be at least 1, got {k}")
+        return min(max(self.width, k), len(model.trie))
 
 
 def validating(ranker: Ranker) -> Ranker:
-    """The ranker for validations during training: its quick form, if it has one."""
-    return ranker.quick if isinstance(ranker, HasQuick) else ranker
+    """The ranker for validations during training: its cheaper form `quick`, if it has one."""
+    quick: Ranker = getattr(ranker, "quick", ranker)
+    return quick
 
 
 @runtime_checkable

@@ -125,10 +125,15 @@ class VectorTraining(ABC):
     def look(self) -> Look:
         """Statistics of the sample under the current weights."""
 
-    @abstractmethod
+    def revive(self) -> None:  # noqa: B027
+        """Reinitialise codes that no item uses."""
+
     def answer(self, *, early: bool) -> None:
         """Correct the network after inspection; `early` says whether enough training is left to adapt to it. Must be a
-        function of the weights alone, so that a resumed run makes the same corrections."""
+        function of the weights alone, so that a resumed run makes the same corrections. By default, codes are
+        revived."""
+        if early:
+            self.revive()
 
     @cached_property
     def looked_at_NI(self) -> np.ndarray:

@@ -100,11 +100,6 @@ class SharedPoses(nn.Module):
         self.base.copy_(shared_CD)
         self.bias.copy_(bias_KC)
 
-    @torch.no_grad()
-    def restart(self, capsules: Tensor, bias_RC: Tensor) -> None:
-        """Give some capsules a new bias."""
-        self.bias[capsules] = bias_RC
-
     def shared(self) -> Tensor:
         """The projection shared by the capsules. Shape: (C, d)."""
         return self.base.detach()
@@ -271,12 +266,6 @@ class FullPoses(nn.Module):
         scale = noise * shared_CD.norm() / shared_CD.numel() ** 0.5
         self.weight.copy_(shared_CD + scale * torch.randn(self.weight.shape, generator=rng))
         self.bias.copy_(bias_KC)
-
-    @torch.no_grad()
-    def restart(self, capsules: Tensor, bias_RC: Tensor) -> None:
-        """Give some capsules the mean pose and a new bias."""
-        self.weight[capsules] = self.weight.mean(0)
-        self.bias[capsules] = bias_RC
 
     def shared(self) -> Tensor:
         """The projection shared by the capsules. Shape: (C, d)."""

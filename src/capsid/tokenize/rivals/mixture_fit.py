@@ -182,11 +182,6 @@ class MixtureTraining(VectorTraining):
         """Codes and outputs of the sample."""
         return look(self.network, self.looked_at_NI)
 
-    def answer(self, *, early: bool) -> None:
-        """Revive codes while enough training is left to adapt to them."""
-        if early:
-            self.revive()
-
     def revive(self) -> None:
         """Reinitialise unused codes with the outputs that are furthest from their code."""
         seen, revived = self.look(), 0

@@ -173,11 +173,6 @@ class RQVAETraining(VectorTraining):
         """Codes and residuals of the sample."""
         return look(self.network, self.looked_at_NI)
 
-    def answer(self, *, early: bool) -> None:
-        """Revive codes while enough training is left to adapt to them."""
-        if early:
-            self.revive()
-
     def revive(self) -> None:
         """Reinitialise unused codes with the largest residuals of their depth."""
         seen = self.look()
