@@ -90,9 +90,7 @@ class Phase(Checked):
     terms: tuple[Term, ...] = setting((), "Loss terms of this phase; empty: those of the recipe's objective.")
     training: Training = setting(factory=Training, about="Optimiser, batches, validation and early stopping.")
     retokenize: bool = setting(False, "Whether items get new ids from the generator's embeddings before the phase.")
-    adapt: JointTerm | None = setting(
-        None, "A term that is trained jointly with the generator at first and gives items new codes."
-    )
+    adapt: JointTerm | None = setting(None, "A term trained with the generator at first, which gives items new codes.")
     augment: Augment | None = setting(None, "How training sequences are varied.")
 
     def check_together(self) -> None:

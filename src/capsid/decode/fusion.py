@@ -37,14 +37,10 @@ class BeamFusion(Searches):
     """How a recipe with item vectors decodes."""
 
     kind: ClassVar[str] = "fusion"
-    beam_temperature: float = setting(
-        1.0, "Log-probabilities of ids are multiplied by this before the softmax.", least=0
-    )
+    beam_temperature: float = setting(1.0, "Log-probabilities of ids times this enter the softmax.", least=0)
     dense_temperature: float = setting(16.0, "Cosines are multiplied by this before the softmax.", least=0)
     among: str = setting(
-        "found",
-        "Whose cosines are compared: all items that were found, or those of the same id.",
-        choices=("found", "id"),
+        "found", "Whose cosines are compared: all found items, or those of the same id.", choices=("found", "id")
     )
 
     def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:

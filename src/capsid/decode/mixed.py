@@ -87,9 +87,7 @@ class Mixed(Searches):
     """How a recipe with several ids per item decodes."""
 
     kind: ClassVar[str] = "mixed"
-    weights: tuple[float, ...] = setting(
-        (), "Weights of the ids' probabilities, which sum to 1; empty: all the same.", least=0, most=1
-    )
+    weights: tuple[float, ...] = setting((), "Weights of the ids' probabilities; empty: all the same.", least=0, most=1)
 
     def check_together(self) -> None:
         if self.weights and abs(sum(self.weights) - 1) > 1e-6:

@@ -176,9 +176,7 @@ class AttributeEncoder:
 
     kind: ClassVar[str] = "attributes"
 
-    columns: tuple[str, ...] = setting(
-        (), "Columns to read; empty: every list column and every text column whose values repeat."
-    )
+    columns: tuple[str, ...] = setting((), "Columns to read; empty: lists, and texts whose values repeat.")
     dim: int = setting(64, "Width of the vectors.", least=1)
 
     def __post_init__(self) -> None:

@@ -46,9 +46,7 @@ class JoinedEncoder:
 
     kind: ClassVar[str] = "joined"
 
-    parts: tuple[ItemEncoder, ...] = setting(
-        about="The encoders to join, for example text and collaborative.", count=(1, None)
-    )
+    parts: tuple[ItemEncoder, ...] = setting(about="Encoders to join, such as text and collaborative.", count=(1, None))
     weights: tuple[float, ...] = setting(
         (), "Weight of each part's block; empty: equal weights. Omit a part instead of giving it weight 0.", above=0
     )

@@ -124,9 +124,7 @@ class FieldEncoder(RemembersVectors):
 
     kind: ClassVar[str] = "famae"
 
-    fields: tuple[Field, ...] = setting(
-        factory=published_fields, about="Fields of the items, beside the id.", count=(1, None)
-    )
+    fields: tuple[Field, ...] = setting(factory=published_fields, about="Fields beside the id.", count=(1, None))
     dim: int = setting(64, "Width of each field's embedding and of the network.", least=1)
     training: Training = setting(factory=field_training, about="How the network is trained.")
 

@@ -41,22 +41,16 @@ class T5Settings:
     head_width: int = setting(64, "Width of an attention head.", least=1)
     width: int = setting(128, "Width of embeddings and hidden states.", least=1)
     feedforward: int = setting(1024, "Width inside the feed-forward layers.", least=1)
-    activation: str = setting(
-        "relu", "Inside the feed-forward layers: ReLU, or GELU times a projection.", choices=("relu", "gated-gelu")
-    )
+    activation: str = setting("relu", "In feed-forward layers: ReLU, or gated GELU.", choices=("relu", "gated-gelu"))
     dropout: float = setting(0.1, "Dropout inside the layers.", least=0, most=0.99)
     embedding_dropout: float = setting(0.1, "Dropout of the input embeddings.", least=0, most=0.99)
     attention_dropout: float = setting(0.0, "Dropout of attention weights.", least=0, most=0.99)
     hidden_dropout: float = setting(0.1, "Dropout inside the feed-forward layers.", least=0, most=0.99)
     buckets: int = setting(32, "Buckets of distances between tokens, each with a learnt number per head.", least=4)
     reach: int = setting(128, "Tokens that are further apart than this share one bucket.", least=2)
-    cosine_temperature: float = setting(
-        0.0, "Tokens are scored by cosine divided by this; 0: by inner product.", least=0
-    )
+    cosine_temperature: float = setting(0.0, "Scores are cosines divided by this; 0: inner products.", least=0)
     input_scale: float = setting(1.0, "Token embeddings are multiplied by this at the input.", above=0)
-    initial: str = setting(
-        "t5", "Spread of fresh weights: T5's, 0.02, or by the sizes of a matrix.", choices=("t5", "small", "xavier")
-    )
+    initial: str = setting("t5", "Spread of fresh weights: T5's, 0.02, or by sizes.", choices=("t5", "small", "xavier"))
 
     def blocks(self) -> T5Shape:
         """The shape of the layers."""

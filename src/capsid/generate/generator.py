@@ -149,12 +149,10 @@ class ReadsSoftly(TiedGenerator):
     """A generator that may read items as mixtures of codes, and learns whether users return to items."""
 
     soft_input: int = setting(
-        0,
-        "History items are read as mixtures of this many of their strongest codes at each depth; 0: as hard codes.",
-        least=0,
+        0, "Strongest codes per depth that items are read as mixtures of; 0: hard codes.", least=0
     )
     soft_sharpness: float = setting(
-        1.0, "Power of the weights of these mixtures; above 1 the strongest code counts for more.", above=0
+        1.0, "Power of these mixtures' weights; above 1 the strongest counts more.", above=0
     )
     repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
 
@@ -190,9 +188,7 @@ class ItemwiseGenerator(TransformerGenerator):
     (`places`), or the history is read as in `SasRecGenerator` (`sasrec`)."""
 
     layers: int = setting(2, "Layers that read the history, one position per item.", least=1, most=1_000)
-    cosine_temperature: float = setting(
-        0.06, "Tokens are scored by cosine divided by this; 0: by inner product.", least=0
-    )
+    cosine_temperature: float = setting(0.06, "Scores are cosines divided by this; 0: inner products.", least=0)
     reads: str = setting(
         "mixing",
         "How the history is read: by distance alone, by attention with distances or positions, or by SASRec's blocks.",
@@ -205,9 +201,7 @@ class TimelineGenerator(ReadsSoftly, ItemwiseGenerator):
     """A timeline of items, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`."""
 
     kind: ClassVar[str] = "timeline"
-    depth_layers: int = setting(
-        1, "Transformer layers that predict the next item's tokens one by one.", least=1, most=1_000
-    )
+    depth_layers: int = setting(1, "Layers that predict the next item's tokens one by one.", least=1, most=1_000)
 
     def make(self, ids: ReadableIds) -> TimelineTransformer:
         space = TokenSpace.of(ids, self.history, compose=self.compose)

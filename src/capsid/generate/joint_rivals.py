@@ -222,12 +222,7 @@ class Alternating(Checked):
     kind: ClassVar[str] = "alternating"
     carries: ClassVar[bool] = True
     cycles: int = setting(6, "How many times the tokenizer learns and items get new codes.", least=0)
-    share: float = setting(
-        0.7,
-        "Share of the phase's steps after which the tokenizer stays and the generator learns alone.",
-        above=0,
-        below=1,
-    )
+    share: float = setting(0.7, "Share of the steps after which the generator learns alone.", above=0, below=1)
     warm: float = setting(0.2, "Share of the phase's steps before the first turn, without alignment.", least=0, below=1)
     sequence_weight: float = setting(1e-4, "Weight of sequence-item alignment.", least=0)
     preference_weight: float = setting(3e-4, "Weight of preference-semantic alignment.", least=0)

@@ -37,10 +37,7 @@ class NextToken(Checked):
     )
     temperature: float = setting(1.0, "Logits are divided by this before the softmax.", above=0)
     soft_target: float = setting(
-        0.0,
-        "Share of the loss of first tokens whose target is the mixture of the item's strongest codes.",
-        least=0,
-        most=1,
+        0.0, "Share of first tokens' loss with the mixture of an item's codes as target.", least=0, most=1
     )
 
     def bind(self, context: TermContext) -> BoundTerm:

@@ -39,16 +39,10 @@ class TransformerShape:
     embedding_dropout: float = setting(0.2, "Dropout of the input embeddings.", least=0, most=0.99)
     attention_dropout: float = setting(0.0, "Dropout of attention weights.", least=0, most=0.99)
     hidden_dropout: float = setting(0.0, "Dropout inside the feed-forward layers.", least=0, most=0.99)
-    cosine_temperature: float = setting(
-        0.0, "Tokens are scored by cosine divided by this; 0: by inner product.", least=0
-    )
+    cosine_temperature: float = setting(0.0, "Scores are cosines divided by this; 0: inner products.", least=0)
     input_scale: float = setting(1.0, "Token embeddings are multiplied by this at the input.", above=0)
-    initial: str = setting(
-        "small", "Spread of fresh weights: 0.02, or by the sizes of a matrix.", choices=("small", "xavier")
-    )
-    positions_from: str = setting(
-        "start", "From which end of a history its positions are counted.", choices=("start", "end")
-    )
+    initial: str = setting("small", "Fresh weights: spread 0.02, or by a matrix's sizes.", choices=("small", "xavier"))
+    positions_from: str = setting("start", "From which end of a history positions count.", choices=("start", "end"))
 
     def blocks(self, positions: int) -> BlockShape:
         """The shape of a stack of blocks over so many positions."""

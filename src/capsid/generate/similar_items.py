@@ -149,9 +149,7 @@ class SimilarItemsGenerator(PopularityGenerator):
     """Adds the lists of a history's items, each weighted by how late it was taken."""
 
     history: int = setting(50, "How many of a user's latest items are read.", least=1)
-    decay: float = setting(
-        1.0, "How much the list of an item counts, relative to that of the item after it.", above=0, most=1
-    )
+    decay: float = setting(1.0, "Weight of an item's list, relative to that of the item after it.", above=0, most=1)
     neighbours: int = setting(100, "How many items the list of an item has.", least=1)
 
     def learn(self, ids: SemanticIds, sequences: Ragged, vectors_ND: np.ndarray | None) -> None:

@@ -176,9 +176,7 @@ class Suffix(Checked, CollisionPolicy):
     """A last token that numbers the items with equal codes; 0 for an item whose codes are unique."""
 
     kind: ClassVar[str] = "suffix"
-    capacity: int = setting(
-        0, "Number of suffix tokens; 0: twice what the catalogue needs, which leaves room for new items.", least=0
-    )
+    capacity: int = setting(0, "Suffix tokens; 0: twice what the catalogue needs, room for new items.", least=0)
 
     def settle(
         self, codes: Ragged, sizes: Sequence[int], *, old: Settled | None = None, costs: Costs | None = None
@@ -241,8 +239,7 @@ class Reassign(Checked, CollisionPolicy):
     kind: ClassVar[str] = "reassign"
     needs_costs: ClassVar[bool] = True
     how: Literal["cheapest", "sinkhorn"] = setting(
-        "cheapest",
-        "How last codes are chosen: with minimal total cost under each prefix, or balanced within each group.",
+        "cheapest", "Last codes have minimal total cost under each prefix, or are balanced within each group."
     )
 
     def settle(

@@ -174,9 +174,7 @@ class Memory(Checked):
 
     kind: ClassVar[str] = "memory"
     last: int = setting(3, "Items that followed one of so many last items get bonuses.", least=1, most=50)
-    neighbours: int = setting(
-        100, "So many nearest items of each of them, by their vectors, get bonuses too.", least=0, most=10_000
-    )
+    neighbours: int = setting(100, "So many nearest items of each, by vectors, get bonuses too.", least=0, most=10_000)
 
     def count(self, sequences: Ragged, items: int, vectors_ND: np.ndarray | None) -> Transitions:
         """What is remembered of training sequences, and of item vectors."""

@@ -54,21 +54,13 @@ class SemanticBPE(Checked):
     passes: int = setting(1, "Passes over the ids; each pass can merge tokens made by earlier passes.", least=1)
     min_count: int = setting(20, "Pairs that occur less often are not candidates.", least=1)
     count: str = setting(
-        "interactions", "Unit in which occurrences of a pair are counted.", choices=("interactions", "users")
+        "interactions", "What occurrences of a pair are counted in.", choices=("interactions", "users")
     )
     alpha: tuple[float, float] = setting(
-        (1.0, 0.6),
-        "Weight of frequency against meaning in a pair's score, at the start and at the end.",
-        least=0,
-        most=1,
-        count=2,
+        (1.0, 0.6), "Weight of frequency against meaning in a pair's score, at start and end.", least=0, most=1, count=2
     )
     theta: tuple[float, float] = setting(
-        (0.90, 0.55),
-        "Cosine above which the gate learns to merge a pair, at the start and at the end.",
-        least=-1,
-        most=1,
-        count=2,
+        (0.90, 0.55), "Cosine above which the gate learns to merge a pair, at start and end.", least=-1, most=1, count=2
     )
     profile: str = setting("items", "Vectors that define a token's meaning.", choices=("items", "centres"))
     spare: bool = setting(

@@ -107,27 +107,17 @@ class CapsuleSettings:
         below=1,
         count=(1, None),
     )
-    winner: str = setting(
-        "soft", "Whether the routed mixture (Eq. 7) or the winner alone is subtracted.", choices=("soft", "hard")
-    )
-    confidence: float = setting(
-        0.0, "An id may end where its confidence reaches this (tau, Eq. 8); 1: never.", least=0, most=1
-    )
-    residual: float = setting(
-        0.0, "An id may end where its residual's norm is at most this (epsilon, Eq. 8); 0: never.", least=0
-    )
+    winner: str = setting("soft", "Subtracts the routed mixture (Eq. 7) or the winner alone.", choices=("soft", "hard"))
+    confidence: float = setting(0.0, "Confidence at which an id may end (tau, Eq. 8); 1: never.", least=0, most=1)
+    residual: float = setting(0.0, "Norm of the residual at which an id may end (epsilon, Eq. 8); 0: never.", least=0)
     max_sharing: int = setting(
         1,
         "An id ends only where at most this many distinct code sequences share its prefix; 0: no such rule (Eq. 8).",
         least=0,
         formerly="crowd",
     )
-    projection: int = setting(
-        0, "Width of a trained two-layer projection of the vectors (appendix A.1); 0: no projection.", least=0
-    )
-    start: str = setting(
-        "data", "Whether capsules start from the data or at random; the paper is silent.", choices=("data", "random")
-    )
+    projection: int = setting(0, "Width of a trained two-layer projection (appendix A.1); 0: none.", least=0)
+    start: str = setting("data", "Start from the data or at random; the paper is silent.", choices=("data", "random"))
     spread_weight: float = setting(0.1, "Weight of the spread loss (lambda_s, Eq. 10).", least=0)
     rivals: str = setting(
         "strongest",
@@ -141,18 +131,11 @@ class CapsuleSettings:
         most=1,
         count=(2, None),
     )
-    length_weight: float = setting(
-        0.05, "Weight of the loss on the expected length of ids (lambda_l, Eq. 10).", least=0
-    )
+    length_weight: float = setting(0.05, "Weight of the loss on the ids' expected length (lambda_l, Eq. 10).", least=0)
     codes_weight: float = setting(
-        1.0,
-        "Weight of the reconstruction by the codes' centres, which the paper does not have.",
-        least=0,
-        formerly="hard_weight",
+        1.0, "Weight of reconstruction by the codes' centres, not in the paper.", least=0, formerly="hard_weight"
     )
-    balance_weight: float = setting(
-        0.2, "Weight of the loss that balances the use of capsules, which the paper does not have.", least=0
-    )
+    balance_weight: float = setting(0.2, "Weight of the loss that balances capsules' use, not in the paper.", least=0)
     training: StageOneTraining = setting(factory=stage_one_training, about="How stage 1 trains.")
     block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
 

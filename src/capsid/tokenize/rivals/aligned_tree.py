@@ -40,9 +40,7 @@ class AlignedTree(Checked):
     branching: tuple[int, ...] = setting(
         (24, 40), "Parts of a cluster at each level, fewer where there are fewer items.", least=1, count=(1, None)
     )
-    aligned: bool = setting(
-        True, "Whether numbers mean the same direction under every parent; otherwise each parent counts for itself."
-    )
+    aligned: bool = setting(True, "Whether a number means the same direction under every parent.")
 
     @property
     def sizes(self) -> tuple[int, ...]:

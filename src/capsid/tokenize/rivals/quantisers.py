@@ -51,9 +51,7 @@ class ResidualKMeans(Checked):
     )
     restarts: int = setting(3, "Restarts of k-means; the best run is kept.", least=1)
     capacity: float | None = setting(
-        None,
-        "Largest load of a centre over the mean; an item weighs its training count plus 1; none: no limit.",
-        least=1,
+        None, "Largest load of a centre over the mean; an item weighs its count plus 1; none: no limit.", least=1
     )
     block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
 
@@ -163,15 +161,10 @@ class ProductQuantizer(Checked):
 
     kind: ClassVar[str] = "product"
     codebooks: tuple[int, ...] = setting(
-        (256, 256, 256, 256),
-        "Number of centres of each part, fewer where there are fewer items.",
-        least=1,
-        count=(1, None),
+        (256, 256, 256, 256), "Centres of each part, fewer where there are fewer items.", least=1, count=(1, None)
     )
     dims: int = setting(128, "Principal components that are kept, divided evenly among the parts.", least=1)
-    rounds: int = setting(
-        20, "Rounds in which rotation and centres are improved in turn; 0: a random rotation.", least=0
-    )
+    rounds: int = setting(20, "Rounds that improve rotation and centres in turn; 0: a random rotation.", least=0)
 
     @property
     def sizes(self) -> tuple[int, ...]:

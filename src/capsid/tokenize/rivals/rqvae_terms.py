@@ -184,35 +184,23 @@ class RQVAESettings(Checked):
 
     kind: ClassVar[str] = "rq-vae"
     codebooks: tuple[int, ...] = setting(
-        (256, 256, 256),
-        "Number of codes at each depth, fewer where there are fewer different items.",
-        least=1,
-        count=(1, None),
+        (256, 256, 256), "Codes at each depth, fewer where there are fewer different items.", least=1, count=(1, None)
     )
-    hidden: tuple[int, ...] = setting(
-        (512, 256, 128), "Widths of the encoder's layers, mirrored in the decoder.", least=1
-    )
+    hidden: tuple[int, ...] = setting((512, 256, 128), "Widths of encoder layers, mirrored in the decoder.", least=1)
     latent: int = setting(32, "Width of the latent vectors that are quantised.", least=1)
-    assign: Sinkhorn | None = setting(
-        None, "How training chooses codes at the last depths; none: the nearest code at every depth."
-    )
+    assign: Sinkhorn | None = setting(None, "How training chooses codes at the last depths; none: the nearest at all.")
     terms: tuple[CodeTerm, ...] = setting((), "Loss terms on the codes, beside reconstruction and commitment.")
     start: Literal["k-means", "bounded"] = setting(
         "k-means", "Initialisation of the codebooks: k-means of the latents, or k-means with clusters of bounded size."
     )
     head: float = setting(
-        1.0,
-        "Share of the training interactions whose items, the most popular ones, train first; 1: all items at once.",
-        above=0,
-        most=1,
+        1.0, "Share of the interactions whose items, the most popular, train first; 1: all at once.", above=0, most=1
     )
     extra: float = setting(
         0.0, "New codes for the other items, as a share of each codebook; the popular items' codes are frozen.", least=0
     )
     crowd: int = setting(
-        0,
-        "Ids end after two or more codes, where at most this many popular items share the prefix; 0: never earlier.",
-        least=0,
+        0, "Ids end where at most this many popular items share a prefix of two or more codes; 0: never.", least=0
     )
     training: Training = setting(factory=rqvae_training, about="How encoder, codebooks and decoder train.")
     block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
