@@ -183,17 +183,7 @@ class Recommender:
     ) -> list[Recommendation]:
         """The k best next items after each history; the search itself applies `allow` and `deny`. `unknown` says what
         to do with unknown ids: "raise" or "drop". A history without known items gets the most popular items."""
-        queries = [
-            Query(
-                _item_ids(history, "a history"),
-                k,
-                filter_history,
-                None if allow is None else _item_ids(allow, "allow"),
-                () if deny is None else _item_ids(deny, "deny"),
-                unknown,
-            )
-            for history in histories
-        ]
+        queries = [_query(history, k, filter_history, allow, deny, unknown) for history in histories]
         with on_device(self.device):
             return self.answerer.answer(queries)
 
@@ -212,9 +202,7 @@ class Recommender:
         Ids must begin with the tokens of `prefix`. `influence` measures the effect of leaving out each history item."""
         from capsid.explain.search import explain
 
-        names = _item_ids(history, "a history")
-        allowed = None if allow is None else _item_ids(allow, "allow")
-        query = Query(names, k, filter_history, allowed, () if deny is None else _item_ids(deny, "deny"))
+        query = _query(history, k, filter_history, allow, deny)
         with on_device(self.device):
             return explain(self.answerer, query, prefix=prefix, influence=influence)
 
@@ -286,13 +274,14 @@ class Recommender:
 
     def retire(self, items: Iterable[str]) -> None:
         """Stop recommending these items until `restore`. Histories may still contain them."""
-        known = {i for i in _item_ids(items, "items") if self.catalogue_.items.number(i) >= 0}
-        self.catalogue_ = self.catalogue_.with_retired(self.catalogue_.retired | known)
+        self.catalogue_ = self.catalogue_.with_retired(self.catalogue_.retired | self._known(items))
 
     def restore(self, items: Iterable[str]) -> None:
         """Allow retired items to be recommended again."""
-        known = {i for i in _item_ids(items, "items") if self.catalogue_.items.number(i) >= 0}
-        self.catalogue_ = self.catalogue_.with_retired(self.catalogue_.retired - known)
+        self.catalogue_ = self.catalogue_.with_retired(self.catalogue_.retired - self._known(items))
+
+    def _known(self, items: Iterable[str]) -> set[str]:
+        return {i for i in _item_ids(items, "items") if self.catalogue_.items.number(i) >= 0}
 
     def save_pretrained(self, path: str | Path) -> None:
         """Save everything to one folder with hashes, atomically, with a model card (README.md). The card has the
@@ -313,6 +302,14 @@ class Recommender:
         self.device = device
         self.fitted_, self.catalogue_ = stored.fitted, stored.catalogue
         return self
+
+
+def _query(
+    history: Any, k: int, filter_history: bool, allow: Any, deny: Any, unknown: Literal["raise", "drop"] = "raise"
+) -> Query:
+    allowed = None if allow is None else _item_ids(allow, "allow")
+    denied = () if deny is None else _item_ids(deny, "deny")
+    return Query(_item_ids(history, "a history"), k, filter_history, allowed, denied, unknown)
 
 
 def _auto(sizes: Sizes) -> bool:
