@@ -143,7 +143,6 @@ class Stretch:
 
     @property
     def freezes(self) -> bool:
-        """Whether the generator is frozen."""
         return self.part is not None and self.part.freezes
 
     @property
@@ -191,7 +190,6 @@ class Recipe(Checked):
 
     @property
     def _terms(self) -> tuple[Term, ...]:
-        """The loss terms of all phases."""
         return tuple(t for terms in (self.objective, *(p.terms for p in self.schedule)) for t in terms)
 
     def check_together(self) -> None:
@@ -320,7 +318,6 @@ class Recipe(Checked):
         return recipe
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for files."""
         return to_dict(self)
 
     @classmethod

@@ -261,7 +261,6 @@ class Explained:
     rule: Rule
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         limits = {k: v for k, v in dataclasses.asdict(self.rule.bounds).items() if v not in (None, ())}
         about = {"type": self.rule.type_name, "allowed": self.rule.text, "bounds": limits, "about": self.rule.about}
         value = list(self.value) if isinstance(self.value, tuple) else self.value

@@ -117,7 +117,6 @@ class FittedModel:
 
     @property
     def trie(self) -> Trie:
-        """The trie that is searched."""
         return self.tries[self.system]
 
     @property

@@ -180,7 +180,6 @@ class RemembersVectors:
         self.vectors_ = None
 
     def state(self) -> dict[str, np.ndarray]:
-        """Item ids and their vectors."""
         return {"items": pack_strings(fitted(self.items_, self)), "vectors": fitted(self.vectors_, self)}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:

@@ -212,7 +212,6 @@ class AttributeEncoder:
         return np.asarray(self._weighted(table) @ axes_VD, dtype=np.float32)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Columns, values, weights and directions."""
         return {
             "columns": pack_strings(self.columns_),
             "values": pack_strings(fitted(self.values_, self)),

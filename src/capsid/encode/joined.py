@@ -117,7 +117,6 @@ class JoinedEncoder:
         return self
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
-        """The parts' keys and our own hyperparameters."""
         own = (self.weights, self.block_dim, self.dim, self.missing)
         return fingerprint(self.kind, own, [p.cache_key(table, seed=seed) for p in self.parts])
 
@@ -228,11 +227,9 @@ class Views:
         return fitted(self.parts_, self)[MAIN].transform(table, progress=progress)
 
     def blocks(self, table: ItemTable, *, progress: Progress = silent) -> dict[str, np.ndarray]:
-        """Vectors of every view by its name."""
         return {name: part.transform(table, progress=progress) for name, part in fitted(self.parts_, self).items()}
 
     def state(self) -> dict[str, np.ndarray]:
-        """Every view's state under its name."""
         parts = fitted(self.parts_, self)
         return {f"{view}.{name}": array for view, part in parts.items() for name, array in part.state().items()}
 
@@ -240,7 +237,6 @@ class Views:
         return self.with_parts({n: fresh(p).load_state(below(state, f"{n}.")) for n, p in self.parts.items()})
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
-        """The views' names and keys."""
         keys = [[name, part.cache_key(table, seed=seed)] for name, part in self.parts.items()]
         return fingerprint(self.kind, keys)
 

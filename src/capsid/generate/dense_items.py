@@ -56,7 +56,6 @@ class DenseNetwork(nn.Module):
         self.scale.fill_(max(float((np.asarray(x_NI, dtype=np.float64) - mean_I).std()), 1e-6))
 
     def items(self, x_NI: Tensor) -> Tensor:
-        """Vectors of items. Shape: (N, C)."""
         return F.normalize(self.down(F.gelu(self.up((x_NI - self.mean_I) / self.scale))), dim=-1)
 
     def inputs(self, batch: TokenBatch, vectors_EC: Tensor) -> Tensor | None:
@@ -101,7 +100,6 @@ class DenseItems:
         return self.network.expected(rows)
 
     def state(self) -> dict[str, Tensor]:
-        """Vectors and weights by name."""
         weights = {f"network.{name}": t.detach().clone() for name, t in self.network.state_dict().items()}
         return {"vectors": self.vectors_NC, **weights}
 

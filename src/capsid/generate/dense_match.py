@@ -37,7 +37,6 @@ class DenseMatch(Checked):
     reads: bool = setting(True, "Whether the vectors of a history's items are read beside their tokens.")
 
     def bind(self, context: TermContext) -> BoundTerm:
-        """On the vectors of the context's tokenizer."""
         return BoundMatch(self, context)
 
     def network(self, inputs: int, width: int) -> DenseNetwork:

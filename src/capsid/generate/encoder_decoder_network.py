@@ -53,7 +53,6 @@ class T5Settings:
     initial: str = setting("t5", "Spread of fresh weights: T5's, 0.02, or by sizes.", choices=("t5", "small", "xavier"))
 
     def blocks(self) -> T5Shape:
-        """The shape of the layers."""
         return T5Shape(
             width=self.width,
             heads=self.heads,
@@ -125,7 +124,6 @@ class EncoderDecoder(TiedBackbone):
     def predict(
         self, lesson: Lesson, inputs_RD: Tensor | None = None, *, forced_ND: Tensor | None = None, closing: bool = False
     ) -> Predictions:
-        """Hidden rows for every token of every item of the lesson."""
         vectors = self.token.vectors()
         read, row_M = self._sequences(vectors, lesson.batch, inputs_RD), lesson.row_M
         # No item reads beyond the column where the last of them begins.

@@ -66,7 +66,6 @@ class GumbelCodes(Checked):
         return equal_parts(self, steps, self.share, self.refreshes)
 
     def bind(self, context: TermContext) -> BoundTerm:
-        """On the codebooks of the context's tokenizer."""
         return BoundCodes(self, context)
 
 
@@ -264,7 +263,6 @@ class Side:
     aligned: bool = True
 
     def bind(self, context: TermContext) -> BoundTerm:
-        """On the network of the context's tokenizer."""
         return BoundSides(self, context)
 
 

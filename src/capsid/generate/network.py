@@ -50,7 +50,6 @@ class ItemRows:
 
     @classmethod
     def of(cls, lesson: Lesson, *, closing: bool) -> Self:
-        """The rows for a lesson."""
         lengths_M = lesson.tokens.lengths
         rows = Ragged.ranges(0, lengths_M + 1 if closing else lengths_M)
         item_R, depth_R = rows.row_numbers, rows.values

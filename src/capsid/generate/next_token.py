@@ -41,7 +41,6 @@ class NextToken(Checked):
     )
 
     def bind(self, context: TermContext) -> BoundTerm:
-        """Normalised as the recipe says."""
         if context.over == "children":
             return OverChildren(self, context.tries, SoftTarget.of(context) if self.soft_target else None)
         return OverVocabulary(self)

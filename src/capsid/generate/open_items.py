@@ -105,7 +105,6 @@ class Repeats(nn.Module):
         self.weight = nn.Parameter(torch.zeros(()))
 
     def start(self) -> None:
-        """Back to 0."""
         nn.init.zeros_(self.weight)
 
     def value(self) -> Tensor:

@@ -112,7 +112,6 @@ class AllCodes:
     weight: ClassVar[float] = 1.0
 
     def bind(self, context: TermContext) -> BoundTerm:
-        """With the tokens of every depth."""
         return _AllCodes(self.weight, context.ids.layout)
 
 
@@ -123,7 +122,6 @@ class _AllCodes(BoundTerm):
         self.spans = [(ends[depth], ends[depth + 1]) for depth in range(layout.depths)]
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
-        """Mean over predicted codes."""
         found = step.predictions
         rows_NS, targets_N = found.rows_NS, found.targets_N
         depth_N = torch.as_tensor(found.targets.positions)

@@ -59,7 +59,6 @@ class RoutingAdapters(Checked):
         return equal_parts(self, steps, self.share, self.refreshes)
 
     def bind(self, context: TermContext) -> BoundTerm:
-        """Adapters on the routing of the context's tokenizer."""
         return BoundAdapters(self, context)
 
 

@@ -77,7 +77,6 @@ class TokenSpace:
 
     @classmethod
     def of(cls, ids: ReadableIds, history: int, *, compose: bool = False) -> TokenSpace:
-        """For histories of so many items."""
         layout = ids.layout
         merges = layout.merges if compose and len(layout.merges) else None
         return cls(layout.vocabulary, layout.depths + 1, history * ids.positions_per_item, merges)

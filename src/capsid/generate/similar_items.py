@@ -166,7 +166,6 @@ class SimilarItemsGenerator(PopularityGenerator):
         self.lists_, self.weights_ = lists, torch.as_tensor(weights, dtype=torch.float32)
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """The scores of all tokens after every history are the state."""
         items = histories.items
         user, late = items.row_numbers, np.repeat(items.lengths, items.lengths) - 1 - items.positions
         found = self.lists_.take(items.values)
@@ -182,7 +181,6 @@ class SimilarItemsGenerator(PopularityGenerator):
         return state, torch.zeros(*tokens_UW.shape, 0)
 
     def scores(self, state: Tensor, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """The scores of the row's history."""
         users, beams = rows_UWD.shape[:2]
         if row_R is None:
             return state[:, None].expand(users, beams, -1).clone()
@@ -192,7 +190,6 @@ class SimilarItemsGenerator(PopularityGenerator):
         return state[row_E // rows_UWD.shape[1], token_E]
 
     def state(self) -> dict[str, Tensor]:
-        """Popularity, and the lists."""
         lists = {"tokens": torch.as_tensor(self.lists_.values), "offsets": torch.as_tensor(self.lists_.offsets)}
         return {**super().state(), **lists, "weights": self.weights_}
 

@@ -147,7 +147,6 @@ class Part:
 
     @property
     def freezes(self) -> bool:
-        """Whether the generator is frozen."""
         return self.training is not None
 
 

@@ -139,7 +139,6 @@ class TimelineTransformer(TokenNetwork):
     def predict(
         self, lesson: Lesson, inputs_RD: Tensor | None = None, *, forced_ND: Tensor | None = None, closing: bool = False
     ) -> Predictions:
-        """Hidden rows for every token of every item of the lesson."""
         vectors = self.token.vectors()
         # Sequences of a training batch are about equally long, unless each has one target, at a random place.
         uneven = not self.training or len(lesson.row_M) == len(lesson.batch)

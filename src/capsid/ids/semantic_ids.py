@@ -117,7 +117,6 @@ class SemanticIds:
 
     @cached_property
     def unmerged(self) -> Ragged:
-        """Tokens as they were before merging."""
         return self.layout.plain.tokens(self.codes, self.suffixes)
 
     @cached_property
@@ -130,16 +129,13 @@ class SemanticIds:
 
     @property
     def systems(self) -> tuple[SemanticIds, ...]:
-        """The id systems of the items; these ids are the first."""
         return (self, *self.others)
 
     @property
     def entering(self) -> ItemRows:
-        """The tokens that an item of a history is read as, where it is read by itself: those of all its ids."""
         return Beside(tuple(ids.prefix_free for ids in self.systems)) if self.others else self.prefix_free
 
     def read(self, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
-        """Network input for the last `last` items of every history (rows of item numbers); see `Reading.read`."""
         return read_histories(self, histories, last=last, variant=variant)
 
     def lesson(self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
@@ -210,7 +206,6 @@ class SemanticIds:
 
     @property
     def positions_per_item(self) -> int:
-        """At most this many positions of a batch are filled by one item."""
         return self.reading.positions_per_item(self.layout)
 
     def with_reading(self, reading: Reading) -> SemanticIds:

@@ -135,29 +135,23 @@ class MappedIds:
 
     @property
     def systems(self) -> tuple[MappedIds, ...]:
-        """The id systems of the items; these ids are the first."""
         return (self, *self.others)
 
     @property
     def prefix_free(self) -> ItemRows:
-        """Merged tokens; no row is a prefix of another."""
         return TrieRows(self.trie)
 
     @property
     def entering(self) -> ItemRows:
-        """The tokens that an item of a history is read as, where it is read by itself: those of all its ids."""
         return Beside(tuple(ids.prefix_free for ids in self.systems)) if self.others else self.prefix_free
 
     @property
     def unmerged(self) -> ItemRows:
-        """Tokens before merging."""
         return Unmerged(self.prefix_free, self.layout)
 
     @property
     def positions_per_item(self) -> int:
-        """At most this many positions of a batch are filled by one item."""
         return self.reading.positions_per_item(self.layout)
 
     def read(self, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
-        """Network input for the last `last` items of every history (rows of item numbers); see `Reading.read`."""
         return read_histories(self, histories, last=last, variant=variant)

@@ -104,7 +104,6 @@ class Trie:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the arrays."""
         return sum(getattr(self, name).nbytes for name in _ARRAYS)
 
     @cached_property

@@ -77,7 +77,6 @@ class Transitions:
 
     @property
     def distances(self) -> int:
-        """How many distances are counted."""
         return len(self.followers)
 
     def grown(self, items: int, near: Neighbours | None = None) -> Transitions:
@@ -211,7 +210,6 @@ class FittedMemory:
         return replace(self, transitions=self.transitions.grown(items, near))
 
     def save(self, folder: Path) -> None:
-        """Write `memory.npz`."""
         arrays = {f"transitions/{name}": array for name, array in self.transitions.state().items()}
         numbers = {"weights": np.array(self.weights), "temperature": np.array(self.temperature)}
         save_arrays(folder / FILE, {**arrays, **numbers})
@@ -282,7 +280,6 @@ class RememberedItems(OpenItems):
 
     @classmethod
     def of(cls, found: Followers, memory: FittedMemory) -> RememberedItems:
-        """The state before the first token."""
         tokens_UPT, lengths_UP, open_UWP = padded_items(found.items, found.own)
         counts_UPJ = torch.zeros(*lengths_UP.shape, found.counts_EJ.shape[1])
         counts_UPJ[found.items.row_numbers, found.items.positions] = torch.as_tensor(found.counts_EJ)
@@ -329,12 +326,10 @@ class Remembering:
         return replace(state, inner=inner, items=items, depth=state.depth + 1), rows_UWD
 
     def scores(self, state: _State, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
-        """Scores of all tokens, with bonuses."""
         scores = self.network.scores(state.inner, rows_UWD, row_R)
         return self.memory.cooled(state.items.added_to(scores, state.depth, row_R))
 
     def scores_of(self, state: _State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """Scores of the tokens asked about, with bonuses."""
         scores_E = self.network.scores_of(state.inner, rows_UWD, row_E, token_E)
         return self.memory.cooled(state.items.added_to_pairs(scores_E, row_E, token_E, state.depth))
 

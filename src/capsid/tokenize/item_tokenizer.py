@@ -282,7 +282,6 @@ class ItemTokenizer:
         return bare
 
     def decode(self, tokens: Sequence[int]) -> list[str]:
-        """The items that have these tokens."""
         return self.ids.lookup(tokens)
 
     def token_vectors(self) -> np.ndarray | None:

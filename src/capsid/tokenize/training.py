@@ -141,13 +141,11 @@ class VectorTraining(ABC):
         return self.sample_NI[:: -(-len(self.sample_NI) // LOOK_ROWS)]
 
     def tell(self, name: str) -> Look:
-        """One line of progress."""
         seen = self.look()
         self.progress.line(f"{name}: {seen.line()}")
         return seen
 
     def score(self) -> float:
-        """The score of the current weights."""
         return self.tell(self.name).score
 
     def run(self, *, seed: int, checkpoint: CheckpointFile | None) -> None:

@@ -90,7 +90,6 @@ class TreeSum:
         self._open.append((count, tensor))
 
     def value(self) -> Tensor:
-        """The sum of all tensors."""
         total = self._open.pop()[1]
         while self._open:
             total = self._open.pop()[1].add_(total)

@@ -37,7 +37,6 @@ class LowRank(nn.Module):
         return self.scale * (self.up @ self.down)
 
     def norm(self) -> float:
-        """The Frobenius norm of the matrix."""
         return float(self.matrix().detach().norm())
 
 

@@ -113,7 +113,6 @@ class Inspection:
 
     @property
     def score(self) -> float:
-        """Higher is better."""
         return -self.collisions if self.recall is None else self.recall
 
     def line(self) -> str:

@@ -48,7 +48,6 @@ class Answer:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The id."""
         return tuple(step.token for step in self.steps)
 
 

@@ -88,7 +88,6 @@ class SemanticBPE(Checked):
 
     @property
     def table_(self) -> MergeTable:
-        """The merges."""
         pairs = self.candidates_
         rows = np.flatnonzero(pairs.merge >= 0)
         rows = rows[np.argsort(pairs.merge[rows])]

@@ -34,7 +34,6 @@ class StageOneTraining(Training):
 
     @classmethod
     def of(cls, training: Training) -> StageOneTraining:
-        """Convert plain training options."""
         return cls(**{f.name: getattr(training, f.name) for f in fields(training)})
 
 
@@ -155,7 +154,6 @@ class CapsuleSettings:
 
     @property
     def form(self) -> Form:
-        """The form of routing."""
         return Form.of(self.routing, self.rounds)
 
     @property

@@ -107,7 +107,6 @@ class CapsuleTraining(VectorTraining):
 
     @cached_property
     def looked_at_NI(self) -> np.ndarray:
-        """Evenly spaced rows of the sample."""
         return self.sample_NI[:: -(-len(self.sample_NI) // INSPECTED_ROWS)]
 
     @cached_property

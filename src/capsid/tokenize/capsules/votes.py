@@ -52,17 +52,14 @@ class SharedVotes:
         self.square_B1 = base_BC.square().sum(1, keepdim=True)
 
     def dot(self, other_BC: Tensor) -> Tensor:
-        """u_k . other. Shape: (B, K)."""
         return torch.addmm((self.base_BC * other_BC).sum(1, keepdim=True), other_BC, self.bias_KC.T)
 
     def norms(self) -> Tensor:
-        """|u_k|. Shape: (B, K)."""
         # In place: these tensors are as large as the caches.
         squares_BK = (self.square_B1 + self.bias_KC.square().sum(1)).add_(self.cross_BK, alpha=2)
         return squares_BK.clamp_min_(TINY**2).sqrt_()
 
     def mean(self) -> Tensor:
-        """Mean of all votes. Shape: (B, C)."""
         return self.base_BC + self.bias_KC.mean(0)
 
     def dot_mean(self, scale_B1: Tensor) -> Tensor:
@@ -72,7 +69,6 @@ class SharedVotes:
         return (self.cross_BK + base_B1).add_(self.bias_KC @ mean_C).mul_(scale_B1)
 
     def mix(self, weights_BK: Tensor) -> Tensor:
-        """sum_k w_k u_k. Shape: (B, C)."""
         return torch.addmm(self.base_BC * weights_BK.sum(1, keepdim=True), weights_BK, self.bias_KC)
 
 
@@ -221,25 +217,20 @@ class FullVotes:
         self._norms: Tensor | None = None
 
     def dot(self, other_BC: Tensor) -> Tensor:
-        """u_k . other. Shape: (B, K)."""
         return _Dot.apply(self._handle, other_BC, self._factors)
 
     def norms(self) -> Tensor:
-        """|u_k|. Shape: (B, K)."""
         if self._norms is None:
             self._norms = _Norms.apply(self._handle, self._factors)
         return self._norms
 
     def mean(self) -> Tensor:
-        """Mean of all votes. Shape: (B, C)."""
         return self.mix(self._handle.new_full((self.rows, self.capsules), 1.0 / self.capsules))
 
     def dot_mean(self, scale_B1: Tensor) -> Tensor:
-        """u_k . scale mean. Shape: (B, K)."""
         return self.dot(scale_B1 * self.mean())
 
     def mix(self, weights_BK: Tensor) -> Tensor:
-        """sum_k w_k u_k. Shape: (B, C)."""
         return _Mix.apply(self._handle, weights_BK, self._factors)
 
 

@@ -75,7 +75,6 @@ class Chains:
         return divmod(key, self.stride)
 
     def weights(self) -> Changes:
-        """The weight of every pair."""
         return _summed([self._weights(np.arange(self.count))])
 
     def merge(self, key: int, token: int) -> Changes:
@@ -244,7 +243,6 @@ class Pieces(Checked):
 
     @property
     def table_(self) -> PieceTable:
-        """The merges."""
         if not hasattr(self, "pairs_"):
             raise NotFittedError("the merges are not fitted", hint="call fit first")
         pairs = [(int(a), int(b)) for a, b in self.pairs_]

@@ -64,7 +64,6 @@ class Atomic(_Known):
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Atomic:
-        """Remember the catalogue."""
         require_items(table)
         self.items_ = table.items
         return self
@@ -124,7 +123,6 @@ class Frequency(Checked, _Known):
         return Ragged.from_dense(np.where(numbers[:, None] < 0, self.late_, self.codes_[numbers]))
 
     def state(self) -> dict[str, np.ndarray]:
-        """The catalogue's ids and their codes."""
         items = np.array(list(self._fitted()), dtype=np.str_)
         return {"items": items, "codes": self.codes_, "late": self.late_, "sizes": np.array(self.sizes_)}
 
@@ -204,7 +202,6 @@ class GivenCodes(Checked, _Known):
         return self.centres_ or None
 
     def state(self) -> dict[str, np.ndarray]:
-        """The catalogue's ids, their codes, and the centres."""
         arrays = {"items": np.array(list(self._fitted()), dtype=np.str_), "sizes": np.array(self.sizes_)}
         arrays |= {"codes": self.codes_.values, "offsets": self.codes_.offsets}
         return {**arrays, **{f"centres/{d}": centres for d, centres in enumerate(self.centres_)}}

@@ -55,7 +55,6 @@ class Look:
 
     @property
     def score(self) -> float:
-        """Higher is better: little unexplained variance, few collisions."""
         return -(self.unexplained + self.collisions)
 
     def line(self) -> str:
@@ -148,7 +147,6 @@ class MixtureTraining(VectorTraining):
 
     @property
     def learner(self) -> nn.Module:
-        """The network and the weights of sparsity."""
         return self.both
 
     def loss(self, x_BI: Tensor, rows_B: np.ndarray, share: float) -> Tensor:
@@ -179,7 +177,6 @@ class MixtureTraining(VectorTraining):
         return (self.sparsity.of(richness_B) * ((to_close_BE - to_open_BE) * routed_BE).sum(1)).mean()
 
     def look(self) -> Look:
-        """Codes and outputs of the sample."""
         return look(self.network, self.looked_at_NI)
 
     def revive(self) -> None:

@@ -203,7 +203,6 @@ class ProductQuantizer(Checked):
         return self
 
     def encode(self, table: ItemTable) -> Ragged:
-        """The nearest centre of every part."""
         vectors = vectors_of(table, dim=len(self._axes()))
         blocks = [(x_BI.numpy() @ self.axes_)[:rows] for x_BI, rows in padded_blocks(vectors - self.mean_, BLOCK)]
         z_ND = np.concatenate([np.zeros((0, self.axes_.shape[1]), dtype=np.float32), *blocks])
@@ -217,7 +216,6 @@ class ProductQuantizer(Checked):
         return (summed_centres(codes, self.centres()) @ back_DI + self.mean_).astype(np.float32)
 
     def centres(self) -> tuple[np.ndarray, ...]:
-        """Centres by part, with zeros in the other parts."""
         width = self._axes().shape[1]
         out, begin = [], 0
         for own in self._fitted():

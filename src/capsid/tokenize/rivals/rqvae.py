@@ -61,7 +61,6 @@ class RQVAE(RQVAESettings):
         return self._cut(networks.balanced_codes(self._fitted(), self.latents(table.vectors(self.block)), self.assign))
 
     def latents(self, vectors_NI: np.ndarray) -> np.ndarray:
-        """The encoder's latents of the items' vectors."""
         return networks.latents(self._fitted(), vectors_NI)
 
     def with_books(self, books: Sequence[np.ndarray]) -> RQVAE:
@@ -74,7 +73,6 @@ class RQVAE(RQVAESettings):
         return nearby_codes(self.latents(table.vectors(self.block)), self.centres(), strongest)
 
     def joint_network(self) -> JointRQVAE:
-        """A trainable copy of the network."""
         if self.crowd:
             raise ConfigError(
                 "ids of varying length (tokenizer.crowd) cannot be trained with a generator",
@@ -92,11 +90,9 @@ class RQVAE(RQVAESettings):
         return lambda rows: networks.last_distances(network, np.asarray(vectors[rows]), codes.take(rows))
 
     def decode(self, codes: Ragged) -> np.ndarray:
-        """The decoded sum of the codes' centres."""
         return networks.decode(self._fitted(), codes)
 
     def centres(self) -> tuple[np.ndarray, ...]:
-        """The codebooks, which have the width of the latent, not of the vectors."""
         return tuple(book.detach().numpy() for book in self._fitted().books)
 
     def state(self) -> dict[str, np.ndarray]:

@@ -76,7 +76,6 @@ class Look:
 
     @property
     def score(self) -> float:
-        """Higher is better: little unexplained variance, few collisions."""
         return -(self.unexplained + self.collisions[-1])
 
     def line(self) -> str:
@@ -170,7 +169,6 @@ class RQVAETraining(VectorTraining):
         return total
 
     def look(self) -> Look:
-        """Codes and residuals of the sample."""
         return look(self.network, self.looked_at_NI)
 
     def revive(self) -> None:

@@ -99,7 +99,6 @@ class RQVAENetwork(nn.Module):
         self.scale.copy_(spread if float(spread) > 0 else torch.ones(()))
 
     def enter(self, x_BI: Tensor) -> Tensor:
-        """Standardise vectors for the encoder."""
         return (x_BI - self.mean) / self.scale
 
     def quantize(self, z_BD: Tensor, assign: Sinkhorn | None = None) -> Quantized:

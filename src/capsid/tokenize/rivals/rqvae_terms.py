@@ -150,7 +150,6 @@ class CollaborativeMatch(Checked):
     weight: float = setting(0.1, "Weight in the tokenizer's loss.", least=0)
 
     def bind(self, table: ItemTable, sizes: tuple[int, ...], latent: int) -> BoundCodeTerm:
-        """The term for these items' behaviour; refuses a block of another width or without any behaviour."""
         return BoundMatch(table.vectors(BEHAVIOUR), latent)
 
 
@@ -163,7 +162,6 @@ class CodeDiversity(Checked):
     weight: float = setting(1e-4, "Weight in the tokenizer's loss.", least=0)
 
     def bind(self, table: ItemTable, sizes: tuple[int, ...], latent: int) -> BoundCodeTerm:
-        """The term for codebooks of these sizes."""
         return BoundDiversity(sizes)
 
 
