@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -26,6 +26,11 @@ from capsid.ragged import Ragged
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+T = TypeVar("T")
+CAUSES = ("confidence", "residual", "cap", "prefix")
+CONFIDENCE, RESIDUAL, CAP, PREFIX = range(4)
 
 
 def token_vectors(layout: TokenLayout, centres: Sequence[np.ndarray]) -> np.ndarray:
@@ -53,10 +58,6 @@ def joined_vectors(systems: Sequence[tuple[np.ndarray, slice]], vocabulary: int)
         out[own][there] = 0.0
         out[own][there, :width] = given_VD[there] / max(length, 1e-6)
     return out
-
-
-CAUSES = ("confidence", "residual", "cap", "prefix")
-CONFIDENCE, RESIDUAL, CAP, PREFIX = range(4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +90,6 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.codes)
-
-    @classmethod
-    def join(cls, parts: list[Trace]) -> Trace:
-        return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
 
 
 # Changes when the codes of the same settings and arrays change.
@@ -280,6 +277,12 @@ class Revising(Protocol):
 
     def revise(self, table: ItemTable) -> None:
         """Refit on those vectors with the same codebook sizes."""
+
+
+def concatenated(parts: Sequence[T]) -> T:
+    """Dataclasses of arrays with equal columns as one, row after row."""
+    names = [f.name for f in fields(type(parts[0]))]  # type: ignore[arg-type]
+    return type(parts[0])(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in names})
 
 
 def summed_centres(codes: Ragged, centres: Sequence[np.ndarray]) -> np.ndarray:

@@ -21,7 +21,7 @@ from capsid.base.freed_memory import keep_freed_memory
 from capsid.errors import ArtifactError
 from capsid.ids.order import SharedPrefixes, longer_keys, no_keys
 from capsid.ragged import Ragged
-from capsid.tokenize.base import CAP, CONFIDENCE, PREFIX, RESIDUAL, Stops, Trace
+from capsid.tokenize.base import CAP, CONFIDENCE, PREFIX, RESIDUAL, Stops, Trace, concatenated
 from capsid.tokenize.capsules.algorithm import Step, algorithm_one, ends, one_depth
 from capsid.tokenize.capsules.capsules import CapsuleNetwork, Capsules
 from capsid.tokenize.capsules.settings import CapsuleSettings, StopRules
@@ -41,10 +41,6 @@ class Routes:
     codes: np.ndarray
     confidence: np.ndarray
     residual: np.ndarray
-
-    @classmethod
-    def join(cls, parts: list[Routes]) -> Routes:
-        return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
 
     @property
     def depths(self) -> np.ndarray:
@@ -113,7 +109,7 @@ def trace(network: CapsuleNetwork, vectors_NI: np.ndarray, *, strongest: int = 0
     """Every depth of every item, with the given number of strongest capsules (finding them takes a third of the time).
     Rows are read block by block, so a mapped file need not fit into memory."""
     parts = [_traced(network, hard, steps, strongest) for hard, steps in blocks(network, vectors_NI)]
-    return Trace.join(parts)
+    return concatenated(parts)
 
 
 def last_weights(network: CapsuleNetwork, vectors_NI: np.ndarray, ends_at: Callable[[Trace], np.ndarray]) -> np.ndarray:
@@ -179,7 +175,7 @@ def _under(
 
     # An empty matrix still has one window, without rows.
     starts = range(0, max(len(vectors_NI), 1), WINDOW)
-    return Routes.join([_window(network, vectors_NI[s : s + WINDOW], ended, confident) for s in starts])
+    return concatenated([_window(network, vectors_NI[s : s + WINDOW], ended, confident) for s in starts])
 
 
 def _alone(_depth: int, keys: np.ndarray, _confidence: np.ndarray, _residual: np.ndarray) -> np.ndarray:

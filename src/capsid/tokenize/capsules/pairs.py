@@ -5,7 +5,7 @@ NumPy and SciPy only. The gate decides which pairs are merged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,11 +41,6 @@ class Candidates:
         nothing = np.zeros(0, dtype=np.int64)
         empty = np.zeros(0, dtype=np.float64)
         return cls(nothing, nothing, nothing, empty, empty, empty, np.zeros(0, dtype=bool), nothing, nothing)
-
-    def append(self, other: Candidates) -> Candidates:
-        """These pairs, then the others."""
-        names = [f.name for f in fields(self)]
-        return Candidates(*(np.concatenate([getattr(self, n), getattr(other, n)]) for n in names))
 
     def score(self, alpha: float) -> np.ndarray:
         """m = alpha freq + (1 - alpha) cos (CapsID, Eq. 9)."""

@@ -23,6 +23,7 @@ from capsid.ids.merges import MergeTable
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.settings import Checked, setting
+from capsid.tokenize.base import concatenated
 from capsid.tokenize.capsules.pairs import Candidates, centre_profiles, find_candidates, item_profiles, with_cosines
 from capsid.train.options import Training
 
@@ -133,7 +134,7 @@ class SemanticBPE(Checked):
             files += [work] if work is not None else []
             job = Pass(self, number, ids.with_merges(self.table_), table, progress, gate)
             found = job.learn(centres_VD, child_seed(seed, "merges", number), work)
-            self.candidates_ = self.candidates_.append(found)
+            self.candidates_ = concatenated([self.candidates_, found])
             if not (found.merge >= 0).any():
                 break
         for file in files:
