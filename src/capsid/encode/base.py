@@ -106,9 +106,9 @@ def check_vectors(
         block = vectors_ND[start : start + step]
         broken_N[start : start + step] = ~np.isfinite(block).all(axis=1)
         zero_N[start : start + step] = ~has_evidence(block)
-    _refuse_rows(broken_N, items, "hold NaN or infinity", "repair or drop these rows")
+    refuse_rows(broken_N, items, "hold NaN or infinity", "repair or drop these rows")
     if not allow_zero:
-        _refuse_rows(zero_N, items, "are all zeros", "give these items text, attributes or vectors")
+        refuse_rows(zero_N, items, "are all zeros", "give these items text, attributes or vectors")
 
 
 def vectors_of(table: ItemTable, block: str = "item", *, dim: int | None = None) -> np.ndarray:
@@ -220,6 +220,7 @@ def content_hash(*parts: Iterable[str] | np.ndarray) -> str:
     return digest.hexdigest()[:32]
 
 
-def _refuse_rows(bad: np.ndarray, items: Sequence[str], what: str, hint: str) -> None:
+def refuse_rows(bad: np.ndarray, items: Sequence[str], what: str, hint: str) -> None:
+    """An error that names the first items of a mask, if there are any."""
     if bad.any():
         raise DataError(f"the vectors of {int(bad.sum())} items {what}: {first_ids(bad, items)}", hint=hint)

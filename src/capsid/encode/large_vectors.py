@@ -22,7 +22,7 @@ from capsid.base.storage.mapped_texts import TextsWriter, map_texts
 from capsid.base.storage.shard_files import check_whole
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import first_ids
+from capsid.encode.base import first_ids, refuse_rows
 from capsid.encode.precomputed import as_float32, ids_file, parquet_blocks, parquet_columns, readable
 from capsid.errors import ArtifactError, DataError
 from capsid.progress import Progress, silent
@@ -141,9 +141,7 @@ def _write_blocks(files: list[Path], rows: int, folder: Path, progress: Progress
         raise DataError(f"only {done} of {rows} rows could be read", hint="the file may be truncated")
     every = Vocabulary.of_unique(map_texts(folder / IDS_NAME))
     for bad, what in ((broken, "hold NaN or infinity"), (zero, "are all zeros")):
-        if bad.any():
-            named = first_ids(bad, every)
-            raise DataError(f"the vectors of {int(bad.sum())} items {what}: {named}", hint="repair or drop these rows")
+        refuse_rows(bad, every, what, "repair or drop these rows")
     _refuse_repeats(every, files[0].parent if len(files) > 1 else files[0])
     progress.line(f"vectors: {rows:,} rows, {width} wide")
 

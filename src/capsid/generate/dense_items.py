@@ -20,7 +20,6 @@ from torch.nn import functional as F
 
 from capsid.base.blocks.weights import load_weights
 from capsid.base.storage import untrusted
-from capsid.errors import ConfigError
 from capsid.ids.reading import TokenBatch
 
 # Items at once where all items of a catalogue get vectors.
@@ -63,8 +62,6 @@ class DenseNetwork(nn.Module):
         Shape: (R, D)."""
         if self.enter is None:
             return None
-        if len(batch.own.values) != int(batch.lengths_B.sum()):
-            raise ConfigError("item vectors cannot be read where histories are segmented in context")
         first_E = torch.as_tensor(batch.own.offsets[:-1])
         entered_ED: Tensor = self.enter(vectors_EC)
         return entered_ED.new_zeros(len(batch.own.values), entered_ED.shape[1]).index_copy(0, first_E, entered_ED)

@@ -227,12 +227,17 @@ class MaskedGenerator(TransformerGenerator):
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Fresh weights; ids must have one token per item, because a mask replaces one token."""
-        if int(ids.prefix_free.lengths.max()) != 1:
-            raise ConfigError("the masked generator needs one-token ids", hint="use the atomic tokenizer")
+        require_one_token(ids, "masked")
         return super().build(ids, counts, seed=seed, vectors=vectors)
 
     def make(self, ids: ReadableIds) -> MaskedTransformer:
         return MaskedTransformer(self, TokenSpace.of(ids, self.history), self.mask, self.only_last)
+
+
+def require_one_token(ids: SemanticIds, generator: str) -> None:
+    """Refuse ids of several tokens."""
+    if int(ids.prefix_free.lengths.max()) != 1:
+        raise ConfigError(f"the {generator} generator needs one-token ids", hint="use the atomic tokenizer")
 
 
 def _start_tokens(embedding: nn.Embedding, vectors_VD: np.ndarray, seed: int) -> None:
@@ -261,8 +266,7 @@ class PopularityGenerator(Checked):
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Count tokens; ids must have one token per item, or prefixes would be scored like items."""
-        if int(ids.prefix_free.lengths.max()) != 1:
-            raise ConfigError("the popularity generator needs one-token ids", hint="use the atomic tokenizer")
+        require_one_token(ids, "popularity")
         # Items that share an id are recommended together, so its count is theirs together.
         taken = np.zeros(ids.layout.vocabulary, dtype=counts.dtype)
         np.add.at(taken, ids.prefix_free.values, counts)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid.errors import ConfigError
-from capsid.generate.backbone import Predictions
+from capsid.generate.backbone import Predictions, refuse_closing
 from capsid.generate.generator import ItemwiseGenerator
 from capsid.generate.network import State
 from capsid.generate.shape import TokenSpace, TokenVectors, TransformerShape
@@ -56,8 +56,7 @@ class ParallelTransformer(TimelineTransformer):
         closing: bool = False,
     ) -> Predictions:
         """Hidden rows for every code of every item of the lesson: none has read another."""
-        if closing:
-            raise ConfigError("the generator gives no row after an item's last token", hint="set generator=timeline")
+        refuse_closing(closing)
         last_M = torch.as_tensor(lesson.row_M * read_BPD.shape[1] + lesson.position_M - 1)
         starts_MD = read_BPD.flatten(0, 1)[last_M]
         tokens = lesson.tokens
