@@ -14,8 +14,7 @@ from capsid.encode.base import fresh
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
-from capsid.memory.followers import Transitions
-from capsid.memory.memory import FittedMemory
+from capsid.memory.memory import FittedMemory, Transitions
 from capsid.ragged import Ragged
 from capsid.recipes import RECIPES
 from capsid.stored import Catalogue, Fitted, Stored, save_run

@@ -41,8 +41,7 @@ from capsid.data.sources import load_dataset
 from capsid.data.split import Cases
 from capsid.decode.beam import BeamSearch
 from capsid.decode.mixed import Mixed
-from capsid.decode.ranked import RanksLeaves
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import RanksLeaves, Retriever
 from capsid.progress import Console
 from capsid.recipe import Recipe
 from capsid.recipes import get_recipe

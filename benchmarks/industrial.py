@@ -28,7 +28,7 @@ from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.tokenize.base import Tokenizer
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 QUALITY = ("collision_rate", "mean_length", "largest_bucket", "utilization", "gini")
 

@@ -55,7 +55,7 @@ def made_run(folder: Path, items: int) -> Path:
     title = (pl.col("title") + filler).str.slice(0, TITLE)
     data = dataclasses.replace(data, attributes=data.attributes.with_columns(title))
     np.savez(folder / "vectors.npz", ids=np.array(list(data.items)), vectors=planted_vectors(**size))
-    settings = ["encoder=precomputed", f"encoder.path={folder / 'vectors.npz'}", "tokenizer.iterations=3"]
+    settings = ["encoder=precomputed", f"encoder.path={folder / 'vectors.npz'}", "tokenizer.restarts=1"]
     settings += ["schedule.0.training.steps=1", "schedule.0.training.validate_every=1"]
     settings += ["generator.width=32", "generator.heads=2", "generator.feedforward=32"]
     Recommender.from_recipe("rq-kmeans", settings=settings).fit(data).save_pretrained(folder / "run")

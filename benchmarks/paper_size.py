@@ -37,10 +37,10 @@ from capsid.decode.beam import BeamSearch
 from capsid.decode.model import FittedModel
 from capsid.generate.generator import TimelineGenerator
 from capsid.ids.collisions import Bucket
-from capsid.ids.mapped_ids import MappedIds
-from capsid.ids.prefixes import SharedPrefixes
+from capsid.ids.order import SharedPrefixes
 from capsid.ids.reading import ItemByItem
 from capsid.ids.semantic_ids import SemanticIds
+from capsid.ids.stored_ids import MappedIds
 from capsid.ids.trie import Trie
 from capsid.progress import silent
 from capsid.ragged import Ragged

@@ -35,8 +35,8 @@ from capsid.progress import Console, Progress
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES, get_recipe
 from capsid.recommender import Recommender
-from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.item_tokenizer import ItemTokenizer
+from capsid.tokenize.rivals.lookup import Atomic
 
 WITH_IDS = [name for name, recipe in RECIPES.items() if not isinstance(recipe.tokenizer, Atomic)]
 SECONDS = ("fit_cpu_seconds", "fit_wall_seconds")

@@ -29,7 +29,7 @@ from capsid.ragged import Ragged
 from capsid.scale.jobs import EncodeJob, RankJob, job_text
 from capsid.scale.ranked import USERS_PER_SHARD
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 WIDTH, SIZES, SAMPLE = 64, (256, 256, 256), 5_000
 

@@ -43,7 +43,7 @@ from common import machine, side_by_side, write_result
 
 from capsid.answering import Query
 from capsid.data.planted import planted_dataset
-from capsid.decode.recorder import Recorder
+from capsid.decode.watch import Recorder
 from capsid.ragged import Ragged
 from capsid.recommender import Recommender
 

@@ -32,9 +32,9 @@ from capsid.encode.large_vectors import open_vectors
 from capsid.scale.codes import encode_shards
 from capsid.tokenize.capsules.settings import stage_one_training
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
-from capsid.tokenize.rqvae.settings import rqvae_training
-from capsid.tokenize.rqvae.tokenizer import RQVAE
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
+from capsid.tokenize.rivals.rqvae import RQVAE
+from capsid.tokenize.rivals.rqvae_terms import rqvae_training
 from capsid.train.options import Training
 
 sys.path.insert(0, str(Path(__file__).parent))

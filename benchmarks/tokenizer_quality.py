@@ -30,7 +30,7 @@ from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Console, Progress
 from capsid.ragged import Ragged
 from capsid.recipes import get_recipe
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 PAPER_STOP = {"codebooks": "256,256,256,256,256,256", "confidence": "0.82", "residual": "0.08", "max_sharing": "0"}
 FIXED = {"confidence": "1", "max_sharing": "0"}

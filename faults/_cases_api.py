@@ -12,7 +12,7 @@ import polars as pl
 from _cases import Case, World, python
 
 from capsid import Dataset, ItemTokenizer, Recommender, load_dataset
-from capsid.tokenize.atomic import Atomic
+from capsid.tokenize.rivals.lookup import Atomic
 from capsid.train.options import Training
 
 Call = Callable[[World], Any]

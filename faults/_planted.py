@@ -51,22 +51,22 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "joined key without missing",
         "encode/joined.py",
-        "self.whiten, self.missing, ",
-        "self.whiten, ",
+        "self.dim, self.missing)",
+        "self.dim)",
         (f"{NOTICED}::test_every_field_is_in_the_cache_key",),
     ),
     Mutant(
-        "joined key without ridge",
+        "joined key without the width of blocks",
         "encode/joined.py",
-        "self.missing, self.ridge)",
-        "self.missing)",
+        "(self.weights, self.block_dim, ",
+        "(self.weights, ",
         (f"{NOTICED}::test_every_field_is_in_the_cache_key",),
     ),
     Mutant(
         "precomputed key without missing",
         "encode/precomputed.py",
-        "self.version, self.missing, hashes",
-        "self.version, hashes",
+        "self.kind, self.missing, hashes",
+        "self.kind, hashes",
         (f"{NOTICED}::test_what_to_do_with_missing_vectors_is_in_the_cache_key",),
     ),
     Mutant(
@@ -85,14 +85,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "gate logits not in merge order",
-        "tokenize/merging/semantic_bpe.py",
+        "tokenize/capsules/semantic_bpe.py",
         "self.probability(pairs.logit[rows])",
         "self.probability(pairs.logit[np.sort(rows)])",
         (f"{NOTICED}::test_logits_of_the_gate_follow_the_order_of_the_merges",),
     ),
     Mutant(
         "score before probability",
-        "tokenize/merging/semantic_bpe.py",
+        "tokenize/capsules/semantic_bpe.py",
         "-pairs.score(self.settings.alpha[1]), -pi])",
         "-pi, -pairs.score(self.settings.alpha[1])])",
         (f"{NOTICED}::test_the_probability_decides_before_the_score",),
@@ -128,8 +128,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "k-means without the block shape",
         "tokenize/kmeans.py",
-        "        padded[: len(part)] = torch.as_tensor(np.array(part))\n",
-        "        padded = torch.as_tensor(np.array(part))\n",
+        "        padded[: len(part)] = part\n        yield torch.as_tensor(padded), len(part)\n",
+        "        yield torch.as_tensor(np.array(part, dtype=np.float32)), len(part)\n",
         (f"{NOTICED}::test_distances_do_not_depend_on_who_else_is_asked",),
     ),
     Mutant(

@@ -174,8 +174,6 @@ MISTAKES: Mistakes = {
     ),
     "decode/ranked.py": (
         ("one item too many", "kept = rank < k", "kept = rank <= k", "decode/test_beam.py decode/test_retrieve.py"),
-    ),
-    "decode/retrieve.py": (
         (
             "empty histories are searched",
             "histories.lengths.min() < 1",
@@ -183,7 +181,7 @@ MISTAKES: Mistakes = {
             "decode/test_retrieve.py recommender/test_answering.py",
         ),
     ),
-    "decode/recorder.py": (
+    "decode/watch.py": (
         (
             "depths shifted",
             "levels[depth + 1].node if depth + 1 < len(levels)",
@@ -231,6 +229,7 @@ MISTAKES: Mistakes = {
             "costs_NK if rows < columns else costs_NK.T",
             "ids/test_assignment.py",
         ),
+        ("epsilon multiplies", "_scaled(costs_NK) / epsilon", "_scaled(costs_NK) * epsilon", "ids/test_sinkhorn.py"),
     ),
     "ids/collisions.py": (
         (
@@ -238,6 +237,12 @@ MISTAKES: Mistakes = {
             "return 1 << (2 * need - 1).bit_length()",
             "return need",
             "ids/test_semantic_ids.py recommender/test_new_items.py",
+        ),
+        (
+            "all rows count as twins",
+            "> ROUNDING * np.ptp(costs_MK)",
+            "> np.ptp(costs_MK)",
+            "ids/test_reassign.py",
         ),
     ),
     "ids/mixtures.py": (
@@ -259,19 +264,14 @@ MISTAKES: Mistakes = {
             "ids/test_reading.py ids/test_lesson.py",
         ),
     ),
-    "ids/reassign.py": (
-        (
-            "all rows count as twins",
-            "> ROUNDING * np.ptp(costs_MK)",
-            "> np.ptp(costs_MK)",
-            "ids/test_reassign.py",
-        ),
-    ),
     "ids/semantic_ids.py": (
         ("empty ids pass", "codes.lengths.min() < 1:", "codes.lengths.min() < 0:", "ids/test_semantic_ids.py"),
     ),
     "ids/sinkhorn.py": (
         ("epsilon multiplies", "_scaled(costs_NK) / epsilon", "_scaled(costs_NK) * epsilon", "ids/test_sinkhorn.py"),
+    ),
+    "base/installed.py": (
+        ("another kind under the name", "if own != kind:", "if False:", "recommender/test_outside_parts.py"),
     ),
     "base/popularity.py": (
         (

@@ -8,10 +8,9 @@ from functools import cache
 from capsid.data.dataset import Dataset
 from capsid.data.fields import Field
 from capsid.data.planted import planted_dataset
-from capsid.encode.field_encoder import FieldEncoder
-from capsid.encode.hashing import HashingEncoder
-from capsid.encode.sequence import SequenceEncoder
-from capsid.encode.views import Views
+from capsid.encode.joined import Views
+from capsid.encode.sequence import FieldEncoder, SequenceEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
 from capsid.train.options import Training
@@ -55,7 +54,7 @@ def _small_encoder(encoder: object) -> FieldEncoder | HashingEncoder | SequenceE
         return dataclasses.replace(encoder, dim=8, training=few)
     if isinstance(encoder, FieldEncoder):
         fields = (Field(column="categories", level=0, least=1), Field(column="categories", level=1, least=1))
-        return FieldEncoder(fields=fields, dim=8, heads=2, layers=1, training=few)
+        return FieldEncoder(fields=fields, dim=8, training=few)
     if not isinstance(encoder, Views):
         return text
     return Views(item=text, others=tuple((n, SequenceEncoder(dim=8, training=few)) for n, _ in encoder.others))

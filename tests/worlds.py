@@ -23,15 +23,14 @@ from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.decode.beam import BeamSearch
 from capsid.decode.model import FittedModel
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import Retriever
 from capsid.generate.encoder_decoder import EncoderDecoderGenerator
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.network import CausalTransformer
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, Term, TermContext
 from capsid.ids.collisions import CollisionPolicy, Hashed, Suffix
-from capsid.ids.merges import MergeTable
-from capsid.ids.piece_table import PieceTable
+from capsid.ids.merges import MergeTable, PieceTable
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Over, Trie

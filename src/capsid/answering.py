@@ -15,8 +15,7 @@ import numpy as np
 
 from capsid.base.popularity import popularity_order
 from capsid.decode.filters import Filter, slots_of
-from capsid.decode.ranked import RankedItems
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import RankedItems, Retriever
 from capsid.errors import DataError
 from capsid.evaluate.metrics import check_k
 from capsid.ragged import Ragged
@@ -29,9 +28,8 @@ BATCH = 64
 @dataclass(frozen=True)
 class Recommendation:
     """Items, best first. `personal` is False if no item of the history is known; then the items are the most popular.
-
-    `seen` is the share of the probability mass that the search covered, for methods whose item probabilities sum to 1.
-    """
+    `seen` is the share of the probability mass that the search covered, for methods whose item probabilities sum to
+    1."""
 
     items: tuple[str, ...]
     scores: tuple[float, ...]
@@ -97,10 +95,8 @@ class Answerer:
         return [answer for answer in out if answer is not None]
 
     def group(self, query: Query) -> tuple[Any, ...]:
-        """Queries with equal groups share a search: one search for the largest k answers all of them.
-
-        If k exceeds the beam width, k sets the width of the search, so only queries with the same k share one.
-        """
+        """Queries with equal groups share a search: one search for the largest k answers all of them. If k exceeds the
+        beam width, k sets the width of the search, so only queries with the same k share one."""
         return query.allow, query.k if query.k > self.retriever.ranker.width else 0
 
     @cached_property

@@ -15,46 +15,68 @@ from capsid.base.config import Kinds, from_dict, override, to_dict
 from capsid.base.release_0_1 import recipe_today
 from capsid.data.augment import Augment
 from capsid.decode.beam import BeamSearch
+from capsid.decode.exact import ExactScoring, ParallelScoring
 from capsid.decode.fusion import BeamFusion
-from capsid.decode.kinds import RANKERS
-from capsid.decode.mixed import Mixed
-from capsid.decode.parallel import ParallelScoring
+from capsid.decode.mixed import Ensemble, Mixed
 from capsid.decode.ranked import Ranker
 from capsid.encode.base import ItemEncoder
+from capsid.encode.joined import Views
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.precomputed import PrecomputedEncoder
-from capsid.encode.views import Views
 from capsid.errors import ConfigError
-from capsid.generate.alternating import Alternating
 from capsid.generate.dense_match import DenseMatch
 from capsid.generate.encoder_decoder import EncoderDecoderGenerator
 from capsid.generate.generator import (
     Generator,
     MaskedGenerator,
+    PopularityGenerator,
     ReadsSoftly,
     SasRecGenerator,
     TimelineGenerator,
+    TransformerGenerator,
 )
-from capsid.generate.kinds import GENERATORS, JOINT_TERMS, TERMS
+from capsid.generate.joint_rivals import Alternating, GumbelCodes
 from capsid.generate.next_token import NextToken
 from capsid.generate.parallel import AllCodes, ParallelGenerator
+from capsid.generate.routing_adapters import RoutingAdapters
+from capsid.generate.similar_items import EaseGenerator, ItemKnnGenerator, VectorKnnGenerator
 from capsid.generate.terms import JointTerm, Part, Term
 from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
-from capsid.ids.kinds import READINGS
-from capsid.ids.reading import ItemByItem, Reading
+from capsid.ids.reading import READINGS, ItemByItem, Reading
 from capsid.ids.trie import Over
 from capsid.memory.memory import Memory
-from capsid.settings import check_settings, check_together, setting
+from capsid.settings import Checked, check_together, setting
 from capsid.tokenize.base import Merges, Tokenizer
-from capsid.tokenize.id_system import IdSystem
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS, IdSystem
 from capsid.train.options import Training
+
+GENERATORS: dict[str, type] = {
+    g.kind: g
+    for g in (
+        TransformerGenerator,
+        SasRecGenerator,
+        TimelineGenerator,
+        EncoderDecoderGenerator,
+        MaskedGenerator,
+        ParallelGenerator,
+        PopularityGenerator,
+        ItemKnnGenerator,
+        EaseGenerator,
+        VectorKnnGenerator,
+    )
+}
+TERMS: dict[str, type] = {t.kind: t for t in (NextToken, AllCodes, DenseMatch)}
+# Terms that learn beside the generator for a part of a phase.
+JOINT_TERMS: dict[str, type] = {t.kind: t for t in (RoutingAdapters, GumbelCodes, Alternating)}
+
+
+RANKERS: dict[str, type] = {r.kind: r for r in (BeamSearch, ExactScoring, ParallelScoring, BeamFusion, Ensemble, Mixed)}
 
 
 @dataclass(kw_only=True, frozen=True)
-class Phase:
+class Phase(Checked):
     """One phase of training: which parameters learn (shell patterns), with which loss terms, for how long.
 
     `retokenize` gives all items new ids before the phase, from the generator's embeddings; trie and labels are rebuilt.
@@ -68,16 +90,10 @@ class Phase:
     terms: tuple[Term, ...] = setting((), "Loss terms of this phase; empty: those of the recipe's objective.")
     training: Training = setting(factory=Training, about="Optimiser, batches, validation and early stopping.")
     retokenize: bool = setting(False, "Whether items get new ids from the generator's embeddings before the phase.")
-    adapt: JointTerm | None = setting(
-        None, "A term that is trained jointly with the generator at first and gives items new codes."
-    )
+    adapt: JointTerm | None = setting(None, "A term trained with the generator at first, which gives items new codes.")
     augment: Augment | None = setting(None, "How training sequences are varied.")
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     def check_together(self) -> None:
-        """Lanes and joint training: see `capsid.settings.check_together`."""
         if self.adapt is not None and self.training.lanes > 1:
             raise ConfigError(
                 f"training.lanes must be 1 where a phase adapts codes ({self.adapt.kind}), got {self.training.lanes}: "
@@ -127,7 +143,6 @@ class Stretch:
 
     @property
     def freezes(self) -> bool:
-        """Whether the generator is frozen."""
         return self.part is not None and self.part.freezes
 
     @property
@@ -144,7 +159,7 @@ class Stretch:
 
 
 @dataclass(kw_only=True, frozen=True)
-class Recipe:
+class Recipe(Checked):
     """The parts of a method. If a phase has `terms`, they replace `objective`."""
 
     name: str = setting(about="Name of the recipe.", count=(1, None))
@@ -168,9 +183,6 @@ class Recipe:
     decoder: Ranker = setting(factory=BeamSearch, about="Ranks items by the generator's scores.")
     schedule: tuple[Phase, ...] = setting((), "Phases of training, in order; empty: nothing to train.")
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     @property
     def dense(self) -> DenseMatch | None:
         """The term that learns dense item vectors in addition to ids, if there is one."""
@@ -178,11 +190,9 @@ class Recipe:
 
     @property
     def _terms(self) -> tuple[Term, ...]:
-        """The loss terms of all phases."""
         return tuple(t for terms in (self.objective, *(p.terms for p in self.schedule)) for t in terms)
 
     def check_together(self) -> None:
-        """Check that parts fit together: see `capsid.settings.check_together`."""
         if self.other_ids or isinstance(self.decoder, Mixed):
             self._check_other_ids()
         if isinstance(self.decoder, BeamFusion) and self.dense is None:
@@ -308,15 +318,12 @@ class Recipe:
         return recipe
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for files."""
-        out: dict[str, Any] = to_dict(self)
-        return out
+        return to_dict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], kinds: Kinds | None = None) -> Recipe:
         """The recipe that `to_dict` described, also in release 0.1; `kinds` adds parts that are not built in."""
-        recipe: Recipe = from_dict(cls, recipe_today(data), {**KINDS, **(kinds or {})})
-        return recipe
+        return from_dict(cls, recipe_today(data), {**KINDS, **(kinds or {})})
 
 
 KINDS: Kinds = {

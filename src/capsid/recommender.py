@@ -20,7 +20,7 @@ from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import as_dataset
 from capsid.data.split import Cases, Split, leave_one_out
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import Retriever
 from capsid.errors import ConfigError, DataError, NotFittedError
 from capsid.evaluate.evaluator import Evaluation, evaluate
 from capsid.evaluate.metrics import check_k
@@ -39,11 +39,9 @@ Sizes = Literal["auto", "exact"]
 
 
 class Recommender:
-    """A recipe and, after `fit`, everything it learnt.
-
-    With `sizes="exact"` the recipe is used as it is. With "auto" its sizes are fitted to the data (`recipes.sizing`),
-    because recipes are written for large data, and `recipe` then has the values that were used.
-    """
+    """A recipe and, after `fit`, everything it learnt. With `sizes="exact"` the recipe is used as it is. With "auto"
+    its sizes are fitted to the data (`recipes.sizing`), because recipes are written for large data, and `recipe` then
+    has the values that were used."""
 
     def __init__(self, recipe: Recipe, *, seed: int = 0, sizes: Sizes = "exact") -> None:
         self.recipe = recipe
@@ -67,9 +65,7 @@ class Recommender:
         sizes: Sizes = "auto",
     ) -> Recommender:
         """From a recipe or its name; `settings` are `part.field=value` texts, `vectors` is a file of your item vectors.
-
-        With `sizes="auto"`, sizes that no setting names are fitted to the data; with "exact" they stay.
-        """
+        With `sizes="auto"`, sizes that no setting names are fitted to the data; with "exact" they stay."""
         given = tuple(settings)
         chosen = get_recipe(recipe) if isinstance(recipe, str) else recipe
         if vectors is not None:
@@ -185,22 +181,9 @@ class Recommender:
         deny: Sequence[str] | None = None,
         unknown: Literal["raise", "drop"] = "raise",
     ) -> list[Recommendation]:
-        """The k best next items after each history; the search itself applies `allow` and `deny`.
-
-        `unknown` says what to do with unknown ids: "raise" or "drop". A history without known items gets the most
-        popular items.
-        """
-        queries = [
-            Query(
-                _item_ids(history, "a history"),
-                k,
-                filter_history,
-                None if allow is None else _item_ids(allow, "allow"),
-                () if deny is None else _item_ids(deny, "deny"),
-                unknown,
-            )
-            for history in histories
-        ]
+        """The k best next items after each history; the search itself applies `allow` and `deny`. `unknown` says what
+        to do with unknown ids: "raise" or "drop". A history without known items gets the most popular items."""
+        queries = [_query(history, k, filter_history, allow, deny, unknown) for history in histories]
         with on_device(self.device):
             return self.answerer.answer(queries)
 
@@ -216,24 +199,15 @@ class Recommender:
         influence: bool = True,
     ) -> Explanation:
         """The result of `recommend` with its search: which prefixes were scored, kept and pruned, and what mattered.
-
-        Ids must begin with the tokens of `prefix`. `influence` measures the effect of leaving out each history item.
-        """
+        Ids must begin with the tokens of `prefix`. `influence` measures the effect of leaving out each history item."""
         from capsid.explain.search import explain
 
-        names = _item_ids(history, "a history")
-        allowed = None if allow is None else _item_ids(allow, "allow")
-        query = Query(names, k, filter_history, allowed, () if deny is None else _item_ids(deny, "deny"))
+        query = _query(history, k, filter_history, allow, deny)
         with on_device(self.device):
             return explain(self.answerer, query, prefix=prefix, influence=influence)
 
     def predict(
-        self,
-        split: str = "test",
-        k: int = 50,
-        *,
-        filter_history: bool = True,
-        progress: Progress = silent,
+        self, split: str = "test", k: int = 50, *, filter_history: bool = True, progress: Progress = silent
     ) -> Iterator[tuple[str, list[str], list[float]]]:
         """User, ranked items and scores for every case of a split."""
         check_k(k)
@@ -284,11 +258,9 @@ class Recommender:
     def add_items(
         self, items: pl.DataFrame | Mapping[str, Sequence[Any]], *, vectors: str | Path | None = None
     ) -> list[str]:
-        """Add new items without retraining and return their ids. Existing ids and scores do not change.
-
-        `items` has a column `item_id` and the attributes that item vectors are made from; `vectors` is a file with
-        their vectors, if the recommender was fitted on such a file. If any step fails, it stays unchanged.
-        """
+        """Add new items without retraining and return their ids. Existing ids and scores do not change. `items` has a
+        column `item_id` and the attributes that item vectors are made from; `vectors` is a file with their vectors, if
+        the recommender was fitted on such a file. If any step fails, it stays unchanged."""
         frame = to_polars(items)
         fitted, old = self.fitted, len(self.catalogue_.items)
         with on_device(self.device):
@@ -302,19 +274,18 @@ class Recommender:
 
     def retire(self, items: Iterable[str]) -> None:
         """Stop recommending these items until `restore`. Histories may still contain them."""
-        known = {i for i in _item_ids(items, "items") if self.catalogue_.items.number(i) >= 0}
-        self.catalogue_ = self.catalogue_.with_retired(self.catalogue_.retired | known)
+        self.catalogue_ = self.catalogue_.with_retired(self.catalogue_.retired | self._known(items))
 
     def restore(self, items: Iterable[str]) -> None:
         """Allow retired items to be recommended again."""
-        known = {i for i in _item_ids(items, "items") if self.catalogue_.items.number(i) >= 0}
-        self.catalogue_ = self.catalogue_.with_retired(self.catalogue_.retired - known)
+        self.catalogue_ = self.catalogue_.with_retired(self.catalogue_.retired - self._known(items))
+
+    def _known(self, items: Iterable[str]) -> set[str]:
+        return {i for i in _item_ids(items, "items") if self.catalogue_.items.number(i) >= 0}
 
     def save_pretrained(self, path: str | Path) -> None:
-        """Save everything to one folder with hashes, atomically, with a model card (README.md).
-
-        The card has the metrics that `evaluate` of this object has measured.
-        """
+        """Save everything to one folder with hashes, atomically, with a model card (README.md). The card has the
+        metrics that `evaluate` of this object has measured."""
         from capsid.explain.model_card import NAME, model_card
 
         stored = Stored(self.recipe, self.seed, self.fitted, self.catalogue_)
@@ -323,16 +294,22 @@ class Recommender:
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, kinds: Kinds | None = None, device: str = "cpu") -> Recommender:
-        """Load a saved folder to a device; a changed byte or missing file is an error.
-
-        `kinds` adds parts that are not built in.
-        """
+        """Load a saved folder to a device; a changed byte or missing file is an error. `kinds` adds parts that are not
+        built in."""
         with on_device(device):
             stored = load_run(Path(path), kinds or {})
         self = cls(stored.recipe, seed=stored.seed)
         self.device = device
         self.fitted_, self.catalogue_ = stored.fitted, stored.catalogue
         return self
+
+
+def _query(
+    history: Any, k: int, filter_history: bool, allow: Any, deny: Any, unknown: Literal["raise", "drop"] = "raise"
+) -> Query:
+    allowed = None if allow is None else _item_ids(allow, "allow")
+    denied = () if deny is None else _item_ids(deny, "deny")
+    return Query(_item_ids(history, "a history"), k, filter_history, allowed, denied, unknown)
 
 
 def _auto(sizes: Sizes) -> bool:

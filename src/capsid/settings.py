@@ -63,13 +63,6 @@ class Bounds:
         return " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Declared:
-    about: str
-    bounds: Bounds
-    formerly: tuple[str, ...]
-
-
 def setting(
     default: Any = MISSING,
     about: str = "",
@@ -83,15 +76,13 @@ def setting(
     count: int | tuple[int, int | None] | None = None,
     formerly: str | tuple[str, ...] = (),
 ) -> Any:
-    """Declare a hyperparameter of a dataclass: its default (if any), its description and its allowed values.
-
-    `count` is the number of elements of a tuple (or characters of a string): exact, or (fewest, most).
-    `formerly` lists names that the field had in files of earlier versions.
-    """
+    """Declare a hyperparameter of a dataclass: its default (if any), its description and its allowed values. `count` is
+    the number of elements of a tuple (or characters of a string): exact, or (fewest, most). `formerly` lists names that
+    the field had in files of earlier versions."""
     exact = (count, count) if isinstance(count, int) else count
     bounds = Bounds(least=least, most=most, above=above, below=below, choices=tuple(choices), count=exact)
     names = (formerly,) if isinstance(formerly, str) else formerly
-    declared = {_KEY: _Declared(about=about, bounds=bounds, formerly=names)}
+    declared = {_KEY: (about, bounds, names)}
     if factory is not None:
         return dataclasses.field(default_factory=factory, metadata=declared)
     return dataclasses.field(default=default, metadata=declared)
@@ -216,6 +207,13 @@ class ChecksTogether(Protocol):
         """Raise if fields are valid on their own but cannot be combined."""
 
 
+class Checked:
+    """Base of parts that have no other work when they are made: their settings are checked."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
 def check_together(part: object) -> None:
     """Check rules about several fields, in a part and the parts inside it. Call this before starting work."""
     if isinstance(part, ChecksTogether):
@@ -236,8 +234,7 @@ def rules_of(cls: type) -> tuple[Rule, ...]:
 
 
 def _rule(field: dataclasses.Field[Any], hint: Any) -> Rule:
-    declared = field.metadata.get(_KEY) or _Declared(about="", bounds=Bounds(), formerly=())
-    bounds: Bounds = declared.bounds
+    about, bounds, formerly = field.metadata.get(_KEY, ("", Bounds(), ()))
     wanted = [hint]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         wanted = [a for a in typing.get_args(hint) if a is not type(None)]
@@ -250,15 +247,9 @@ def _rule(field: dataclasses.Field[Any], hint: Any) -> Rule:
         bounds = dataclasses.replace(bounds, choices=tuple(map(str, typing.get_args(base))))
         base = str
     checkable = isinstance(base, type) and (base in _NOUNS or dataclasses.is_dataclass(base))
-    return Rule(
-        name=field.name,
-        about=declared.about,
-        formerly=declared.formerly,
-        bounds=bounds,
-        base=base if checkable else None,
-        many=many,
-        optional=optional,
-    )
+    wanted_type = base if checkable else None
+    named = {"name": field.name, "about": about, "formerly": formerly, "bounds": bounds}
+    return Rule(**named, base=wanted_type, many=many, optional=optional)
 
 
 @dataclass(frozen=True)
@@ -270,7 +261,6 @@ class Explained:
     rule: Rule
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         limits = {k: v for k, v in dataclasses.asdict(self.rule.bounds).items() if v not in (None, ())}
         about = {"type": self.rule.type_name, "allowed": self.rule.text, "bounds": limits, "about": self.rule.about}
         value = list(self.value) if isinstance(self.value, tuple) else self.value

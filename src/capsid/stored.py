@@ -35,10 +35,9 @@ from capsid.decode.model import FittedModel
 from capsid.encode.base import fresh
 from capsid.errors import DataError
 from capsid.generate.dense_items import DenseItems
-from capsid.ids.histories import ReadableIds
+from capsid.ids.reading import ReadableIds
 from capsid.ids.trie import Over, Trie
-from capsid.memory.memory import REACH, FittedMemory
-from capsid.memory.search import Remembering
+from capsid.memory.memory import REACH, FittedMemory, Remembering
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe
 from capsid.tokenize.item_tokenizer import ItemTokenizer
@@ -49,9 +48,7 @@ KIND = "run"
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """Everything that was learnt. `tries` has one trie for each id system, `dense` are item vectors beside the ids.
-
-    `log` has one entry per phase, and one more for each side that a joint term trains in it.
-    """
+    `log` has one entry per phase, and one more for each side that a joint term trains in it."""
 
     tokenizer: ItemTokenizer
     tries: tuple[Trie, ...]
@@ -63,7 +60,6 @@ class Fitted:
 
     @property
     def trie(self) -> Trie:
-        """The trie of the first ids."""
         return self.tries[0]
 
     @cached_property
@@ -111,9 +107,7 @@ def generator_entries(log: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 @dataclass(frozen=True, eq=False)
 class Catalogue:
     """What a fitted recommender keeps of its data, so that it can evaluate and show titles without the dataset.
-
-    `retired` items keep their ids and may occur in histories, but are not recommended. `order`: that of equal times.
-    """
+    `retired` items keep their ids and may occur in histories, but are not recommended. `order`: that of equal times."""
 
     name: str
     fingerprint: str
@@ -156,7 +150,6 @@ class Catalogue:
         return item_titles(self.items, self.attributes)
 
     def title(self, number: int) -> str:
-        """The display title of an item."""
         return self.titles[int(number)]
 
 
@@ -171,10 +164,8 @@ class Stored:
 
 
 def save_run(path: Path, run: Stored, *, texts: Mapping[str, str] | None = None) -> None:
-    """Write everything; an existing run at `path` is replaced only when the new one is complete.
-
-    `texts` are files for people by name; they are listed and hashed like all others.
-    """
+    """Write everything; an existing run at `path` is replaced only when the new one is complete. `texts` are files for
+    people by name; they are listed and hashed like all others."""
     fitted, catalogue = run.fitted, run.catalogue
     with new_folder(path, kind=KIND) as folder:
         write_json(folder / "recipe.json", run.recipe.to_dict())
@@ -254,10 +245,8 @@ def trie_folder(folder: Path, number: int) -> Path:
 def load_memory(
     folder: Path, recipe: Recipe, state: dict[str, Tensor], items: int, *, checked: bool = False
 ) -> FittedMemory | None:
-    """The memory of a run, where the method has one; `checked` as in `FittedMemory.load`.
-
-    Release 0.1 stored its counts with the ids and its weights with those of the network: they are taken out of `state`.
-    """
+    """The memory of a run, where the method has one; `checked` as in `FittedMemory.load`. Release 0.1 stored its counts
+    with the ids and its weights with those of the network: they are taken out of `state`."""
     weight, temperature = (state.pop(f"memory.{name}", None) for name in ("weight", "temperature"))
     if recipe.memory is None:
         return None
@@ -294,8 +283,7 @@ def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> C
         frame.drop("item_id"),
         untrusted.integers(arrays, "counts", "split.npz", count=n, below=2**62),
         _split_of(untrusted.text(about["split"], "about.json: split"), arrays, len(users), n),
-        # Folders of earlier versions do not list retired items.
-        frozenset(untrusted.texts(about.get("retired", []), "about.json: retired")),
+        frozenset(untrusted.texts(about["retired"], "about.json: retired")),
         # All orders were those of files before there was another one.
         untrusted.text(about.get("order", FILE_ORDER), "about.json: order"),
     )
@@ -303,8 +291,6 @@ def _load_catalogue(folder: Path, about: dict[str, Any], items: Vocabulary) -> C
 
 def load_users(folder: Path) -> Vocabulary:
     """The ids of a run's users."""
-    if not (folder / "users.parquet").exists():
-        return Vocabulary(untrusted.texts(read_json(folder / "users.json"), "users.json"))
     users: Any = read_rows(folder / "users.parquet", {"user_id": Vocabulary})["user_id"]
     return users
 

@@ -26,8 +26,7 @@ from capsid.data.split import leave_one_out
 from capsid.decode.exact import exact_scores
 from capsid.generate.backbone import Backbone, Predictions, refuse_closing
 from capsid.generate.generator import NetworkGenerator
-from capsid.ids.histories import ReadableIds
-from capsid.ids.reading import Lesson, TokenBatch
+from capsid.ids.reading import Lesson, ReadableIds, TokenBatch
 from capsid.memory.memory import Memory
 from capsid.recipe import Recipe
 from capsid.recommender import Recommender

@@ -204,7 +204,7 @@ def test_recipes_list_show_diff() -> None:
         "type": "int list",
         "allowed": "1 or more whole numbers, each at least 1",
         "bounds": {"least": 1, "count": [1, None]},
-        "about": "Number of codes at each depth, fewer where there are fewer different items.",
+        "about": "Codes at each depth, fewer where there are fewer different items.",
     }
     assert "capsid recipes show" in " ".join(capsid("fit", "--help").out.split())
     found = capsid("recipes", "diff", "rq-kmeans", "sasrec", "--json").json

@@ -12,7 +12,7 @@ from cli_world import capsid, settings
 
 from capsid import Dataset, ItemTokenizer, Recommender
 from capsid.errors import CapsidError, ConfigError, DataError
-from capsid.tokenize.atomic import Atomic
+from capsid.tokenize.rivals.lookup import Atomic
 
 BIG = "9" * 5_000
 LONG = "x" * 300
@@ -34,7 +34,7 @@ def test_every_odd_value_is_one_sentence(fitted: Path, tmp_path: Path, monkeypat
         ["data", "check", tmp_path / LONG],
         ["data", "describe", "amazon-beauty"],
         *([*fit, "--set", f"{name}"] for name in ("tokenizer.restarts=0", "decoder.width=-5")),
-        *([*fit, "--set", f"schedule.0.training.{s}"] for s in ("beta1=1", f"steps={BIG}", "steps=²")),
+        *([*fit, "--set", f"schedule.0.training.{s}"] for s in ("beta2=1", f"steps={BIG}", "steps=²")),
         [*fit, "--seed", BIG],
     ]
     for command in cases:

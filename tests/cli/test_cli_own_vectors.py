@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from cli_world import capsid, contents, settings
 
-from capsid.encode import matrix_formats as matrix_files
+from capsid.encode import precomputed as matrix_files
 from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.recommender import Recommender
 

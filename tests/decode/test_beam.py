@@ -23,8 +23,7 @@ from worlds import (
 
 from capsid.decode import beam
 from capsid.decode.exact import exact_scores
-from capsid.decode.ranked import RankedItems
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import RankedItems, Retriever
 from capsid.errors import ConfigError
 from capsid.generate import network
 from capsid.generate.generator import PopularityGenerator, TimelineGenerator, TransformerGenerator

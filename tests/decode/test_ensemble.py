@@ -7,12 +7,12 @@ import pytest
 from worlds import ids_of_form, pieces_of, random_codes, random_generator, random_histories, reader_of
 
 from capsid.decode.beam import BeamSearch
-from capsid.decode.ensemble import Ensemble, fused
 from capsid.decode.filters import Filter
+from capsid.decode.mixed import Ensemble, fused
 from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedLeaves
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
-from capsid.ids.in_context import InContext
+from capsid.ids.reading import InContext
 
 PAIRS = [(2, 6), (3, 7), (6, 11), (10, 13), (9, 22), (2, 26)]
 

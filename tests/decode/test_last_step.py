@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from worlds import TableModel, make_ids, random_codes, random_generator, random_histories, retriever_of
 
 from capsid.decode import beam
-from capsid.decode.retrieve import RankedItems
+from capsid.decode.ranked import RankedItems
 from capsid.ids.collisions import Suffix
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged

@@ -22,8 +22,8 @@ from worlds import (
 
 from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import ExactScoring, exact_scores
-from capsid.decode.likelihood import edge_log_probabilities, root_log_probabilities
-from capsid.decode.retrieve import Retriever
+from capsid.decode.model import edge_log_probabilities, root_log_probabilities
+from capsid.decode.ranked import Retriever
 from capsid.decode.watch import FirstEdges
 from capsid.generate.generator import TimelineGenerator
 from capsid.ids.trie import ROOT, Over

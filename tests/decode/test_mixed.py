@@ -15,15 +15,13 @@ from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import exact_scores
 from capsid.decode.mixed import Mixed
 from capsid.decode.model import FittedModel
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import Retriever
 from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import TimelineGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, TermContext
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.memory.followers import Transitions
-from capsid.memory.memory import FittedMemory
-from capsid.memory.search import Remembering
+from capsid.memory.memory import FittedMemory, Remembering, Transitions
 from capsid.ragged import Ragged
 
 WIDE = 10_000

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from worlds import TableModel, make_ids, ragged_codes, random_codes, random_generator, retriever_of
 
 from capsid.decode.filters import Filter, slots_of
-from capsid.decode.ranked import expand
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import Retriever, expand
 from capsid.errors import DataError
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged

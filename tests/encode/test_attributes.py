@@ -6,7 +6,7 @@ import pytest
 
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
-from capsid.encode.attribute_encoder import AttributeEncoder
+from capsid.encode.factorised import AttributeEncoder
 from capsid.errors import ConfigError, DataError
 from encode.catalogue import make_table
 

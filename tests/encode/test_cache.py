@@ -9,11 +9,10 @@ from worlds import Watcher
 from capsid.base.storage.artifacts import MANIFEST
 from capsid.data.item_table import ItemTable
 from capsid.encode.cache import cached_parts, encode_items
-from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.factorised import CollaborativeEncoder
 from capsid.encode.joined import JoinedEncoder
 from capsid.encode.precomputed import PrecomputedEncoder
-from capsid.encode.text import TextEncoder
+from capsid.encode.text import HashingEncoder, TextEncoder
 from capsid.errors import DataError
 from capsid.ragged import Ragged
 from encode.catalogue import COLD, make_table, new_items, table_of

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capsid.encode.collaborative import CollaborativeEncoder, cooccurrence, positive_pmi
+from capsid.encode.factorised import SMOOTHING, CollaborativeEncoder, cooccurrence, positive_pmi
 from capsid.errors import ConfigError, DataError
 from capsid.ragged import Ragged
 from encode.catalogue import COLD, make_table, new_items, permuted, table_of
@@ -14,35 +14,35 @@ ITEMS = 6
 histories = st.lists(st.lists(st.integers(0, ITEMS - 1), max_size=7), max_size=6)
 
 
-def counted_by_hand(rows: list[list[int]], window: int, decay: str) -> np.ndarray:
+def counted_by_hand(rows: list[list[int]], window: int) -> np.ndarray:
     out = np.zeros((ITEMS, ITEMS))
     for row in rows:
         for a, left in enumerate(row):
             for b, right in enumerate(row):
                 if 0 < abs(a - b) <= window and left != right:
-                    out[left, right] += 1.0 / abs(a - b) if decay == "harmonic" else 1.0
+                    out[left, right] += 1.0 / abs(a - b)
     return out
 
 
 @settings(deadline=None, max_examples=60)
-@given(histories, st.integers(1, 9), st.sampled_from(["harmonic", "none"]))
-def test_cooccurrence_equals_counting_by_hand(rows: list[list[int]], window: int, decay: str) -> None:
-    counts = cooccurrence(Ragged.from_rows(rows), ITEMS, window=window, decay=decay)
-    np.testing.assert_allclose(counts.toarray(), counted_by_hand(rows, window, decay))
+@given(histories, st.integers(1, 9))
+def test_cooccurrence_equals_counting_by_hand(rows: list[list[int]], window: int) -> None:
+    counts = cooccurrence(Ragged.from_rows(rows), ITEMS, window=window)
+    np.testing.assert_allclose(counts.toarray(), counted_by_hand(rows, window))
 
 
 @settings(deadline=None, max_examples=60)
-@given(histories, st.sampled_from([0.5, 0.75, 1.0]), st.sampled_from([1.0, 3.0]))
-def test_pmi_equals_the_formula(rows: list[list[int]], smoothing: float, shift: float) -> None:
+@given(histories)
+def test_pmi_equals_the_formula(rows: list[list[int]]) -> None:
     counts = cooccurrence(Ragged.from_rows(rows), ITEMS, window=5)
     if not counts.nnz:
         return
     dense = counts.toarray()
-    joint, single, context = dense / dense.sum(), dense.sum(1) / dense.sum(), dense.sum(0) ** smoothing
+    joint, single, context = dense / dense.sum(), dense.sum(1) / dense.sum(), dense.sum(0) ** SMOOTHING
     with np.errstate(divide="ignore", invalid="ignore"):
-        pmi = np.log(joint / np.outer(single, context / context.sum())) - np.log(shift)
+        pmi = np.log(joint / np.outer(single, context / context.sum()))
     expected = np.where(dense > 0, np.maximum(pmi, 0), 0)
-    np.testing.assert_allclose(positive_pmi(counts, smoothing=smoothing, shift=shift).toarray(), expected, atol=1e-12)
+    np.testing.assert_allclose(positive_pmi(counts).toarray(), expected, atol=1e-12)
 
 
 def test_groups_are_found_from_histories_alone() -> None:
@@ -92,7 +92,7 @@ def test_histories_without_company_are_an_error() -> None:
         CollaborativeEncoder().fit(lonely)
 
 
-@pytest.mark.parametrize("wrong", [{"dim": 0}, {"window": 0}, {"decay": "linear"}, {"shift": 0.0}])
+@pytest.mark.parametrize("wrong", [{"dim": 0}, {"window": 0}])
 def test_bad_numbers_are_config_errors(wrong: dict) -> None:
     with pytest.raises(ConfigError):
         CollaborativeEncoder(**wrong)

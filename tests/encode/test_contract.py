@@ -13,16 +13,12 @@ from capsid.base.config import from_dict, to_dict
 from capsid.base.storage.arrays import load_arrays, save_arrays
 from capsid.data.fields import Field
 from capsid.data.item_table import ItemTable
-from capsid.encode.attribute_encoder import AttributeEncoder
-from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.field_encoder import FieldEncoder
-from capsid.encode.hashing import HashingEncoder
-from capsid.encode.joined import JoinedEncoder
+from capsid.encode.factorised import AttributeEncoder, CollaborativeEncoder
+from capsid.encode.joined import JoinedEncoder, Views
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.precomputed import PrecomputedEncoder
-from capsid.encode.sequence import SequenceEncoder
-from capsid.encode.text import TextEncoder
-from capsid.encode.views import Views
+from capsid.encode.sequence import FieldEncoder, SequenceEncoder
+from capsid.encode.text import HashingEncoder, TextEncoder
 from capsid.errors import DataError, NotFittedError
 from capsid.train.options import Training
 from encode.catalogue import COLD, make_table, new_items, permuted, some
@@ -32,19 +28,16 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "text": lambda folder: TextEncoder(batch_size=8),
     "hashing": lambda folder: HashingEncoder(dim=32),
     "collaborative": lambda folder: CollaborativeEncoder(dim=8),
-    "sasrec": lambda folder: SequenceEncoder(dim=8, layers=1, training=Training(steps=12, batch_size=16)),
+    "sasrec": lambda folder: SequenceEncoder(dim=8, training=Training(steps=12, batch_size=16)),
     "attributes": lambda folder: AttributeEncoder(dim=8),
     "famae": lambda folder: FieldEncoder(
         fields=(Field(column="brand", least=2), Field(column="categories", level=1, least=2)),
         dim=8,
-        heads=2,
-        layers=1,
         training=Training(steps=12, batch_size=16),
     ),
     "precomputed": lambda folder: PrecomputedEncoder(path=str(folder / "own.npz")),
     "joined": lambda folder: JoinedEncoder(parts=(HASHING, COLLABORATIVE), dim=12),
     "joined-zero": lambda folder: JoinedEncoder(parts=(HASHING, COLLABORATIVE), missing="zero"),
-    "joined-whiten": lambda folder: JoinedEncoder(parts=(HASHING, AttributeEncoder(dim=6)), whiten=True, dim=4),
     "joined-whole": lambda folder: JoinedEncoder(parts=(HASHING, COLLABORATIVE), block_dim=0, weights=(1.0, 0.5)),
     "joined-nested": lambda folder: JoinedEncoder(parts=(JoinedEncoder(parts=(HASHING,)), AttributeEncoder())),
     "views": lambda folder: Views(item=HASHING, others=(("behaviour", COLLABORATIVE),)),

@@ -18,8 +18,8 @@ from capsid.data.fields import Field
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import l2_normalise
 from capsid.encode.cache import encode_items
-from capsid.encode.field_encoder import FieldEncoder
-from capsid.encode.field_network import FieldNetwork, draw_ends, draw_masks
+from capsid.encode.networks import FieldNetwork, draw_ends, draw_masks
+from capsid.encode.sequence import FieldEncoder
 from capsid.errors import ConfigError, DataError
 from capsid.ragged import Ragged
 from capsid.train.options import Training
@@ -27,9 +27,7 @@ from encode.catalogue import table_of
 
 KINDS, EACH = 4, 6
 FIELDS = (Field(column="brand", least=2), Field(column="categories", level=1, least=2))
-ENCODER = FieldEncoder(
-    fields=FIELDS, dim=16, heads=2, layers=1, training=Training(steps=120, batch_size=32, learning_rate=1e-2)
-)
+ENCODER = FieldEncoder(fields=FIELDS, dim=16, training=Training(steps=120, batch_size=32, learning_rate=1e-2))
 FEW = Training(steps=3, batch_size=8)
 
 
@@ -141,5 +139,5 @@ def test_what_is_told_and_refused() -> None:
         replace(ENCODER, fields=(Field(column="categories", level=7),)).fit(table)
     with pytest.raises(DataError, match="no training history has two items"):
         replace(ENCODER).fit(replace(table, sequences=Ragged.from_rows([[0], [1]], np.int64)))
-    with pytest.raises(ConfigError, match=r"famae.dim must be a multiple of famae.heads \(3\), got 16"):
-        replace(ENCODER, heads=3).fit(table)
+    with pytest.raises(ConfigError, match=r"famae\.dim must be a multiple of its 4 attention heads, got 6"):
+        replace(ENCODER, dim=6).fit(table)

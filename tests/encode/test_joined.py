@@ -9,11 +9,10 @@ import pytest
 from capsid.base.config import from_dict, override, to_dict
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
-from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.defaults import default_encoder
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.factorised import CollaborativeEncoder
 from capsid.encode.joined import JoinedEncoder
-from capsid.encode.kinds import ENCODERS
+from capsid.encode.kinds import ENCODERS, default_encoder
+from capsid.encode.text import HashingEncoder
 from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent
 from encode.catalogue import COLD, make_table, new_items
@@ -85,12 +84,6 @@ def test_block_reduction_keeps_the_directions_of_largest_spread() -> None:
     np.testing.assert_allclose(reduced @ reduced.T, alone @ alone.T, atol=1e-2)
 
 
-def test_whitening_evens_the_axes_out() -> None:
-    table = with_blocks(a=noise(400, 6, 0) * [9, 5, 3, 2, 1, 1])
-    even, plain = (np.linalg.svd(join(table, whiten=w), compute_uv=False) for w in (True, False))
-    assert even[0] / even[-1] < 2 < 4 < plain[0] / plain[-1]
-
-
 def test_zero_leaves_a_missing_block_out() -> None:
     a, b = noise(60, 5, 0), noise(60, 4, 1)
     b[:3] = 0
@@ -157,11 +150,11 @@ def test_fit_leaves_the_parts_given_alone() -> None:
 
 
 def test_nested_configuration_comes_back_typed() -> None:
-    encoder = JoinedEncoder(parts=(default_encoder(), HashingEncoder(letters=(2, 3))), weights=(1.0, 0.25))
+    encoder = JoinedEncoder(parts=(default_encoder(), HashingEncoder(fields=("title", "brand"))), weights=(1.0, 0.25))
     rebuilt = from_dict(None, to_dict(encoder), ENCODERS)
     assert rebuilt == encoder
     assert isinstance(rebuilt.parts[0], JoinedEncoder)
-    assert rebuilt.parts[1].letters == (2, 3)
+    assert rebuilt.parts[1].fields == ("title", "brand")
     assert override(encoder, "parts.1.dim", "7").parts[1].dim == 7
 
 
@@ -174,7 +167,6 @@ def test_nested_configuration_comes_back_typed() -> None:
         {"weights": (float("nan"),)},
         {"dim": 0},
         {"block_dim": -1},
-        {"ridge": 0.0},
         {"missing": "mean"},
     ],
 )

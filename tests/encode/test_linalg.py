@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from capsid.encode.linalg import column_signs, principal_axes, truncated_svd
+from capsid.encode.factorised import column_signs, principal_axes, truncated_svd
 
 
 def low_rank(n: int, m: int, rank: int, seed: int = 0) -> sp.csr_matrix:

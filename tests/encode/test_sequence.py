@@ -17,9 +17,9 @@ from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import l2_normalise
 from capsid.encode.cache import encode_items
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.networks import SequenceNetwork
 from capsid.encode.sequence import SequenceEncoder
-from capsid.encode.sequence_network import SequenceNetwork
+from capsid.encode.text import HashingEncoder
 from capsid.errors import DataError
 from capsid.ragged import Ragged
 from capsid.train.options import Training

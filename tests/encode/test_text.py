@@ -11,8 +11,7 @@ from worlds import Watcher
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.encode import text as text_module
-from capsid.encode.hashing import HashingEncoder
-from capsid.encode.text import TextEncoder, item_texts
+from capsid.encode.text import HashingEncoder, TextEncoder, item_texts
 from capsid.errors import ConfigError, DataError
 from encode.catalogue import make_table, some
 
@@ -131,23 +130,19 @@ def test_bad_numbers_are_config_errors() -> None:
         TextEncoder(batch_size=0)
     with pytest.raises(ConfigError):
         HashingEncoder(dim=0)
-    with pytest.raises(ConfigError):
-        HashingEncoder(words=0, letters=())
 
 
 def test_hashing_sees_shared_words_and_spellings() -> None:
     table = titled(["red nail polish", "nail polishes in red", "garden hose", "gardening hoses", *"abcdefgh"])
-    vectors = HashingEncoder(dim=512, buckets=4096).fit(table).transform(table)
+    vectors = HashingEncoder(dim=512).fit(table).transform(table)
     cosines = vectors @ vectors.T
     assert cosines[0, 1] > 0.3 > cosines[0, 2]
     assert cosines[2, 3] > 0.3 > cosines[1, 3]
-    other = HashingEncoder(dim=512, buckets=4096, salt=1).fit(table).transform(table)
-    assert not np.allclose(vectors, other)
 
 
 def test_hashing_is_the_same_in_every_process() -> None:
     # Python's own hash() would give another number in each; this one must also survive releases.
-    assert HashingEncoder(buckets=2**32)._bucket("nail") == 1133708198
+    assert text_module._bucket("nail") == 1133708198 % text_module.BUCKETS
 
 
 def test_rare_words_weigh_more_than_common_ones() -> None:

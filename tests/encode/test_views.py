@@ -12,13 +12,12 @@ from worlds import Watcher
 from capsid.base.config import from_dict, override, to_dict
 from capsid.base.storage.arrays import load_arrays, save_arrays
 from capsid.data.item_table import ItemTable
-from capsid.encode.attribute_encoder import AttributeEncoder
 from capsid.encode.cache import encode_blocks, encode_items
-from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.factorised import AttributeEncoder, CollaborativeEncoder
+from capsid.encode.joined import Views, blocks_of
 from capsid.encode.kinds import ENCODERS
 from capsid.encode.sequence import SequenceEncoder
-from capsid.encode.views import Views, blocks_of
+from capsid.encode.text import HashingEncoder
 from capsid.errors import ConfigError
 from capsid.train.options import Training
 from encode.catalogue import make_table, new_items

@@ -6,7 +6,7 @@ from worlds import TableModel, make_ids, random_codes, random_generator, random_
 
 from capsid.data.split import Cases
 from capsid.decode.exact import exact_scores
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import Retriever
 from capsid.errors import DataError
 from capsid.evaluate.evaluator import Evaluation, evaluate, item_ranks, log_sums
 from capsid.evaluate.metrics import ndcg_recall_slope

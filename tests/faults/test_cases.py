@@ -17,7 +17,7 @@ def test_every_setting_of_every_recipe_is_tried(load) -> None:  # type: ignore[n
     every = list(load("cases").every_case())
     assert len(every) > 5_000
     assert len({(c.group, c.name) for c in every}) > 5_000
-    for path in ("capsid tokenizer.codebooks", "tiger generator.width", "sasrec schedule.0.training.beta1"):
+    for path in ("capsid tokenizer.codebooks", "tiger generator.width", "sasrec schedule.0.training.beta2"):
         assert any(path in c.name for c in every), path
 
 

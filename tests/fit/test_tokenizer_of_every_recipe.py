@@ -14,7 +14,7 @@ from worlds import EVERY_STEP, Killed, Killer
 from capsid.fit.tokenizers import add_items, fit_tokenizer, open_tokenizer
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
-from capsid.tokenize.atomic import Atomic
+from capsid.tokenize.rivals.lookup import Atomic
 
 WITH_IDS = [name for name, recipe in RECIPES.items() if not isinstance(recipe.tokenizer, Atomic)]
 

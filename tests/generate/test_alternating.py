@@ -15,8 +15,8 @@ from torch import Tensor
 from worlds import make_table, random_generator
 
 from capsid.errors import ConfigError
-from capsid.generate.alternating import Alternating, BoundSides, Side, preference_alignment, sequence_alignment
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
+from capsid.generate.joint_rivals import Alternating, BoundSides, Side, preference_alignment, sequence_alignment
 from capsid.generate.terms import Objective, Part, Prepared, Step, TermContext
 from capsid.ids.collisions import Suffix
 from capsid.ids.reading import Lesson
@@ -26,8 +26,8 @@ from capsid.ragged import Ragged
 from capsid.recipe import Phase, Recipe
 from capsid.recipes import RECIPES
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
-from capsid.tokenize.rqvae.tokenizer import RQVAE
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
+from capsid.tokenize.rivals.rqvae import RQVAE
 from capsid.train.options import Training
 
 ITEMS = 30
@@ -123,7 +123,9 @@ def test_without_alignment_the_generator_has_nothing_to_learn_and_the_tokenizer_
     for term in (bound("generator", aligned=False), bound("generator", **none)):
         assert loss(term)[0].tolist() == 0
     unique = np.unique(lesson().item_M)
-    own = tokenizer().tokenizer_.network_.loss(torch.from_numpy(VECTORS[unique]), 0.25)
+    network = tokenizer().tokenizer_.network_
+    entered = network.enter(torch.from_numpy(VECTORS[unique]))
+    own = network.loss_of(entered, network.quantize(network.encoder(entered)))
     assert loss(bound("tokenizer", **none))[0].item() == pytest.approx(own.item(), rel=1e-6)
 
 
@@ -176,11 +178,11 @@ def test_a_few_steps_of_the_head_bring_both_alignments_down() -> None:
 
 def test_partners_find_each_other_both_ways() -> None:
     near = torch.eye(4)
-    assert preference_alignment(near, 3 * near, 0.07).item() == pytest.approx(0, abs=1e-4)
-    assert preference_alignment(near, near.roll(1, 0), 0.07).item() == pytest.approx(2 / 0.07, rel=1e-2)
+    assert preference_alignment(near, 3 * near).item() == pytest.approx(0, abs=1e-4)
+    assert preference_alignment(near, near.roll(1, 0)).item() == pytest.approx(2 / 0.07, rel=1e-2)
     # One row is near all of the other side: its own direction tells nothing, the others' does.
     one_sided = torch.stack([torch.ones(4)] * 4)
-    assert preference_alignment(one_sided, near, 0.07).item() == pytest.approx(2 * np.log(4), rel=1e-5)
+    assert preference_alignment(one_sided, near).item() == pytest.approx(2 * np.log(4), rel=1e-5)
 
 
 def test_preference_alignment_row_by_row_and_in_both_directions() -> None:
@@ -189,12 +191,12 @@ def test_preference_alignment_row_by_row_and_in_both_directions() -> None:
     ours, theirs = (torch.randn(5, 3, generator=source) for _ in range(2))
     there, back = torch.zeros(()), torch.zeros(())
     for row in range(5):
-        forth_U = torch.nn.functional.cosine_similarity(ours[row], theirs) / 0.2
-        from_U = torch.nn.functional.cosine_similarity(theirs[row], ours) / 0.2
+        forth_U = torch.nn.functional.cosine_similarity(ours[row], theirs) / 0.07
+        from_U = torch.nn.functional.cosine_similarity(theirs[row], ours) / 0.07
         there = there + (forth_U.logsumexp(0) - forth_U[row]) / 5
         back = back + (from_U.logsumexp(0) - from_U[row]) / 5
     assert abs(there.item() - back.item()) > 0.05, "or one direction would do for both"
-    assert preference_alignment(ours, theirs, 0.2).item() == pytest.approx((there + back).item(), rel=1e-5)
+    assert preference_alignment(ours, theirs).item() == pytest.approx((there + back).item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -12,19 +12,19 @@ from worlds import make_table, random_generator
 
 from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator
-from capsid.generate.gumbel_codes import PATHS, BoundCodes, GumbelCodes
+from capsid.generate.joint_rivals import PATHS, BoundCodes, GumbelCodes
 from capsid.generate.next_token import NextToken
 from capsid.generate.terms import Objective, Step, TermContext
+from capsid.ids.assignment import balanced_columns
 from capsid.ids.collisions import Suffix
 from capsid.ids.reading import Lesson
-from capsid.ids.sinkhorn import balanced_columns
 from capsid.ids.trie import Trie
 from capsid.progress import silent
 from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
-from capsid.tokenize.rqvae.assign import Sinkhorn
-from capsid.tokenize.rqvae.tokenizer import RQVAE
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
+from capsid.tokenize.rivals.rqvae import RQVAE
+from capsid.tokenize.rivals.rqvae_network import Sinkhorn
 from capsid.train.options import Training
 
 ITEMS, DEPTHS = 30, 3

@@ -17,7 +17,7 @@ from capsid.base.run_options import CheckpointFile
 from capsid.errors import ArtifactError, ConfigError
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import MaskedGenerator, TransformerGenerator
-from capsid.generate.masked import MaskedTransformer
+from capsid.generate.timeline import MaskedTransformer
 from capsid.ragged import Ragged
 from capsid.train.options import Training
 

@@ -16,7 +16,7 @@ from worlds import first_scores, make_ids, next_scores, random_codes, random_gen
 
 from capsid.generate.generator import SasRecGenerator, TimelineGenerator, TransformerGenerator
 from capsid.generate.network import CausalTransformer
-from capsid.generate.token_table import TokenVectors
+from capsid.generate.shape import TokenVectors
 from capsid.ids.reading import TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged

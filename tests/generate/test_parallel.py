@@ -9,8 +9,7 @@ import pytest
 import torch
 from small_recipes import small, world
 
-from capsid.decode.exact import exact_scores
-from capsid.decode.parallel import ParallelScoring
+from capsid.decode.exact import ParallelScoring, exact_scores
 from capsid.errors import ConfigError
 from capsid.generate.parallel import ParallelTransformer
 from capsid.ids.trie import ROOT

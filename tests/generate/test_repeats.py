@@ -10,7 +10,7 @@ from worlds import make_ids, objective_of, pieces_of, random_codes, random_gener
 from capsid.decode.exact import exact_scores
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator
-from capsid.ids.in_context import InContext
+from capsid.ids.reading import InContext
 from capsid.ragged import Ragged
 from capsid.train.options import Training
 

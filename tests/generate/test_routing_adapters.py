@@ -13,14 +13,13 @@ from torch import Tensor
 from worlds import GENERATORS, MakeGenerator, make_table, objective_of
 
 from capsid.data.planted import planted_vectors
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.errors import ConfigError
 from capsid.generate.backbone import Backbone, Predictions
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator, TransformerGenerator
 from capsid.generate.next_token import NextToken
 from capsid.generate.routing_adapters import BoundAdapters, RoutingAdapters
-from capsid.generate.soft_tokens import code_spans
 from capsid.generate.terms import TermContext
 from capsid.ids.collisions import Bucket, Suffix
 from capsid.ids.reading import Lesson
@@ -29,11 +28,11 @@ from capsid.ids.trie import Trie
 from capsid.progress import silent
 from capsid.ragged import Ragged
 from capsid.recipe import Phase, Stretch
-from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.capsules.algorithm import algorithm_one
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.tokenize.rivals.lookup import Atomic
 from capsid.train.options import Training
 
 VECTORS = planted_vectors(branching=(4, 3, 3), items_per_leaf=3)
@@ -162,7 +161,7 @@ def test_nudges_are_routed_mixtures_summed_over_a_tokens_codes() -> None:
 
 def test_spans_count_codes() -> None:
     layout = parts()[1].layout
-    spans = code_spans(layout)
+    spans = layout.spans
     assert spans[:2].tolist() == [0, 0]
     assert (spans[2:14] == 1).all()
     assert (spans[layout.bases[-1] : layout.merges.first] == 0).all()
@@ -298,7 +297,6 @@ def test_a_phase_is_cut_into_adapting_stretches_and_a_rest_of_the_same_schedule(
         ({"refreshes": 0}, "refreshes must be at least 1, got 0"),
         ({"share": 1.5}, "share must be above 0 and at most 1, got 1.5"),
         ({"churn": 1.5}, "churn must be from 0 to 1, got 1.5"),
-        ({"merge_weight": -1.0}, "merge_weight"),
     ],
 )
 def test_bad_settings(fields: dict[str, float], words: str) -> None:

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_recipes import world
 
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.errors import ConfigError
 from capsid.generate.generator import PopularityGenerator
-from capsid.generate.item_weights import co_taken, ease_weights
-from capsid.generate.similar_items import ItemKnnGenerator
+from capsid.generate.similar_items import ItemKnnGenerator, co_taken, ease_weights
 from capsid.ragged import Ragged
 from capsid.recipes import RECIPES
 from capsid.recommender import Recommender

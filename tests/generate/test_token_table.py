@@ -21,7 +21,7 @@ from worlds import (
 from capsid.errors import ConfigError
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.next_token import NextToken
-from capsid.generate.token_table import TokenTable
+from capsid.generate.shape import TokenTable
 from capsid.ids.merges import MergeTable
 
 PLAIN = make_ids(random_codes(3, items=15, sizes=(4, 3, 3), variable=True), (4, 3, 3))

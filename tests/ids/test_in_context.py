@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import pieces_of, random_codes
 
-from capsid.ids.in_context import InContext
 from capsid.ids.layout import PAD
-from capsid.ids.reading import TokenBatch
+from capsid.ids.reading import InContext, TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 

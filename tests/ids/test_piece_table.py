@@ -13,9 +13,8 @@ from worlds import make_ids, pieces_of
 
 from capsid.errors import ArtifactError, ConfigError, DataError
 from capsid.ids.collisions import Hashed
-from capsid.ids.in_context import InContext
-from capsid.ids.merges import MergeTable
-from capsid.ids.piece_table import PieceTable
+from capsid.ids.merges import MergeTable, PieceTable
+from capsid.ids.reading import InContext
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 

@@ -14,9 +14,8 @@ from worlds import ragged_codes
 
 from capsid.base.vocabulary import Vocabulary
 from capsid.errors import ConfigError, DataError
-from capsid.ids import reassign
-from capsid.ids.collisions import Reassign, Settled
-from capsid.ids.reassign import balanced_last_codes, cheapest_last_codes
+from capsid.ids import collisions as reassign
+from capsid.ids.collisions import Reassign, Settled, balanced_last_codes, cheapest_last_codes
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
@@ -179,8 +178,7 @@ SINKHORN = Reassign(how="sinkhorn")
 
 
 def balanced(codes: list[list[int]], costs: np.ndarray, rounds: int = 20) -> list[tuple[int, ...]]:
-    how = {"rounds": rounds, "epsilon": 0.003, "iterations": 50}
-    return tuples(balanced_last_codes(Ragged.from_rows(codes), SIZES, lambda rows: costs[rows], **how))
+    return tuples(balanced_last_codes(Ragged.from_rows(codes), SIZES, lambda rows: costs[rows], rounds=rounds))
 
 
 @given(codes=CODES, seed=SEEDS, rounds=st.integers(1, 20))

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import make_ids, ragged_codes
 
-from capsid.base.storage.arrays import save_arrays
-from capsid.base.storage.artifacts import read_json, write_json
+from capsid.base.storage.artifacts import read_json
 from capsid.base.vocabulary import Vocabulary
 from capsid.errors import ArtifactError, DataError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Suffix
@@ -107,24 +106,6 @@ def test_codes_that_a_policy_changed_are_stored_with_those_before(tmp_path: Path
     changed.save(tmp_path)
     loaded = SemanticIds.load(tmp_path)
     assert (loaded.codes, loaded.encoded) == (changed.codes, ids.codes)
-
-
-@pytest.mark.parametrize("policy", [Suffix(), Bucket()])
-def test_folders_of_older_versions(tmp_path: Path, policy: CollisionPolicy) -> None:
-    """They have the items in ids.json and the codes in ids.npz."""
-    ids = make_ids([[1], [1, 2], [3, 0, 1], [1, 2]], SIZES, policy)
-    about = {"items": list(ids.items), "sizes": list(SIZES), "suffix": ids.layout.suffix}
-    write_json(tmp_path / "ids.json", about)
-    suffixes = {} if ids.suffixes is None else {"suffixes": ids.suffixes}
-    save_arrays(tmp_path / "ids.npz", {"codes": ids.codes.values, "offsets": ids.codes.offsets, **suffixes})
-    assert SemanticIds.load(tmp_path) == ids
-    write_json(tmp_path / "ids.json", {**about, "items": ["a0", "a1", "a2", "a0"]})
-    with pytest.raises(ArtifactError, match="occurs twice"):
-        SemanticIds.load(tmp_path)
-    write_json(tmp_path / "ids.json", about)
-    save_arrays(tmp_path / "ids.npz", {"codes": ids.codes.values[:1], "offsets": ids.codes.offsets[:2]})
-    with pytest.raises(ArtifactError, match="offsets has 2 numbers, not 5"):
-        SemanticIds.load(tmp_path)
 
 
 GOOD = {"item_id": ["a", "b"], "codes": [[1], [2, 0]]}

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsid.ids import sinkhorn
-from capsid.ids.sinkhorn import balanced_columns, plan_by_logarithms, transport_plan
+from capsid.ids import assignment as sinkhorn
+from capsid.ids.assignment import balanced_columns, plan_by_logarithms, transport_plan
 
 SEEDS = st.integers(0, 10_000)
 SHAPES = st.tuples(st.integers(1, 12), st.integers(1, 9))

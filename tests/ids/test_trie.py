@@ -180,14 +180,6 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path, memory_map: bool) -> None:
     same_trie(loaded.extend(tail(bigger, len(codes))), Trie.build(bigger))
 
 
-def test_a_folder_without_stored_slots(tmp_path: Path) -> None:
-    """As older versions wrote it."""
-    trie = build(prefix_free_rows([[0], [0, 1], [3], [2], [0, 1]]))
-    trie.save(tmp_path)
-    (tmp_path / "positions.npy").unlink()
-    np.testing.assert_array_equal(Trie.load(tmp_path, memory_map=True).slots, trie.slots)
-
-
 @given(seed=st.integers(0, 99), base=st.sampled_from([2, 40_000, 70_000, 2_000_000_000]), depths=st.integers(1, 6))
 def test_wide_tokens_and_wide_keys(seed: int, base: int, depths: int) -> None:
     """Tokens above 2^16, and rows whose sort key needs more than 64 bits."""

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import make_ids
 
-import capsid.memory.followers as module
+import capsid.memory.memory as module
 from capsid.base.storage.arrays import load_arrays, save_arrays
 from capsid.base.storage.untrusted import interpreting
 from capsid.errors import ArtifactError
-from capsid.memory.followers import Transitions
-from capsid.memory.memory import FILE, FittedMemory
+from capsid.memory.memory import FILE, FittedMemory, Transitions
 from capsid.ragged import Ragged
 
 ITEMS = 6

@@ -12,8 +12,7 @@ from worlds import make_ids
 
 from capsid import Recommender
 from capsid.data.dataset import Dataset
-from capsid.memory.followers import Transitions
-from capsid.memory.memory import FittedMemory
+from capsid.memory.memory import FittedMemory, Transitions
 from capsid.ragged import Ragged
 
 IDS = make_ids([[n] for n in range(4)], (4,))

@@ -13,7 +13,7 @@ from small_recipes import small, world
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split, leave_one_out, no_holdout
 from capsid.decode.exact import exact_scores
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import Retriever
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import metric_values
 from capsid.fit.stages import with_memory

@@ -9,7 +9,7 @@ from small_recipes import small, world
 
 from capsid.data.item_table import ItemTable
 from capsid.data.split import leave_one_out
-from capsid.memory.followers import Transitions
+from capsid.memory.memory import Transitions
 from capsid.recommender import Recommender
 
 

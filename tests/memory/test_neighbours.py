@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from worlds import make_ids
 
 from capsid.base.storage.untrusted import interpreting
-from capsid.encode.nearest import nearest_items
+from capsid.encode.nearest import SHARPNESS, Neighbours, nearest_items
 from capsid.errors import ArtifactError
-from capsid.ids.neighbours import SHARPNESS, Neighbours
-from capsid.memory.followers import Transitions
-from capsid.memory.memory import FittedMemory
+from capsid.memory.memory import FittedMemory, Transitions
 from capsid.ragged import Ragged
 
 ITEMS = 6

@@ -23,12 +23,10 @@ from worlds import (
 
 from capsid.decode.beam import BeamSearch
 from capsid.decode.exact import ExactScoring, exact_scores
+from capsid.encode.nearest import SHARPNESS, Neighbours
 from capsid.errors import ConfigError
 from capsid.generate.generator import TimelineGenerator
-from capsid.ids.neighbours import SHARPNESS, Neighbours
-from capsid.memory.followers import Transitions
-from capsid.memory.memory import FittedMemory
-from capsid.memory.search import Remembering
+from capsid.memory.memory import FittedMemory, Remembering, Transitions
 from capsid.ragged import Ragged
 
 KINDS = pytest.mark.parametrize("kind", GENERATORS.values(), ids=GENERATORS)

@@ -25,16 +25,14 @@ from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_dataset
 from capsid.data.prepared import write_prepared
 from capsid.data.split import Cases, leave_one_out
-from capsid.encode.attribute_encoder import AttributeEncoder
-from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.factorised import AttributeEncoder, CollaborativeEncoder
 from capsid.encode.joined import JoinedEncoder
 from capsid.encode.precomputed import PrecomputedEncoder
 from capsid.encode.sequence import SequenceEncoder
-from capsid.encode.text import TextEncoder
+from capsid.encode.text import HashingEncoder, TextEncoder
 from capsid.errors import CapsidError
 from capsid.evaluate.significance import paired_bootstrap
-from capsid.ids.prefixes import SharedPrefixes
+from capsid.ids.order import SharedPrefixes
 from capsid.ragged import Ragged
 from capsid.recommender import Recommender
 from capsid.settings import rules_of
@@ -43,12 +41,12 @@ from capsid.tokenize.capsules.algorithm import survival
 from capsid.tokenize.capsules.capsules import CapsuleNetwork
 from capsid.tokenize.capsules.catalogue import trace
 from capsid.tokenize.capsules.objective import balance
+from capsid.tokenize.capsules.pairs import Candidates
+from capsid.tokenize.capsules.semantic_bpe import Pass, SemanticBPE
 from capsid.tokenize.capsules.stage_one import NAME
 from capsid.tokenize.capsules.start import start_from_data
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.kmeans import distances
-from capsid.tokenize.merging.candidates import Candidates
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE, _Pass
 from capsid.tokenize.training import draw_sample
 
 # Data and split
@@ -184,7 +182,7 @@ def test_prefixes_are_counted_among_all_items(monkeypatch: pytest.MonkeyPatch) -
     fitted = capsules(codebooks=(8, 8, 8)).fit(make_table(vectors))
     every, few = (
         [keys.tolist() for keys in SharedPrefixes.count(trace(fitted.network_, v).codes, fitted.codebooks, 1).keys]
-        for v in (vectors, draw_sample(vectors, 24, 0, NAME))
+        for v in (vectors, draw_sample(vectors, 0, NAME, 24))
     )
     assert [keys.tolist() for keys in fitted.shared_prefixes_.keys] == every
     assert every != few, "the world is too small to tell them apart"
@@ -250,7 +248,7 @@ def test_the_probability_decides_before_the_score() -> None:
         settings=SemanticBPE(bias=0.0), room=2, ids=SimpleNamespace(layout=SimpleNamespace(merges=()))
     )
     here.settings.learnt_bias_ = 0.0
-    merge = _Pass._chosen(here, found, found.logit, np.ones(3, dtype=bool))
+    merge = Pass._chosen(here, found, found.logit, np.ones(3, dtype=bool))
     assert merge.tolist() == [-1, 0, 1]
 
 

@@ -15,8 +15,8 @@ from capsid.data.item_table import ItemTable
 from capsid.explain.items import OpenTokenizer
 from capsid.ragged import Ragged
 from capsid.recommender import Recommender
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 
 @dataclass(kw_only=True)

@@ -16,14 +16,12 @@ from capsid.errors import ConfigError
 from capsid.fit.export import export_onnx
 from capsid.generate.fit import fit_generator
 from capsid.generate.generator import TimelineGenerator
-from capsid.ids.in_context import InContext
-from capsid.ids.piece_table import PieceTable
-from capsid.ids.reading import ItemByItem
+from capsid.ids.merges import PieceTable
+from capsid.ids.reading import InContext, ItemByItem
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
 from capsid.recommender import Recommender
-from capsid.tokenize.actionpiece.chains import Chains
-from capsid.tokenize.actionpiece.counting import Counts
+from capsid.tokenize.rivals.actionpiece import Chains, Counts
 from capsid.train.options import Training
 
 # Items 0 and 1 are answers; 2 to 7 come in pairs. What follows depends on both of a pair, not on either alone.
@@ -41,7 +39,7 @@ def paired_ids() -> SemanticIds:
     counts = Counts(Chains(ids.unmerged, Ragged.from_rows(HISTORIES, np.int64), first, 20))
     learnt = [one for n in range(20) if (one := counts.merge_heaviest(first + n, 0.1)) is not None]
     assert len(learnt) == len(HISTORIES), "one token for each pair"
-    table = PieceTable.of_pairs(first, [one.pair for one in learnt], [one.weight for one in learnt])
+    table = PieceTable.of_pairs(first, *map(list, zip(*learnt)))
     return ids.with_merges(table)
 
 

@@ -16,8 +16,8 @@ from capsid.data.dataset import Dataset
 from capsid.data.planted import planted_dataset
 from capsid.decode.beam import BeamSearch
 from capsid.decode.fusion import BeamFusion
+from capsid.encode.joined import Views
 from capsid.encode.precomputed import PrecomputedEncoder
-from capsid.encode.views import Views
 from capsid.errors import ArtifactError, ConfigError
 from capsid.generate.dense_items import DenseItems
 from capsid.generate.dense_match import DenseMatch

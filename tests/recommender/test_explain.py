@@ -16,7 +16,7 @@ from small_recipes import small, world
 
 from capsid.answering import Query
 from capsid.decode.exact import ExactScoring
-from capsid.decode.recorder import FATES
+from capsid.decode.watch import FATES
 from capsid.errors import ConfigError, DataError
 from capsid.explain.search import Explanation, explain
 from capsid.recommender import Recommender

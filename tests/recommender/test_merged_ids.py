@@ -14,7 +14,7 @@ from worlds import EVERY_STEP, Killed, Killer, Watcher
 from capsid.errors import ConfigError
 from capsid.recipes import RECIPES
 from capsid.recommender import Recommender
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 
 FEW = SemanticBPE(size=12, min_count=3, theta=(0.5, -1.0))
 

@@ -24,7 +24,7 @@ from worlds import EVERY_STEP, Killed, Killer
 from capsid.base.run_options import CheckpointFile
 from capsid.base.storage.artifacts import open_folder
 from capsid.data.item_table import ItemTable
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.errors import ConfigError, DataError
 from capsid.generate.generator import TransformerGenerator
 from capsid.generate.next_token import NextToken
@@ -36,7 +36,7 @@ from capsid.recipe import KINDS, Phase, Recipe
 from capsid.recommender import Recommender
 from capsid.stored import Fitted
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 from capsid.train.options import Training
 
 
@@ -82,7 +82,7 @@ class Drifting:
         return self
 
     def _quantizer(self, block: str) -> ResidualKMeans:
-        return ResidualKMeans(codebooks=self.codebooks, iterations=8, restarts=1, block=block)
+        return ResidualKMeans(codebooks=self.codebooks, restarts=1, block=block)
 
     def _joined(self, table: ItemTable) -> ItemTable:
         item, learnt = table.vectors("item"), table.vectors("learnt")

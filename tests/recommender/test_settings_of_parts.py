@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.errors import ConfigError
 from capsid.recipe import KINDS, Recipe
 from capsid.recipes import RECIPES, get_recipe
@@ -76,7 +76,7 @@ def test_the_limits_themselves_are_allowed(part: Any) -> None:
     [
         ("rq-kmeans", "tokenizer.restarts=0", "tokenizer.restarts must be at least 1, got 0"),
         ("rq-kmeans", "tokenizer.codebooks=0,4", r"tokenizer.codebooks must be 1 or more .* at least 1, got \(0, 4\)"),
-        ("sasrec", "schedule.0.training.beta1=1", "schedule.0.training.beta1 must be at least 0 and below 1, got 1.0"),
+        ("sasrec", "schedule.0.training.beta2=1", "schedule.0.training.beta2 must be at least 0 and below 1, got 1.0"),
         ("sasrec", "schedule.0.training.clip=nan", "schedule.0.training.clip must be a finite number above 0, got nan"),
         ("tiger", "decoder.width=-5", "decoder.width must be at least 1, got -5"),
         ("tiger", "objective.0.label_smoothing=2", "objective.0.label_smoothing must be at least 0 and below 1, got 2"),

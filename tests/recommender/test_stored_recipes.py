@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from capsid.base.config import flatten
-from capsid.base.release_0_1 import recipe_today
+from capsid.base.release_0_1 import RETIRED, recipe_today
 from capsid.base.run_options import RunOptions
 from capsid.errors import ConfigError
 from capsid.recipe import Recipe
@@ -46,7 +46,8 @@ def test_kept_recipes_load() -> None:
         # Stored capsules are of the closed form, which `routing` and `poses` name today; see `CapsuleSettings.dropped`.
         capsules = {"hard_weight", *CapsuleSettings.dropped}
         dropped = {"checkpoint_seconds", "begun", "whole", "crowd"}
-        assert gone <= {*dropped, *moved, *unused, *capsules}, f"{name} lost {gone}"
+        retired = {field for fields in RETIRED.values() for field in fields}
+        assert gone <= {*dropped, *moved, *unused, *capsules, *retired}, f"{name} lost {gone}"
         assert all(new[p] == value for p, value in old.items() if p in new), name
 
 
@@ -59,6 +60,19 @@ def test_run_options_are_no_part_of_a_recipe() -> None:
     with pytest.raises(ConfigError, match="Training has no field 'checkpoint_seconds'") as caught:
         recipe.with_settings(["schedule.0.training.checkpoint_seconds=0"])
     assert "--checkpoint-every" in (caught.value.hint or "")
+
+
+def test_a_retired_setting_has_one_value() -> None:
+    recipe = get_recipe("rq-kmeans")
+    data = recipe.to_dict()
+    data["tokenizer"]["iterations"] = 25
+    assert Recipe.from_dict(data) == recipe
+    data["tokenizer"]["iterations"] = 26
+    with pytest.raises(ConfigError, match=r"ResidualKMeans.iterations must be 25, got 26"):
+        Recipe.from_dict(data)
+    with pytest.raises(ConfigError, match="ResidualKMeans has no field 'iterations'") as caught:
+        recipe.with_settings(["tokenizer.iterations=26"])
+    assert "it is always 25" in (caught.value.hint or "")
 
 
 def test_run_options_are_checked() -> None:

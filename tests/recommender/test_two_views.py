@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 from small_recipes import small, world
 
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.joined import Views
 from capsid.encode.sequence import SequenceEncoder
-from capsid.encode.views import Views
+from capsid.encode.text import HashingEncoder
 from capsid.errors import DataError
 from capsid.evaluate.tokenizer_quality import tokenizer_quality
 from capsid.ids.collisions import Reassign

@@ -9,9 +9,8 @@ import polars as pl
 import pytest
 
 from capsid.base.storage.artifacts import write_bytes, write_json
-from capsid.encode.fixed_batches import ROWS, embed_texts
 from capsid.encode.large_vectors import open_vectors
-from capsid.encode.text import MINILM
+from capsid.encode.text import MINILM, ROWS, embed_texts
 from capsid.errors import ArtifactError, ConfigError, DataError
 from capsid.scale.engine import run_job
 from capsid.scale.jobs import EmbedJob

@@ -24,7 +24,7 @@ from capsid.scale.engine import Engine, Here, Processes, Ray, engine_named, run_
 from capsid.scale.jobs import EncodeJob, ShardError, WaitJob, job_text, run_shard
 from capsid.scale.shards import ShardsDone, shard_lock
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 ROWS, WIDTH, PER_SHARD = 300, 8, 25
 SHARDS = ROWS // PER_SHARD

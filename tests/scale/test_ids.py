@@ -19,7 +19,7 @@ from capsid.scale.ids import build_trie
 from capsid.scale.jobs import EncodeJob, IdsJob
 from capsid.scale.shards import shard_lock
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 ROWS, PER_SHARD = 130, 50
 

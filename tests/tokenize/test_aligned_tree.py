@@ -15,11 +15,11 @@ from capsid.data.item_table import ItemTable
 from capsid.encode.base import l2_normalise
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
-from capsid.tokenize.aligned_tree import AlignedTree, aligned_numbers, anchors, balanced_split
+from capsid.tokenize.rivals.aligned_tree import AlignedTree, aligned_numbers, anchors, balanced_split
 
 
 def fitted(table: ItemTable, **fields: Any) -> AlignedTree:
-    return AlignedTree(**{"branching": (4, 3), "iterations": 8, **fields}).fit(table)
+    return AlignedTree(**{"branching": (4, 3), **fields}).fit(table)
 
 
 def random_table(items: int, seed: int = 0, width: int = 6) -> ItemTable:
@@ -29,7 +29,7 @@ def random_table(items: int, seed: int = 0, width: int = 6) -> ItemTable:
 @given(st.integers(1, 70), st.integers(0, 3), st.sampled_from([(4, 3), (5,), (2, 3, 2)]))
 def test_ids_are_unique_and_clusters_differ_by_at_most_one_item(items: int, seed: int, branching: tuple) -> None:
     table = random_table(items, seed)
-    tokenizer = fitted(table, branching=branching, iterations=3)
+    tokenizer = fitted(table, branching=branching)
     codes_NL = tokenizer.encode(table).dense()
     assert len(np.unique(codes_NL, axis=0)) == items
     assert tuple(codes_NL.max(0) + 1) == tokenizer.sizes
@@ -92,7 +92,7 @@ def test_anchors_are_orthonormal_as_far_as_there_is_room() -> None:
 
 def test_a_split_into_more_parts_than_items() -> None:
     vectors = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    labels, centres = balanced_split(vectors, 5, 4, 0)
+    labels, centres = balanced_split(vectors, 5, 0)
     assert labels.tolist() == [0, 1, 2]
     np.testing.assert_array_equal(centres, vectors)
 
@@ -129,7 +129,7 @@ def test_decoding_gives_the_smallest_cluster_and_centres_add_up_to_it() -> None:
     assert not tokenizer.decode(Ragged.from_rows([[99, 0]])).any(), "a path that no item has"
 
 
-@pytest.mark.parametrize(("field", "value"), [("branching", ()), ("branching", (3, 0)), ("iterations", 0)])
+@pytest.mark.parametrize(("field", "value"), [("branching", ()), ("branching", (3, 0))])
 def test_impossible_settings(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"aligned-tree.{field} must be"):
         AlignedTree(**{field: value})

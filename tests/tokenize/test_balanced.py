@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from capsid.errors import ConfigError
 from capsid.ids.assignment import cheapest_columns
-from capsid.tokenize.balanced import assign, balanced_kmeans
-from capsid.tokenize.kmeans import squared_distances
+from capsid.tokenize.kmeans import assign, balanced_kmeans, squared_distances
 
 SEEDS = st.integers(0, 10_000)
 

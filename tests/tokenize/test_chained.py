@@ -16,12 +16,11 @@ from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.ids.collisions import Reassign
 from capsid.ragged import Ragged
-from capsid.tokenize.atomic import Atomic
-from capsid.tokenize.chained import Chained
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.lookup import Atomic
+from capsid.tokenize.rivals.quantisers import Chained, ResidualKMeans
 
-INNER = ResidualKMeans(codebooks=(6, 4), iterations=8, restarts=1)
+INNER = ResidualKMeans(codebooks=(6, 4), restarts=1)
 FIELDS = (Field(column="colour", least=2), Field(column="shape", least=1))
 
 

@@ -15,7 +15,7 @@ from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
-from capsid.tokenize.frequency import Frequency
+from capsid.tokenize.rivals.lookup import Frequency
 
 
 def table(counts: list[int], names: list[str] | None = None) -> ItemTable:

@@ -11,9 +11,9 @@ from worlds import make_table
 
 from capsid.errors import ConfigError, DataError
 from capsid.settings import check_together
-from capsid.tokenize.given import GivenCodes
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.lookup import GivenCodes
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 VECTORS = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
 TABLE = make_table(VECTORS)

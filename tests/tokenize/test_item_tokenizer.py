@@ -14,14 +14,14 @@ from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.planted import planted_dataset
 from capsid.data.split import leave_one_out
-from capsid.encode.hashing import HashingEncoder
 from capsid.encode.precomputed import PrecomputedEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.errors import ArtifactError, ConfigError, DataError, NotFittedError
 from capsid.ids.collisions import Bucket, CollisionPolicy, Reassign, Suffix
 from capsid.ids.trie import Trie
-from capsid.tokenize.atomic import Atomic
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.lookup import Atomic
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 NEW = {
     "item_id": ["n0", "n1"],
@@ -38,7 +38,7 @@ def data() -> Dataset:
 def make(collisions: CollisionPolicy | None = None, codebooks: tuple[int, ...] = (6, 6)) -> ItemTokenizer:
     return ItemTokenizer(
         encoder=HashingEncoder(dim=24),
-        tokenizer=ResidualKMeans(codebooks=codebooks, iterations=10, restarts=1),
+        tokenizer=ResidualKMeans(codebooks=codebooks, restarts=1),
         collisions=collisions or Suffix(),
     )
 

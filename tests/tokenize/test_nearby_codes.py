@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsid.tokenize.nearby_codes import nearby_codes
+from capsid.tokenize.kmeans import nearby_codes
 
 
 @given(seed=st.integers(0, 10_000), strongest=st.integers(1, 9), scale=st.sampled_from([1e-2, 1.0, 100.0]))

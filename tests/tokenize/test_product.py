@@ -11,7 +11,7 @@ from worlds import Watcher, make_table
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
-from capsid.tokenize.product import ProductQuantizer
+from capsid.tokenize.rivals.quantisers import ProductQuantizer
 
 PARTS, VALUES, WIDTH = 3, 4, 4
 

@@ -12,7 +12,7 @@ from capsid.data.planted import planted_paths, planted_vectors
 from capsid.errors import ConfigError
 from capsid.ragged import Ragged
 from capsid.tokenize.kmeans import kmeans
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 BRANCHING = (8, 4, 4)
 
@@ -31,7 +31,7 @@ def test_a_planted_hierarchy_is_found() -> None:
 
 def test_reconstruction_falls_with_depth() -> None:
     table = make_table(np.random.default_rng(0).normal(size=(300, 12)))
-    tokenizer = ResidualKMeans(codebooks=(16,) * 5, iterations=10, restarts=1).fit(table)
+    tokenizer = ResidualKMeans(codebooks=(16,) * 5, restarts=1).fit(table)
     codes = tokenizer.encode(table).dense()
     errors = [
         float(np.linalg.norm(table.vectors() - tokenizer.decode(Ragged.from_dense(codes[:, :depth])), axis=1).mean())
@@ -43,7 +43,7 @@ def test_reconstruction_falls_with_depth() -> None:
 def test_codes_are_the_nearest_centres_depth_by_depth() -> None:
     """The slow twin: distances to every centre, one item at a time."""
     table = make_table(np.random.default_rng(1).normal(size=(80, 5)))
-    tokenizer = ResidualKMeans(codebooks=(7, 6), iterations=5, restarts=1).fit(table)
+    tokenizer = ResidualKMeans(codebooks=(7, 6), restarts=1).fit(table)
     for row, codes in zip(table.vectors().astype(np.float64), tokenizer.encode(table)):
         for centres, code in zip(tokenizer.centres(), codes):
             distances = ((row - centres) ** 2).sum(1)
@@ -53,17 +53,17 @@ def test_codes_are_the_nearest_centres_depth_by_depth() -> None:
 
 def test_every_depth_is_k_means_of_the_residuals_with_a_seed_of_its_own() -> None:
     table = make_table(np.random.default_rng(6).normal(size=(90, 5)))
-    tokenizer = ResidualKMeans(codebooks=(8, 8), iterations=5, restarts=1).fit(table, seed=3)
+    tokenizer = ResidualKMeans(codebooks=(8, 8), restarts=1).fit(table, seed=3)
     residual = table.vectors().astype(np.float32)
     for depth, centres in enumerate(tokenizer.centres()):
-        np.testing.assert_array_equal(centres, kmeans(residual, 8, 5, 1, 3 + depth))
+        np.testing.assert_array_equal(centres, kmeans(residual, 8, 25, 1, 3 + depth))
         residual = residual - centres[tokenizer.encode(table).dense()[:, depth]]
     assert not np.array_equal(kmeans(table.vectors(), 8, 5, 1, 3), kmeans(table.vectors(), 8, 5, 1, 4))
 
 
 def test_decoding_ids_of_any_length() -> None:
     table = make_table(np.random.default_rng(2).normal(size=(40, 5)))
-    tokenizer = ResidualKMeans(codebooks=(6, 5), iterations=5, restarts=1).fit(table)
+    tokenizer = ResidualKMeans(codebooks=(6, 5), restarts=1).fit(table)
     first, second = tokenizer.centres()
     found = tokenizer.decode(Ragged.from_rows([[2], [3, 4]]))
     np.testing.assert_allclose(found, [first[2], first[3] + second[4]], rtol=1e-6)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from worlds import shared_prefixes
 
-from capsid.ids.prefixes import SharedPrefixes, prefix_keys, unshared_lengths
+from capsid.ids.order import SharedPrefixes, prefix_keys, unshared_lengths
+from capsid.tokenize.base import CAUSES, Stops
 from capsid.tokenize.capsules.catalogue import stop
 from capsid.tokenize.capsules.settings import StopRules
-from capsid.tokenize.trace import CAUSES, Stops
 
 SIZES = (2, 3, 2)
 # Few values, so that they meet the thresholds exactly.

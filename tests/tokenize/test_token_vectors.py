@@ -6,7 +6,7 @@ import numpy as np
 
 from capsid.ids.layout import TokenLayout
 from capsid.ids.merges import MergeTable
-from capsid.tokenize.token_vectors import joined_vectors, token_vectors
+from capsid.tokenize.base import joined_vectors, token_vectors
 
 
 def test_merged_tokens_are_sums_of_their_members() -> None:

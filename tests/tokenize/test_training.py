@@ -56,7 +56,7 @@ def means(steps: int = 20, progress: Progress | None = None) -> Means:
     training = Training(steps=steps, batch_size=10, validate_every=10, learning_rate=0.05, ema=0.0)
     network = nn.Linear(3, 4, bias=False)
     nn.init.normal_(network.weight, generator=torch.Generator().manual_seed(0))
-    return Means(training, network, VECTORS, draw_sample(VECTORS, 30, 0, "means"), progress or Watcher())
+    return Means(training, network, VECTORS, draw_sample(VECTORS, 0, "means", 30), progress or Watcher())
 
 
 def test_a_toy_learns_is_told_and_is_frozen() -> None:
@@ -111,11 +111,11 @@ def test_a_killed_training_resumes_to_the_same_bits(tmp_path: Path) -> None:
 @given(rows=st.integers(1, 50), most=st.integers(1, 60), seed=st.integers(0, 3))
 def test_a_sample_is_some_rows_in_catalogue_order(rows: int, most: int, seed: int) -> None:
     numbers = np.arange(rows, dtype=np.float64)[:, None]
-    sample = draw_sample(numbers, most, seed, "any")
+    sample = draw_sample(numbers, seed, "any", most)
     assert sample.dtype == np.float32
     assert len(sample) == min(rows, most)
     assert (np.diff(sample[:, 0]) > 0).all()
-    assert np.array_equal(sample, draw_sample(numbers, most, seed, "any"))
+    assert np.array_equal(sample, draw_sample(numbers, seed, "any", most))
 
 
 @given(codes=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=12))

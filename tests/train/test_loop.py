@@ -191,9 +191,9 @@ def slow_training(options: Training, seed: int) -> tuple[dict[str, Tensor], list
             rate = options.rate(step)
             for n, p in network.named_parameters():
                 g = grads[n] * min(1.0, options.clip / (norm + 1e-6))
-                first[n] = options.beta1 * first[n] + (1 - options.beta1) * g
+                first[n] = 0.9 * first[n] + 0.1 * g
                 second[n] = options.beta2 * second[n] + (1 - options.beta2) * g * g
-                m = first[n] / (1 - options.beta1 ** (step + 1))
+                m = first[n] / (1 - 0.9 ** (step + 1))
                 v = second[n] / (1 - options.beta2 ** (step + 1))
                 decay = options.weight_decay if p.dim() >= 2 else 0.0
                 p.data = p.data * (1 - rate * decay) - rate * m / (v.sqrt() + 1e-8)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from capsid.base.run_options import CheckpointFile
 from capsid.train.batches import BatchPlan
+from capsid.train.checkpoint import NEVER_VALIDATED, Snapshots
 from capsid.train.lanes import Loss
 from capsid.train.loop import Task, train
 from capsid.train.options import Training
-from capsid.train.snapshots import NEVER_VALIDATED, Snapshots
 
 
 @given(metrics=st.lists(st.integers(0, 5), min_size=1, max_size=12), most=st.integers(1, 4))

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
+from capsid.base.release_0_1 import RETIRED
 from capsid.errors import ConfigError, nearest
 from capsid.settings import SettingError, rules_of
 
@@ -238,12 +239,29 @@ def _dropped(cls: type) -> Mapping[str, str]:
     return dropped
 
 
+def _retired(cls: type) -> Mapping[str, Any]:
+    """Fields of a part that have become constants."""
+    return RETIRED.get(getattr(cls, "kind", ""), {})
+
+
 def _require_field(cls: type, name: str) -> None:
     names = [f.name for f in dataclasses.fields(cls)]
     if name not in names:
         renamed = next((f"it is now called {r.name!r}" for r in rules_of(cls) if name in r.formerly), None)
-        hint = renamed or _dropped(cls).get(name) or nearest(name, names)
+        fixed = f"it is always {_retired(cls)[name]}" if name in _retired(cls) else None
+        hint = renamed or fixed or _dropped(cls).get(name) or nearest(name, names)
         raise ConfigError(f"{cls.__name__} has no field {name!r}", hint=hint)
+
+
+def _as_named_today(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Values from a file of an earlier version, under the current field names, without those that became constants."""
+    retired = _retired(cls)
+    for key in data.keys() & retired.keys():
+        if data[key] != retired[key]:
+            raise ConfigError(f"{cls.__name__}.{key} must be {retired[key]}, got {data[key]!r}", hint="fit again")
+    now = {old: rule.name for rule in rules_of(cls) for old in rule.formerly}
+    gone = _dropped(cls).keys() | retired.keys()
+    return {now.get(key, key): value for key, value in data.items() if key not in gone}
 
 
 def _coerce(value: Any, hint: Any, kinds: Kinds) -> Any:

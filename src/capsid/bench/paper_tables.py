@@ -42,8 +42,8 @@ from capsid.bench.rows import (
 from capsid.bench.table import Column, Entry, Row, Table
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
-from capsid.tokenize.actionpiece.merges import Pieces
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
+from capsid.tokenize.rivals.actionpiece import Pieces
 
 COLD = 5
 COST_NOTE = f"Cost: time of a recommendation, {BASELINE} = 1, all rows measured in one run (benchmarks/decode_cost.py)."

@@ -28,17 +28,17 @@ from capsid.bench.plans import is_built_in, read_plan
 from capsid.bench.results import Result, Results, archive_of, load
 from capsid.bench.table import Entry, Row
 from capsid.data.ties import order_of
-from capsid.decode.ensemble import Ensemble
-from capsid.encode.defaults import default_encoder
-from capsid.encode.views import Views
+from capsid.decode.mixed import Ensemble
+from capsid.encode.joined import Views
+from capsid.encode.kinds import default_encoder
 from capsid.errors import CapsidError
 from capsid.evaluate.metrics import METRICS
 from capsid.evaluate.significance import holm, paired_bootstrap, per_user
 from capsid.recipe import Recipe
 from capsid.recipes import RECIPES
-from capsid.recipes.capsid_bpe import CAPSID_BPE
-from capsid.tokenize.actionpiece.merges import Pieces
-from capsid.tokenize.atomic import Atomic
+from capsid.recipes.ours import CAPSID_BPE
+from capsid.tokenize.rivals.actionpiece import Pieces
+from capsid.tokenize.rivals.lookup import Atomic
 
 PAPER = Path(__file__).parent / "paper.toml"
 BEAUTY = "amazon-beauty"

@@ -29,7 +29,7 @@ from capsid.cli.options import (
     run_options,
     single_verb,
 )
-from capsid.cli.output import print_json, print_table, say
+from capsid.cli.output import AsJson, print_json, print_table, say
 from capsid.cli.own_tables import Columns, DropDuplicates, SkipBadRows, Text, table_options, write_skipped
 from capsid.errors import ConfigError
 from capsid.progress import Console, Progress, duration, silent
@@ -95,7 +95,7 @@ def fit(
     device: Device = "cpu",
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     force: Annotated[bool, typer.Option("--force", help="Refit and replace the existing RUN.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit a recipe on a dataset. Each user's last item is held out for the test, the one before for validation.
 

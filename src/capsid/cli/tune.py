@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from capsid.cli.config_file import all_settings
+from capsid.cli.input_files import all_settings
 from capsid.cli.options import ConfigFile, Data, RecipeName, Seed, Settings, Ties, single_verb
-from capsid.cli.output import print_json, print_table, say
+from capsid.cli.output import AsJson, print_json, print_table, say
 from capsid.errors import ConfigError
 from capsid.progress import Console
 
@@ -37,7 +37,7 @@ def tune(
     settings: Settings = None,
     config: ConfigFile = None,
     ties: Ties = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all trials as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search settings of a recipe by their validation, history filtered; the test split is not read.
 

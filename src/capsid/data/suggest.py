@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from capsid.data.columns import ALIASES
+from capsid.data.events import TextTimes, sortable_times
 from capsid.data.findings import Block
-from capsid.data.times import TextTimes, sortable_times
 from capsid.errors import CapsidError
 
 # Rows that are looked at, and numbers that may be times since 1970: 1973 in seconds to 2286 in microseconds.

@@ -1,6 +1,6 @@
 """Beam search over real items: a hypothesis is a path in the trie, and every finished one is an item.
 
-A hypothesis' score is the sum of its tokens' log-probabilities (`capsid.decode.likelihood`). Scores never rise, so the
+A hypothesis' score is the sum of its tokens' log-probabilities (`capsid.decode.model`). Scores never rise, so the
 search stops when no unfinished hypothesis can reach the k-th finished one; a beam as wide as the catalogue gives exact
 results. Knows a protocol, not a network. Shapes: U users, W beams, E edges, V vocabulary, F finished.
 """
@@ -16,33 +16,22 @@ from torch import Tensor
 
 from capsid.base.devices import keep_freed_memory
 from capsid.decode.filters import Filter
-from capsid.decode.likelihood import edge_log_probabilities
-from capsid.decode.model import FittedModel
-from capsid.decode.ranked import RankedItems, RankedLeaves, expand
+from capsid.decode.model import FittedModel, edge_log_probabilities
+from capsid.decode.ranked import RankedLeaves, RanksLeaves, Searches
 from capsid.decode.watch import Edges, FirstEdges, Watch
 from capsid.errors import ConfigError
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
 
 # A model step with fewer rows than this costs about as much as one with this many.
 _WAVE_ROWS = 512
 
 
 @dataclass(kw_only=True, frozen=True)
-class BeamSearch:
+class BeamSearch(Searches, RanksLeaves):
     """Beam search as the decoder of a recipe."""
 
     kind: ClassVar[str] = "beam"
-    width: int = setting(50, "Hypotheses kept per user and step; never fewer than the items asked for.", least=1)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
-        """The k best items after every history."""
-        leaves = self.leaves(model, histories, min(k, len(model.trie)), allowed)
-        return expand(model.trie, leaves, k, allowed).items
 
     def leaves(
         self,
@@ -62,11 +51,8 @@ class BeamSearch:
 
 @dataclass(frozen=True, eq=False)
 class _Ways:
-    """Unscored edges out of live beams, ordered by row (user, then beam), then in trie order.
-
-    All children of a node are included, because scores may be normalised over them; `open` marks those that the filter
-    allows.
-    """
+    """Unscored edges out of live beams, ordered by row (user, then beam), then in trie order. All children of a node
+    are included, because scores may be normalised over them; `open` marks those that the filter allows."""
 
     row: np.ndarray
     token: np.ndarray
@@ -150,8 +136,7 @@ class _Search:
 
     def _last_step(self, depth: int, state: Any, best: _Best, ways: _Ways) -> None:
         """The last step, where every hypothesis needs one more token. The best are scored first, because the k-th score
-        that they reach rules out most of the others without a model call; the result is the same.
-        """
+        that they reach rules out most of the others without a model call; the result is the same."""
         finished, (users, beams) = self.finished, best.nodes.shape
         wave = max(finished.k + finished.k // 2 + 1, -(-_WAVE_ROWS // users))
         alive_UW, beam = torch.as_tensor(best.nodes >= 0), ways.row % beams

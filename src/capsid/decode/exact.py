@@ -1,6 +1,8 @@
 """Scores the whole catalogue without beams or pruning: the slow twin of the beam search, and also a ranker.
 
-Feeds every item's tokens through the model as one beam and scores all tokens at every step.
+`ExactScoring` feeds every item's tokens through the model as one beam and scores all tokens at every step.
+`ParallelScoring` is for models whose step does not read the tokens before: it adds the same logs, but a code's score
+is looked up instead of computed once for every item.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
-from capsid.decode.ranked import RankedItems, RankedLeaves, expand
+from capsid.decode.ranked import RankedLeaves, RanksLeaves
 from capsid.decode.watch import Watch
 from capsid.ids.layout import PAD
 from capsid.ids.trie import ROOT
@@ -23,7 +25,7 @@ from capsid.ragged import Ragged
 
 
 @dataclass(kw_only=True, frozen=True)
-class ExactScoring:
+class ExactScoring(RanksLeaves):
     """Ranks by the score of every id. Exact and slow: for small catalogues, and as a reference for searches."""
 
     kind: ClassVar[str] = "exact"
@@ -33,21 +35,12 @@ class ExactScoring:
         """Unlimited: the first items never depend on how many are asked for."""
         return sys.maxsize
 
-    def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
-        """The k best items after every history."""
-        return expand(model.trie, self.leaves(model, histories, k, allowed), k, allowed).items
-
     def scores(self, model: FittedModel, histories: Ragged) -> Tensor:
         """Log-probability of every item's id after every history. Shape: (users, items)."""
         return exact_scores(model, histories)
 
     def leaves(
-        self,
-        model: FittedModel,
-        histories: Ragged,
-        k: int,
-        allowed: Filter | None = None,
-        watch: Watch | None = None,
+        self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None, watch: Watch | None = None
     ) -> RankedLeaves:
         """The k best leaves after every history; equal scores in trie order. The watch is not called."""
         leaves_F = np.sort(model.trie.leaves)
@@ -104,3 +97,27 @@ def _normalised(model: FittedModel, logits_UWV: Tensor, nodes_W: np.ndarray) -> 
     allowed_WV = torch.zeros(logits_UWV.shape[1:], dtype=torch.bool)
     allowed_WV[children.parent, children.token] = True
     return logits_UWV.masked_fill(~allowed_WV, -torch.inf).log_softmax(-1)
+
+
+@dataclass(kw_only=True, frozen=True)
+class ParallelScoring(ExactScoring):
+    """Ranks by the sum of the logs of independent codes; exact, and as fast as the scores of one id for each depth."""
+
+    kind: ClassVar[str] = "parallel-scoring"
+
+    @torch.inference_mode()
+    def scores(self, model: FittedModel, histories: Ragged) -> Tensor:
+        tokens_NT = torch.as_tensor(model.ids.prefix_free.take(np.arange(len(model.ids.prefix_free))).dense(PAD)).long()
+        state, rows_U1D = model.start(histories)
+        parents_U1 = torch.zeros(len(histories), 1, dtype=torch.long)
+        total_UN = torch.zeros(len(histories), len(tokens_NT))
+        for depth in range(tokens_NT.shape[1]):
+            if depth:
+                # Which token is appended makes no difference.
+                state, rows_U1D = model.network.step(
+                    state, parents_U1, tokens_NT[:1, depth - 1].expand(len(histories), 1)
+                )
+            tokens_N = tokens_NT[:, depth]
+            found_UN = model.network.scores(state, rows_U1D)[:, 0].log_softmax(-1)[:, tokens_N]
+            total_UN += torch.where(tokens_N == PAD, torch.zeros(()), found_UN)
+        return total_UN

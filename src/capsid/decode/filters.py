@@ -17,11 +17,9 @@ from capsid.ragged import Ragged
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """`listed` are sorted slots: the only allowed ones if `only_listed`, else the denied ones (None: no list).
-
-    `seen` are the slots that single users must not get, as sorted keys user * stride + slot; slots that the lists
-    block for everybody are not among them, so nothing is subtracted twice.
-    """
+    """`listed` are sorted slots: the only allowed ones if `only_listed`, else the denied ones (None: no list). `seen`
+    are the slots that single users must not get, as sorted keys user * stride + slot; slots that the lists block for
+    everybody are not among them, so nothing is subtracted twice."""
 
     trie: Trie
     listed: np.ndarray | None
@@ -40,10 +38,8 @@ class Filter:
         deny: np.ndarray | None = None,
         blocked: np.ndarray | None = None,
     ) -> Filter:
-        """`seen` row u: items that user u must not get. `allow`, `deny`: item numbers, for all users.
-
-        `blocked` are denied slots, as `slots_of` returns them: a long list that many requests share is sorted once.
-        """
+        """`seen` row u: items that user u must not get. `allow`, `deny`: item numbers, for all users. `blocked` are
+        denied slots, as `slots_of` returns them: a long list that many requests share is sorted once."""
         listed = None if deny is None else slots_of(trie, deny)
         if blocked is not None:
             listed = blocked if listed is None else np.union1d(blocked, listed)

@@ -23,32 +23,24 @@ from capsid.base.blocks.cross_entropy import pair_products, segment_logsumexp
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
-from capsid.decode.ranked import RankedItems, RankedLeaves, best_items, leaf_slots
+from capsid.decode.ranked import RankedItems, RankedLeaves, Searches, best_items, leaf_slots
 from capsid.decode.watch import Watch
 from capsid.errors import ConfigError
 from capsid.ids.layout import PAD
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import setting
 
 
 @dataclass(kw_only=True, frozen=True)
-class BeamFusion:
+class BeamFusion(Searches):
     """How a recipe with item vectors decodes."""
 
     kind: ClassVar[str] = "fusion"
-    width: int = setting(50, "Hypotheses kept per user and step, and ids whose items are compared.", least=1)
-    beam_temperature: float = setting(
-        1.0, "Log-probabilities of ids are multiplied by this before the softmax.", least=0
-    )
+    beam_temperature: float = setting(1.0, "Log-probabilities of ids times this enter the softmax.", least=0)
     dense_temperature: float = setting(16.0, "Cosines are multiplied by this before the softmax.", least=0)
     among: str = setting(
-        "found",
-        "Whose cosines are compared: all items that were found, or those of the same id.",
-        choices=("found", "id"),
+        "found", "Whose cosines are compared: all found items, or those of the same id.", choices=("found", "id")
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def rank(self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None) -> RankedItems:
         """The k best items after every history; equal scores in the order of plain beam search."""
@@ -59,12 +51,9 @@ class BeamFusion:
         self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None, watch: Watch | None = None
     ) -> Fused:
         """All items of the ids that the search finds, with both parts of their scores."""
-        if k < 1:
-            raise ConfigError(f"k must be at least 1, got {k}")
         if model.dense is None:
             raise ConfigError("decoder=fusion needs item vectors", hint="add the term 'dense', or set decoder=beam")
-        wanted = min(max(self.width, k), len(model.trie))
-        started = model.start(histories)
+        wanted, started = self.wanted(model, k), model.start(histories)
         leaves = BeamSearch(width=self.width).leaves(model, histories, wanted, allowed, watch, started=started)
         slots = leaf_slots(model.trie, leaves.leaves_UF, None)
         expected_UFC = model.dense.expected(rows_after(model, started, leaves.leaves_UF))
@@ -98,10 +87,8 @@ class BeamFusion:
 
 @dataclass(frozen=True, eq=False)
 class Fused:
-    """The ids that were found, and all their items in the order of plain beam search, which decides ties.
-
-    An item's score is the sum of `beam_E` and `dense_E`, the logs of both softmaxes. Shape of every array: (E,).
-    """
+    """The ids that were found, and all their items in the order of plain beam search, which decides ties. An item's
+    score is the sum of `beam_E` and `dense_E`, the logs of both softmaxes. Shape of every array: (E,)."""
 
     leaves: RankedLeaves
     user_E: np.ndarray
@@ -120,8 +107,7 @@ class Fused:
 @torch.inference_mode()
 def dense_parts(fusion: BeamFusion, model: FittedModel, histories: Ragged, items_R: np.ndarray) -> np.ndarray:
     """What vectors add to the scores of items: within ids the log of the softmax, else cosines before it, whose
-    normaliser depends on what else is found. Shape: (histories, items).
-    """
+    normaliser depends on what else is found. Shape: (histories, items)."""
     assert model.dense is not None
     leaves_UR = np.tile(model.trie.leaf_of(items_R), (len(histories), 1))
     expected_URC = model.dense.expected(rows_after(model, model.start(histories), leaves_UR))
@@ -130,8 +116,7 @@ def dense_parts(fusion: BeamFusion, model: FittedModel, histories: Ragged, items
         cell_E, item_E = _cells(model, leaf_slots(model.trie, leaves_UR, None))
         cosine_E = pair_products(expected_URC.flatten(0, 1), model.dense.vectors_NC, cell_E, item_E)
         own_UR = own_UR - segment_logsumexp(cosine_E * fusion.dense_temperature, cell_E, leaves_UR.size).view_as(own_UR)
-    found_UR: np.ndarray = own_UR.numpy()
-    return found_UR
+    return own_UR.numpy()
 
 
 def _cells(model: FittedModel, slots: Ragged) -> tuple[Tensor, Tensor]:

@@ -1,17 +1,19 @@
-"""Several ids per item, one probability: the mixture of all ids' probabilities ranks the items that any search finds.
+"""Rankers of several searches: several readings of a history, and several ids per item.
 
-Each id system has its own trie, so the probabilities of all items sum to 1 under each of them and under the mixture
+An ensemble fuses the lists of several readings by rank: an item's score is the sum of 1 / log2(rank + 1) over the
+lists that hold it (ActionPiece, Hou et al. 2025, arXiv 2502.13581, section 3.3). If histories can be read in only one
+way, one list is made.
 
-    p(i) = sum_s w_s p_s(i), with weights w_s that sum to 1.
-
-All tries are searched; an item that one search has not found is scored exactly under that id. Items that share an id
-share its probability equally. Knows protocols, not networks. Shapes: U users, F leaves, T tokens of an id, E
-candidates (a user and an item each).
+With several ids per item, each id system has its own trie, so the probabilities of all items sum to 1 under each of
+them and under the mixture p(i) = sum_s w_s p_s(i), with weights w_s that sum to 1. All tries are searched; an item
+that one search has not found is scored exactly under that id. Items that share an id share its probability equally.
+Knows protocols, not networks. Shapes: U users, F leaves, T tokens of an id, E leaves of all lists, or candidates (a
+user and an item each).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,32 +22,74 @@ from torch import Tensor
 
 from capsid.decode.beam import BeamSearch
 from capsid.decode.filters import Filter
-from capsid.decode.likelihood import edge_log_probabilities
-from capsid.decode.model import FittedModel
-from capsid.decode.ranked import RankedItems, RankedLeaves, best_items, leaf_slots
-from capsid.decode.watch import RootScores
+from capsid.decode.model import FittedModel, edge_log_probabilities
+from capsid.decode.ranked import RankedItems, RankedLeaves, RanksLeaves, Searches, best_items, leaf_slots
+from capsid.decode.watch import RootScores, Watch
 from capsid.errors import ConfigError
 from capsid.ids.layout import PAD
 from capsid.ids.trie import ROOT
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import setting
 
 
 @dataclass(kw_only=True, frozen=True)
-class Mixed:
+class Ensemble(Searches, RanksLeaves):
+    """How a recipe decodes that reads a history in several ways."""
+
+    kind: ClassVar[str] = "ensemble"
+    times: int = setting(5, "How many readings of a history are searched.", least=1, most=100)
+
+    @property
+    def quick(self) -> Ensemble:
+        """One reading: what validations during training use."""
+        return replace(self, times=1)
+
+    def leaves(
+        self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None = None, watch: Watch | None = None
+    ) -> RankedLeaves:
+        """The k best leaves after every history. The watch sees the search of the first reading."""
+        search = BeamSearch(width=self.width)
+        # Lists of one reading need no more leaves than are asked for, because fusing keeps their order.
+        times = self.times if model.item_ids.reading.varies else 1
+        most = k if times == 1 else min(max(self.width, k), len(model.trie))
+        lists = []
+        for number in range(times):
+            # Variant 0 is not random.
+            started: tuple[Any, Tensor] = model.start(histories, variant=number + 1)
+            seen = watch if number == 0 else None
+            lists.append(search.leaves(model, histories, most, allowed, seen, started))
+        return fused(lists, k)
+
+
+def fused(lists: list[RankedLeaves], k: int) -> RankedLeaves:
+    """The k best leaves of all lists by the sum of 1 / log2(rank + 1), ranks from 1."""
+    users, width = lists[0].leaves_UF.shape
+    leaf_UE = np.concatenate([found.leaves_UF for found in lists], axis=1)
+    user_E, place_E = np.nonzero(leaf_UE >= 0)
+    leaf_E = leaf_UE[user_E, place_E]
+    # Nodes are numbered from 0, so user * stride + leaf is a key by user, then in trie order.
+    stride = int(leaf_E.max(initial=0)) + 1
+    key_C, own_E = np.unique(user_E * stride + leaf_E, return_inverse=True)
+    score_C = np.bincount(own_E, 1 / np.log2(place_E % width + 2), minlength=len(key_C))
+    user_C, leaf_C = np.divmod(key_C, stride)
+    order_C = np.lexsort([leaf_C, -score_C, user_C])
+    rank_C = Ragged.ranges(0, np.bincount(user_C, minlength=users)).values
+    best = order_C[rank_C < k]
+    leaves_UK = np.full((users, k), -1, dtype=np.int64)
+    scores_UK = np.full((users, k), -np.inf, dtype=np.float32)
+    leaves_UK[user_C[best], rank_C[rank_C < k]] = leaf_C[best]
+    scores_UK[user_C[best], rank_C[rank_C < k]] = score_C[best]
+    return RankedLeaves(leaves_UK, scores_UK, sum(found.steps for found in lists))
+
+
+@dataclass(kw_only=True, frozen=True)
+class Mixed(Searches):
     """How a recipe with several ids per item decodes."""
 
     kind: ClassVar[str] = "mixed"
-    width: int = setting(50, "Hypotheses kept per user, step and id, and items taken from each search.", least=1)
-    weights: tuple[float, ...] = setting(
-        (), "Weights of the ids' probabilities, which sum to 1; empty: all the same.", least=0, most=1
-    )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
+    weights: tuple[float, ...] = setting((), "Weights of the ids' probabilities; empty: all the same.", least=0, most=1)
 
     def check_together(self) -> None:
-        """Weights are shares: see `capsid.settings.check_together`."""
         if self.weights and abs(sum(self.weights) - 1) > 1e-6:
             raise ConfigError(
                 f"decoder.weights must sum to 1, got {sum(self.weights):g}", hint="leave it empty for equal weights"
@@ -69,11 +113,9 @@ class Mixed:
         self, model: FittedModel, histories: Ragged, k: int, allowed: Filter | None, roots: RootScores
     ) -> RankedItems:
         """See `capsid.decode.ranked.KeepsRoots`. An id without weight is not searched, and has no root scores."""
-        if k < 1:
-            raise ConfigError(f"k must be at least 1, got {k}")
         if model.over != "children":
             raise ConfigError(f"decoder=mixed needs over=children, got over={model.over}", hint="set over=children")
-        wanted, shares = min(max(self.width, k), len(model.trie)), self.shares(len(model.tries))
+        wanted, shares = self.wanted(model, k), self.shares(len(model.tries))
         search, sides = BeamSearch(width=self.width), []
         for (side, started), weight in zip(_started(model, histories), shares):
             if weight:

@@ -23,6 +23,8 @@ from capsid.progress import Progress, silent
 from capsid.settings import check_settings
 
 T = TypeVar("T")
+# Changes when the vectors of the same encoder and data change.
+VERSION = 1
 
 
 class ItemEncoder(Protocol):
@@ -33,10 +35,7 @@ class ItemEncoder(Protocol):
     def fit(
         self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> Self:
-        """Learn from the catalogue and its training histories.
-
-        Long training resumes from `checkpoint` if it exists.
-        """
+        """Learn from the catalogue and its training histories. Long training resumes from `checkpoint` if it exists."""
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
         """Finite float32 vectors in table order; a zero row means no evidence. Shape: (items, d)."""
@@ -107,9 +106,16 @@ def check_vectors(
         block = vectors_ND[start : start + step]
         broken_N[start : start + step] = ~np.isfinite(block).all(axis=1)
         zero_N[start : start + step] = ~has_evidence(block)
-    _refuse_rows(broken_N, items, "hold NaN or infinity", "repair or drop these rows")
+    refuse_rows(broken_N, items, "hold NaN or infinity", "repair or drop these rows")
     if not allow_zero:
-        _refuse_rows(zero_N, items, "are all zeros", "give these items text, attributes or vectors")
+        refuse_rows(zero_N, items, "are all zeros", "give these items text, attributes or vectors")
+
+
+def vectors_of(table: ItemTable, block: str = "item", *, dim: int | None = None) -> np.ndarray:
+    """A float32 copy of the items' vectors, after `check_vectors`. Shape: (items, d)."""
+    vectors_ND = table.vectors(block)
+    check_vectors(vectors_ND, table.items, dim=dim)
+    return np.array(vectors_ND, dtype=np.float32)
 
 
 def first_ids(rows: np.ndarray, items: Sequence[str], limit: int = 5) -> str:
@@ -174,20 +180,16 @@ class RemembersVectors:
         self.vectors_ = None
 
     def state(self) -> dict[str, np.ndarray]:
-        """Item ids and their vectors."""
         return {"items": pack_strings(fitted(self.items_, self)), "vectors": fitted(self.vectors_, self)}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Restore a saved state."""
         self.items_ = Vocabulary(unpack_strings(take(state, "items")))
         self.vectors_ = take(state, "vectors")
         return self
 
     def remembered(self, items: Sequence[str]) -> np.ndarray:
-        """Vectors by item id; zeros for unknown items. Vectors in the order of the items are not copied.
-
-        Shape: (items, d).
-        """
+        """Vectors by item id; zeros for unknown items. Vectors in the order of the items are not copied. Shape: (items,
+        d)."""
         vectors_ND = fitted(self.vectors_, self)
         if items == self.items_:
             return vectors_ND
@@ -204,7 +206,7 @@ def histories_hash(table: ItemTable) -> str:
 
 def content_hash(*parts: Iterable[str] | np.ndarray) -> str:
     """A hash of arrays and lists of strings, for cache keys."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(bytes([VERSION]))
     for part in parts:
         if isinstance(part, np.ndarray):
             # Widen integers: the same histories must hash the same whether a reader kept 32 or 64 bits.
@@ -218,6 +220,7 @@ def content_hash(*parts: Iterable[str] | np.ndarray) -> str:
     return digest.hexdigest()[:32]
 
 
-def _refuse_rows(bad: np.ndarray, items: Sequence[str], what: str, hint: str) -> None:
+def refuse_rows(bad: np.ndarray, items: Sequence[str], what: str, hint: str) -> None:
+    """An error that names the first items of a mask, if there are any."""
     if bad.any():
         raise DataError(f"the vectors of {int(bad.sum())} items {what}: {first_ids(bad, items)}", hint=hint)

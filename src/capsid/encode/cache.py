@@ -22,8 +22,7 @@ from capsid.base.storage.artifacts import cache_home, new_folder, open_folder, w
 from capsid.base.storage.locks import held
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import ItemEncoder, check_vectors, first_ids, fresh, has_evidence
-from capsid.encode.joined import JoinedEncoder
-from capsid.encode.views import MAIN, Views
+from capsid.encode.joined import MAIN, JoinedEncoder, Views
 from capsid.errors import ArtifactError, DataError
 from capsid.progress import Progress, duration, silent
 
@@ -39,10 +38,8 @@ def encode_items(
     progress: Progress = silent,
     cache: Path | Literal["default"] | None = "default",
 ) -> tuple[E, np.ndarray]:
-    """A fitted copy of `encoder` and the table's vectors (of the main view if it has several).
-
-    Works like `encode_blocks`. Shape: (items, d).
-    """
+    """A fitted copy of `encoder` and the table's vectors (of the main view if it has several). Works like
+    `encode_blocks`. Shape: (items, d)."""
     copy, blocks = encode_blocks(encoder, table, seed=seed, progress=progress, cache=cache)
     return cast(E, copy), blocks[MAIN]
 
@@ -55,10 +52,8 @@ def encode_blocks(
     progress: Progress = silent,
     cache: Path | Literal["default"] | None = "default",
 ) -> tuple[ItemEncoder, dict[str, np.ndarray]]:
-    """A fitted copy of `encoder` and all its views, computed or from the cache (None: neither read nor write).
-
-    Zero rows (items for which no part of the encoder has evidence) are reported, not refused. Shapes: (items, d).
-    """
+    """A fitted copy of `encoder` and all its views, computed or from the cache (None: neither read nor write). Zero
+    rows (items for which no part of the encoder has evidence) are reported, not refused. Shapes: (items, d)."""
     root = cache_home() / "stages" / "vectors" if cache == "default" else cache
     copy: ItemEncoder
     if isinstance(encoder, Views):
@@ -110,10 +105,8 @@ def _encode(encoder: E, table: ItemTable, seed: int, progress: Progress, root: P
 
 @contextlib.contextmanager
 def _checkpoint(folder: Path | None) -> Iterator[CheckpointFile | None]:
-    """A checkpoint file next to the future folder, for a fit to resume from; removed when the fit ends.
-
-    None without a cache, or while another process runs the same fit: only one process may write the file.
-    """
+    """A checkpoint file next to the future folder, for a fit to resume from; removed when the fit ends. None without a
+    cache, or while another process runs the same fit: only one process may write the file."""
     if folder is None:
         yield None
         return

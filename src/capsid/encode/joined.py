@@ -1,13 +1,19 @@
-"""Several encoders' vectors as one: each block centred, reduced, scaled to norm one and weighted; then PCA to `dim`.
+"""Several encoders at once: their vectors joined into one, or kept as named views.
 
-Treats all parts alike and checks only whether a part has evidence about an item (a nonzero row).
+A joined encoder centres each block, reduces it, scales it to norm one and weighs it; then PCA to `dim`. It treats all
+parts alike and checks only whether a part has evidence about an item (a nonzero row). Of several views the first is
+the block "item" of an item table; the others are blocks of their own names, for tokenizers and loss terms that read
+more than one.
 """
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -23,11 +29,15 @@ from capsid.encode.base import (
     l2_normalise,
     require_items,
     take,
+    with_vectors,
 )
-from capsid.encode.linalg import principal_axes
+from capsid.encode.factorised import principal_axes
 from capsid.errors import ConfigError, DataError
 from capsid.progress import Progress, silent
 from capsid.settings import check_settings, setting
+
+# Penalty of the regression that predicts a missing block.
+RIDGE = 1.0
 
 
 @dataclass(kw_only=True)
@@ -35,22 +45,17 @@ class JoinedEncoder:
     """Concatenated parts. All projections are learnt on the catalogue, so that new items share its space."""
 
     kind: ClassVar[str] = "joined"
-    version: ClassVar[int] = 1
 
-    parts: tuple[ItemEncoder, ...] = setting(
-        about="The encoders to join, for example text and collaborative.", count=(1, None)
-    )
+    parts: tuple[ItemEncoder, ...] = setting(about="Encoders to join, such as text and collaborative.", count=(1, None))
     weights: tuple[float, ...] = setting(
         (), "Weight of each part's block; empty: equal weights. Omit a part instead of giving it weight 0.", above=0
     )
     block_dim: int = setting(64, "Width that each part is centred and reduced to first; 0: neither.", least=0)
     dim: int = setting(128, "Width of the joined vectors.", least=1)
-    whiten: bool = setting(False, "Whether the joined axes get equal variance.")
     missing: Literal["predict", "zero"] = setting(
         "predict",
         "How to fill a block without evidence about an item: by ridge regression on its other blocks, or with zeros.",
     )
-    ridge: float = setting(1.0, "Ridge penalty of that regression.", above=0)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -88,8 +93,7 @@ class JoinedEncoder:
             for i, own in enumerate(self.blocks_):
                 own["predictor"] = self._fit_predictor(reduced, i)
         wide_NS = self._concatenate(reduced)
-        axes_SD, spread_D = principal_axes(wide_NS, self.dim)
-        self.rotation_ = axes_SD / spread_D if self.whiten else axes_SD
+        self.rotation_ = principal_axes(wide_NS, self.dim)[0]
         return l2_normalise(wide_NS @ self.rotation_)
 
     def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
@@ -107,16 +111,14 @@ class JoinedEncoder:
         return out
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Restore a saved state."""
         self.rotation_ = take(state, "rotation")
         self.parts_ = tuple(fresh(p).load_state(below(state, f"parts.{i}.")) for i, p in enumerate(self.parts))
         self.blocks_ = [below(state, f"block.{i}.") for i in range(len(self.parts))]
         return self
 
     def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
-        """The parts' keys and our own hyperparameters."""
-        own = (self.weights, self.block_dim, self.dim, self.whiten, self.missing, self.ridge)
-        return fingerprint(self.kind, self.version, own, [p.cache_key(table, seed=seed) for p in self.parts])
+        own = (self.weights, self.block_dim, self.dim, self.missing)
+        return fingerprint(self.kind, own, [p.cache_key(table, seed=seed) for p in self.parts])
 
     def _fit_block(self, part: ItemEncoder, block_ND: np.ndarray) -> dict[str, np.ndarray]:
         """Mean and axes of the rows with evidence; with block_dim 0 blocks are neither centred nor reduced."""
@@ -141,7 +143,7 @@ class JoinedEncoder:
         """Ridge regression of block i on the others, over the items that have it. Shape: (other widths, width)."""
         others_NO = np.concatenate(reduced[:i] + reduced[i + 1 :], axis=1)
         rows = has_evidence(reduced[i])
-        gram_OO = others_NO[rows].T @ others_NO[rows] + self.ridge * np.eye(others_NO.shape[1])
+        gram_OO = others_NO[rows].T @ others_NO[rows] + RIDGE * np.eye(others_NO.shape[1])
         return np.linalg.solve(gram_OO, others_NO[rows].T @ reduced[i][rows])
 
     def _concatenate(self, reduced: list[np.ndarray]) -> np.ndarray:
@@ -158,3 +160,87 @@ class JoinedEncoder:
         weights = self.weights or (1.0,) * len(filled)
         wide_NS = np.concatenate([w * block for w, block in zip(weights, filled, strict=True)], axis=1)
         return l2_normalise(wide_NS).astype(np.float64)
+
+
+MAIN = "item"
+# "learnt" is the block in which a generator passes its own vectors to a tokenizer.
+_TAKEN = (MAIN, "learnt")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+
+
+@dataclass(kw_only=True)
+class Views:
+    """The main encoder and others by name. `transform` gives the main view, `blocks` gives all views."""
+
+    kind: ClassVar[str] = "views"
+
+    item: ItemEncoder = setting(about="Encoder of the main view, the block 'item'.")
+    others: tuple[tuple[str, ItemEncoder], ...] = setting((), "Names and encoders of the other blocks.")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        names = [name for name, _ in self.others]
+        for name in names:
+            if not _NAME.fullmatch(name) or name in _TAKEN or names.count(name) > 1:
+                raise ConfigError(
+                    f"views.others needs a valid, unused name for each view, got {name!r}",
+                    hint=f"use lower-case letters, digits, - and _; not {' or '.join(_TAKEN)}; names must be unique",
+                )
+        for name, part in self.parts.items():
+            if isinstance(part, Views):
+                raise ConfigError(f"a view must be one encoder, but {name!r} has views itself")
+        self.parts_: dict[str, Any] | None = None
+
+    @property
+    def parts(self) -> dict[str, ItemEncoder]:
+        """All encoders by the name of their block, the main one first."""
+        return {MAIN: self.item, **dict(self.others)}
+
+    def with_vectors(self, path: str | Path) -> Self:
+        """A fitted copy whose main view also knows the vectors of this file."""
+        parts = fitted(self.parts_, self)
+        grown = copy.copy(self)
+        grown.parts_ = {**parts, MAIN: with_vectors(parts[MAIN], path)}
+        return grown
+
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> Self:
+        """Fit copies of all encoders; the encoders given as hyperparameters do not change."""
+        require_items(table)
+        return self.with_parts(
+            {
+                name: fresh(part).fit(
+                    table, seed=seed, progress=progress, checkpoint=checkpoint and checkpoint.beside(name)
+                )
+                for name, part in self.parts.items()
+            }
+        )
+
+    def with_parts(self, parts: Mapping[str, ItemEncoder]) -> Self:
+        """`fit` for encoders that are already fitted."""
+        self.parts_ = dict(parts)
+        return self
+
+    def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
+        """Vectors of the main view. Shape: (items, d)."""
+        return fitted(self.parts_, self)[MAIN].transform(table, progress=progress)
+
+    def blocks(self, table: ItemTable, *, progress: Progress = silent) -> dict[str, np.ndarray]:
+        return {name: part.transform(table, progress=progress) for name, part in fitted(self.parts_, self).items()}
+
+    def state(self) -> dict[str, np.ndarray]:
+        parts = fitted(self.parts_, self)
+        return {f"{view}.{name}": array for view, part in parts.items() for name, array in part.state().items()}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
+        return self.with_parts({n: fresh(p).load_state(below(state, f"{n}.")) for n, p in self.parts.items()})
+
+    def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
+        keys = [[name, part.cache_key(table, seed=seed)] for name, part in self.parts.items()]
+        return fingerprint(self.kind, keys)
+
+
+def blocks_of(encoder: ItemEncoder, table: ItemTable) -> dict[str, np.ndarray]:
+    """All blocks that a fitted encoder makes of a table; most encoders make only the main one."""
+    return encoder.blocks(table) if isinstance(encoder, Views) else {MAIN: encoder.transform(table)}

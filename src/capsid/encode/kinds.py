@@ -1,16 +1,12 @@
-"""The table of encoders by name: files can refer to these classes only."""
+"""The table of encoders by name: files can refer to these classes only. And the default item vectors of recipes."""
 
 from __future__ import annotations
 
-from capsid.encode.attribute_encoder import AttributeEncoder
-from capsid.encode.collaborative import CollaborativeEncoder
-from capsid.encode.field_encoder import FieldEncoder
-from capsid.encode.hashing import HashingEncoder
-from capsid.encode.joined import JoinedEncoder
+from capsid.encode.factorised import AttributeEncoder, CollaborativeEncoder
+from capsid.encode.joined import JoinedEncoder, Views
 from capsid.encode.precomputed import PrecomputedEncoder
-from capsid.encode.sequence import SequenceEncoder
-from capsid.encode.text import TextEncoder
-from capsid.encode.views import Views
+from capsid.encode.sequence import FieldEncoder, SequenceEncoder
+from capsid.encode.text import HashingEncoder, TextEncoder
 
 ENCODERS: dict[str, type] = {
     "attributes": AttributeEncoder,
@@ -23,3 +19,8 @@ ENCODERS: dict[str, type] = {
     "text": TextEncoder,
     "views": Views,
 }
+
+
+def default_encoder() -> JoinedEncoder:
+    """Text and collaborative vectors, joined with equal weights; items unseen in training are placed by their text."""
+    return JoinedEncoder(parts=(TextEncoder(), CollaborativeEncoder()))

@@ -22,8 +22,8 @@ from capsid.base.storage.mapped_arrays import TextsWriter, map_texts
 from capsid.base.storage.parquet import check_whole
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import first_ids
-from capsid.encode.matrix_formats import as_float32, ids_file, parquet_blocks, parquet_columns, readable
+from capsid.encode.base import first_ids, refuse_rows
+from capsid.encode.precomputed import as_float32, ids_file, parquet_blocks, parquet_columns, readable
 from capsid.errors import ArtifactError, DataError
 from capsid.progress import Progress, silent
 
@@ -42,10 +42,8 @@ Block = tuple["pa.LargeStringArray", np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class MappedVectors:
-    """`vectors_ND` is a mapped file that the system reads on demand; `ids` names its rows.
-
-    `vectors_file` and `ids_path` are where they are mapped from; None if they are in memory.
-    """
+    """`vectors_ND` is a mapped file that the system reads on demand; `ids` names its rows. `vectors_file` and
+    `ids_path` are where they are mapped from; None if they are in memory."""
 
     vectors_ND: np.ndarray
     ids: Vocabulary
@@ -73,11 +71,9 @@ class MappedVectors:
 
 
 def open_vectors(path: Path, *, cache: Path | None = None, progress: Progress = silent) -> MappedVectors:
-    """Map a file; a file that cannot be mapped directly is first rewritten into the cache, or found there.
-
-    Takes a .npy (ids beside it as `vectors.ids.txt`, or rows are named by number), a .parquet with a column of ids and
-    a column of lists, or a folder of such files, read in the order of their names.
-    """
+    """Map a file; a file that cannot be mapped directly is first rewritten into the cache, or found there. Takes a .npy
+    (ids beside it as `vectors.ids.txt`, or rows are named by number), a .parquet with a column of ids and a column of
+    lists, or a folder of such files, read in the order of their names."""
     path, root = Path(path), cache or cache_home() / "stages" / "mapped"
     if path.suffix == ".npy":
         matrix_ND = _matrix(path)
@@ -109,10 +105,8 @@ def vector_files(path: Path) -> list[Path]:
 
 
 def write_mapped(path: Path, folder: Path, *, progress: Progress = silent) -> None:
-    """Write `vectors.npy` (float32) and the ids into a new folder, atomically, one block at a time.
-
-    Rows of unequal width, NaN, infinity or zeros, and missing or duplicate ids, raise errors that name the items.
-    """
+    """Write `vectors.npy` (float32) and the ids into a new folder, atomically, one block at a time. Rows of unequal
+    width, NaN, infinity or zeros, and missing or duplicate ids, raise errors that name the items."""
     files = vector_files(Path(path))
     rows = sum(_row_count(p) for p in files)
     if not rows:
@@ -147,9 +141,7 @@ def _write_blocks(files: list[Path], rows: int, folder: Path, progress: Progress
         raise DataError(f"only {done} of {rows} rows could be read", hint="the file may be truncated")
     every = Vocabulary.of_unique(map_texts(folder / IDS_NAME))
     for bad, what in ((broken, "hold NaN or infinity"), (zero, "are all zeros")):
-        if bad.any():
-            named = first_ids(bad, every)
-            raise DataError(f"the vectors of {int(bad.sum())} items {what}: {named}", hint="repair or drop these rows")
+        refuse_rows(bad, every, what, "repair or drop these rows")
     _refuse_repeats(every, files[0].parent if len(files) > 1 else files[0])
     progress.line(f"vectors: {rows:,} rows, {width} wide")
 

@@ -1,23 +1,31 @@
-"""Vectors of the items' text by a sentence-transformers model; offline by default, with weights from a package.
+"""Vectors of the items' text: by a sentence-transformers model, or hashed n-grams without a model.
 
-One template for all items. Knows nothing about interactions: the vectors are the same for every split and for new
-items.
+The model is offline by default, with weights from a package. One template for all items. Knows nothing about
+interactions: the vectors are the same for every split and for new items. `embed_texts` gives text vectors as a pure
+map: every forward pass has one of a few fixed shapes, ROWS texts, all padded to the same multiple of STEP tokens, so a
+text's vector does not depend on the texts that are embedded with it, and a catalogue can be cut into any shards.
+Hashed vectors are fast and free of dependencies, for tests, CI and first experiments; they capture spelling, not
+meaning.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
+import re
 import time
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from capsid.base.config import fingerprint
+from capsid.base.randomness import numpy_rng
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
 from capsid.encode.base import (
@@ -34,6 +42,10 @@ from capsid.errors import ConfigError, DataError, nearest
 from capsid.progress import Progress, duration, silent
 from capsid.settings import check_settings, setting
 
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+
 MINILM = "minilm"
 # A few items without text are normal; more than this share means that the wrong fields were chosen.
 MAX_BLANK = 0.05
@@ -47,7 +59,6 @@ class TextEncoder:
     """A sentence embedding of each item's text, length one; an item without any text gets zeros."""
 
     kind: ClassVar[str] = "text"
-    version: ClassVar[int] = 1
 
     model: str = setting(MINILM, "Name or folder of the sentence-transformers model.", count=(1, None))
     fields: tuple[str, ...] = setting((), "Columns that make an item's text; empty: the dataset's usual ones.")
@@ -88,7 +99,6 @@ class TextEncoder:
         return {"fields": pack_strings(fitted(self.fields_, self))}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
-        """Restore a saved state."""
         self.fields_ = tuple(unpack_strings(take(state, "fields")))
         return self
 
@@ -96,7 +106,7 @@ class TextEncoder:
         """The texts, the model and the maximum length; not the split, the seed or the batch size."""
         fields = resolve_fields(table, self.fields)
         texts = content_hash(table.items, fields, item_texts(table, fields))
-        return fingerprint(self.kind, self.version, self.model, self.max_tokens, texts)
+        return fingerprint(self.kind, self.model, self.max_tokens, texts)
 
     def _embed(self, model: Any, texts: list[str], lengths: np.ndarray, progress: Progress) -> np.ndarray:
         if not texts:
@@ -217,3 +227,134 @@ def quiet() -> Iterator[None]:
                 logger.setLevel(level)
             if bars:
                 hf_logging.enable_progress_bar()
+
+
+# Texts per forward pass, the last one of a length padded, and tokens to which lengths are rounded up.
+ROWS, STEP = 64, 8
+# Changes when the vectors of the same texts change.
+VERSION = 1
+
+
+def embed_texts(name: str, texts: list[str], max_tokens: int) -> np.ndarray:
+    """Vectors of length one of texts that are not empty. Shape: (texts, d)."""
+    model = load_model(name)
+    model.max_seq_length = max_tokens
+    # Each distinct text once; short ones together.
+    unique = sorted(set(texts))
+    length_U = token_counts(model, unique, max_tokens)
+    bucket_U = np.minimum(-(-length_U // STEP) * STEP, max_tokens)
+    unique_UD: np.ndarray | None = None
+    with quiet():
+        for bucket in np.unique(bucket_U):
+            rows = np.flatnonzero(bucket_U == bucket)
+            for start in range(0, len(rows), ROWS):
+                part = rows[start : start + ROWS]
+                batch = [unique[row] for row in part] + [unique[part[0]]] * (ROWS - len(part))
+                vectors_BD = _forward(model, batch, int(bucket))[: len(part)]
+                if unique_UD is None:
+                    unique_UD = np.empty((len(unique), vectors_BD.shape[1]), dtype=np.float32)
+                unique_UD[part] = vectors_BD
+    if unique_UD is None:
+        return np.zeros((0, int(model.get_embedding_dimension())), dtype=np.float32)
+    row_of = {text: row for row, text in enumerate(unique)}
+    return l2_normalise(unique_UD[[row_of[text] for text in texts]])
+
+
+def _forward(model: Any, batch: list[str], tokens: int) -> np.ndarray:
+    """One forward pass of a fixed shape; a model without a tokenizer that pads embeds the batch its own way."""
+    tokenizer = getattr(model, "tokenizer", None)
+    if not callable(tokenizer):
+        return np.asarray(model.encode(batch, batch_size=len(batch), show_progress_bar=False, convert_to_numpy=True))
+    import torch
+
+    features = tokenizer(batch, padding="max_length", truncation=True, max_length=tokens, return_tensors="pt")
+    with torch.inference_mode():
+        return model(dict(features))["sentence_embedding"].float().cpu().numpy()
+
+
+_WORD = re.compile(r"\w+")
+# Lengths of letter n-grams, and how many buckets n-grams are hashed to.
+LETTERS, BUCKETS = (3, 4), 1 << 15
+
+
+@dataclass(kw_only=True)
+class HashingEncoder:
+    """Words, their pairs and letter n-grams hashed to buckets, idf-weighted, then a random sign projection. The seed of
+    `fit` has no effect. An item without any text gets zeros."""
+
+    kind: ClassVar[str] = "hashing"
+
+    dim: int = setting(64, "Width of the vectors.", least=1)
+    fields: tuple[str, ...] = setting((), "Columns that make an item's text; empty: the dataset's usual ones.")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        self.fields_: tuple[str, ...] | None = None
+        self.idf_: np.ndarray | None = None
+
+    def fit(
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+    ) -> Self:
+        """Count in how many items each bucket occurs."""
+        require_items(table)
+        fields = resolve_fields(table, self.fields)
+        texts = item_texts(table, fields)
+        refuse_blank_catalogue(texts, table, fields)
+        found_B = np.asarray((self._count(texts) > 0).sum(axis=0)).ravel()
+        self.fields_ = fields
+        self.idf_ = (np.log((1 + len(table)) / (1 + found_B)) + 1e-3).astype(np.float32)
+        return self
+
+    def transform(self, table: ItemTable, *, progress: Progress = silent) -> np.ndarray:
+        """Hash, weight and project; works for new items. Shape: (items, dim)."""
+        counts_NB = self._count(item_texts(table, fitted(self.fields_, self)))
+        counts_NB.data = np.sqrt(counts_NB.data)
+        weighted_NB = counts_NB.multiply(fitted(self.idf_, self)[None, :]).tocsr()
+        signs_BD = numpy_rng(0, "hashing").integers(0, 2, (BUCKETS, self.dim)).astype(np.float32) * 2 - 1
+        return l2_normalise(np.asarray(weighted_NB @ signs_BD))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The fields of the template and the weights of the buckets."""
+        return {"fields": pack_strings(fitted(self.fields_, self)), "idf": fitted(self.idf_, self)}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> Self:
+        self.fields_ = tuple(unpack_strings(take(state, "fields")))
+        self.idf_ = take(state, "idf")
+        return self
+
+    def cache_key(self, table: ItemTable, *, seed: int = 0) -> str:
+        """The texts and the hyperparameters; no seed."""
+        fields = resolve_fields(table, self.fields)
+        return fingerprint(self, content_hash(table.items, fields, item_texts(table, fields)))
+
+    def _count(self, texts: list[str]) -> sp.csr_matrix:
+        """How often each bucket occurs in each text. Shape: (items, buckets)."""
+        import scipy.sparse as sp
+
+        of_word: dict[str, list[int]] = {}
+        indices: list[int] = []
+        ends = [0]
+        for text in texts:
+            # A text of punctuation alone is still a text: the whole text is its only feature.
+            words = _WORD.findall(text.lower()) or ([text] if text else [])
+            for word in words:
+                if word not in of_word:
+                    of_word[word] = _word_buckets(word)
+                indices.extend(of_word[word])
+            indices.extend(_bucket(f"{one} {two}") for one, two in itertools.pairwise(words))
+            ends.append(len(indices))
+        data = np.ones(len(indices), dtype=np.float32)
+        counts_NB = sp.csr_matrix((data, np.array(indices, dtype=np.int64), ends), shape=(len(texts), BUCKETS))
+        counts_NB.sum_duplicates()
+        return counts_NB
+
+
+def _word_buckets(word: str) -> list[int]:
+    padded = f"<{word}>"
+    grams = [padded[i : i + n] for n in LETTERS for i in range(len(padded) - n + 1)]
+    return [_bucket(gram) for gram in (*grams, word)]
+
+
+def _bucket(gram: str) -> int:
+    # Python's own hash() is salted differently in every process.
+    return zlib.crc32(gram.encode()) % BUCKETS

@@ -23,10 +23,10 @@ from capsid.ragged import Ragged
 from capsid.tokenize.base import Tracing
 
 if TYPE_CHECKING:
+    from capsid.tokenize.base import Trace
     from capsid.tokenize.capsules.algorithm import Step
     from capsid.tokenize.capsules.capsules import CapsuleNetwork, Capsules
     from capsid.tokenize.capsules.settings import StopRules
-    from capsid.tokenize.trace import Trace
 
 
 # Routing again for every number of rounds is slower than encoding, so a sample is used.

@@ -16,8 +16,7 @@ from capsid.data.split import Cases
 from capsid.decode.exact import exact_scores
 from capsid.decode.filters import Filter
 from capsid.decode.model import FittedModel
-from capsid.decode.ranked import Buckets, KeepsRoots, RankedLeaves, RanksLeaves, expand
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import Buckets, KeepsRoots, RankedLeaves, RanksLeaves, Retriever, expand
 from capsid.decode.watch import RootScores
 from capsid.errors import DataError
 from capsid.evaluate.metrics import TargetRanks, check_ks, gains, of_lists, per_user

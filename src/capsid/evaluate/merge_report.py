@@ -13,7 +13,7 @@ import numpy as np
 from capsid.base.popularity import TIERS, popularity_tiers
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 
 
 @dataclass(frozen=True)

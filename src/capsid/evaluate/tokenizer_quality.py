@@ -22,8 +22,8 @@ from capsid.evaluate.capsule_report import (
 from capsid.evaluate.merge_report import MergeReport, merge_report
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
 
 # What the ids themselves count.
 COUNTED = (

@@ -36,12 +36,12 @@ from capsid.explain.answers import (
     Titled,
 )
 from capsid.ragged import Ragged
+from capsid.tokenize.base import CAUSES
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
-from capsid.tokenize.trace import CAUSES
 
 if TYPE_CHECKING:
-    from capsid.tokenize.trace import Trace
+    from capsid.tokenize.base import Trace
 
 
 SHOWN = 3

@@ -18,7 +18,7 @@ from capsid.decode.filters import Filter
 from capsid.decode.fusion import BeamFusion, dense_parts
 from capsid.decode.model import FittedModel
 from capsid.decode.ranked import RankedItems, expand
-from capsid.decode.recorder import FATES, KEPT, RESULT, Recorder, fates
+from capsid.decode.watch import FATES, KEPT, RESULT, Recorder, fates
 from capsid.errors import ConfigError, DataError
 from capsid.explain.picture import Influence, Prefix, ScoreParts, Step, draw
 from capsid.ids.trie import ROOT, Trie

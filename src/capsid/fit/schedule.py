@@ -23,8 +23,7 @@ from capsid.base.run_options import CheckpointFile, RunOptions
 from capsid.data.augment import training_pieces
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Split
-from capsid.decode.ranked import validating
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import Retriever, validating
 from capsid.encode.base import fresh
 from capsid.errors import ConfigError
 from capsid.evaluate.evaluator import metric_values

@@ -25,8 +25,7 @@ from capsid.base.run_options import CheckpointFile, RunOptions
 from capsid.base.storage.artifacts import MANIFEST, new_folder, open_folder, read_json, write_json
 from capsid.data.item_table import ItemTable
 from capsid.data.split import Cases, Split
-from capsid.decode.ranked import validating
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import Retriever, validating
 from capsid.evaluate.evaluator import metric_values
 from capsid.generate.generator import Trainable
 from capsid.generate.terms import Objective, TermContext

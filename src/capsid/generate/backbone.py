@@ -67,16 +67,13 @@ class Predictions:
 
     @property
     def targets_N(self) -> Tensor:
-        """The tokens to predict."""
         return torch.as_tensor(self.targets.values.astype(np.int64))
 
 
 class Backbone(nn.Module):
     """A subclass writes `embed`, `predict`, `start` and `step`; scores are products with tied embeddings by default.
-
     `closes` says whether `predict` can give the rows after the last tokens of items. What is read at an item's position
-    must not reach that row.
-    """
+    must not reach that row."""
 
     closes: ClassVar[bool] = False
 
@@ -92,16 +89,10 @@ class Backbone(nn.Module):
 
     @property
     def width(self) -> int:
-        """D."""
         return self.embed().shape[1]
 
     def predict(
-        self,
-        lesson: Lesson,
-        inputs_RD: Tensor | None = None,
-        *,
-        forced_ND: Tensor | None = None,
-        closing: bool = False,
+        self, lesson: Lesson, inputs_RD: Tensor | None = None, *, forced_ND: Tensor | None = None, closing: bool = False
     ) -> Predictions:
         """Read whole sequences; the rows that predict the tokens of the lesson's items, in order.
 
@@ -112,11 +103,9 @@ class Backbone(nn.Module):
         raise NotImplementedError
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[Any, Tensor]:
-        """See `capsid.decode.protocol`."""
         raise NotImplementedError
 
     def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
-        """See `capsid.decode.protocol`."""
         raise NotImplementedError
 
     def score_rows(self, rows: Tensor) -> Tensor:
@@ -128,12 +117,10 @@ class Backbone(nn.Module):
         return self.embed()
 
     def scores(self, state: Any, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
-        """See `capsid.decode.protocol`."""
         rows = rows_UWD if row_R is None else rows_UWD.flatten(0, 1)[row_R]
         return F.linear(self.score_rows(rows), self.score_vectors(state))
 
     def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """See `capsid.decode.protocol`."""
         return pair_products(self.score_rows(rows_UWD).flatten(0, 1), self.score_vectors(state), row_E, token_E)
 
 

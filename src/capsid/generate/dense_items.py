@@ -20,7 +20,6 @@ from torch.nn import functional as F
 
 from capsid.base.blocks.weights import load_weights
 from capsid.base.storage import untrusted
-from capsid.errors import ConfigError
 from capsid.ids.reading import TokenBatch
 
 # Items at once where all items of a catalogue get vectors.
@@ -56,18 +55,13 @@ class DenseNetwork(nn.Module):
         self.scale.fill_(max(float((np.asarray(x_NI, dtype=np.float64) - mean_I).std()), 1e-6))
 
     def items(self, x_NI: Tensor) -> Tensor:
-        """Vectors of items. Shape: (N, C)."""
         return F.normalize(self.down(F.gelu(self.up((x_NI - self.mean_I) / self.scale))), dim=-1)
 
     def inputs(self, batch: TokenBatch, vectors_EC: Tensor) -> Tensor | None:
         """What the vectors of a batch's items, in turn, add to what is read: one row per token, at each item's first.
-
-        Shape: (R, D).
-        """
+        Shape: (R, D)."""
         if self.enter is None:
             return None
-        if len(batch.own.values) != int(batch.lengths_B.sum()):
-            raise ConfigError("item vectors cannot be read where histories are segmented in context")
         first_E = torch.as_tensor(batch.own.offsets[:-1])
         entered_ED: Tensor = self.enter(vectors_EC)
         return entered_ED.new_zeros(len(batch.own.values), entered_ED.shape[1]).index_copy(0, first_E, entered_ED)
@@ -103,7 +97,6 @@ class DenseItems:
         return self.network.expected(rows)
 
     def state(self) -> dict[str, Tensor]:
-        """Vectors and weights by name."""
         weights = {f"network.{name}": t.detach().clone() for name, t in self.network.state_dict().items()}
         return {"vectors": self.vectors_NC, **weights}
 
@@ -111,10 +104,8 @@ class DenseItems:
     def load(
         cls, make: Callable[[], DenseNetwork], state: Mapping[str, Tensor], items: int, *, checked: bool = False
     ) -> Self:
-        """What `state` gave, into a network of the same shape, for so many items.
-
-        `checked`: another process has looked at the vectors, so that mapped ones need not be read here.
-        """
+        """What `state` gave, into a network of the same shape, for so many items. `checked`: another process has looked
+        at the vectors, so that mapped ones need not be read here."""
         weights = {name.removeprefix("network."): t for name, t in state.items() if name != "vectors"}
         network = load_weights(make, weights).requires_grad_(False)
         vectors = state.get("vectors")

@@ -21,11 +21,11 @@ from capsid.generate.backbone import Backbone
 from capsid.generate.dense_items import DenseItems, DenseNetwork
 from capsid.generate.terms import NOTHING, BoundTerm, Prepared, Step, TermContext
 from capsid.ids.reading import Lesson
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 
 
 @dataclass(kw_only=True, frozen=True)
-class DenseMatch:
+class DenseMatch(Checked):
     """Item vectors beside ids: read with the history, expected after an id."""
 
     kind: ClassVar[str] = "dense"
@@ -35,13 +35,8 @@ class DenseMatch:
     dim: int = setting(64, "Width of the items' vectors.", least=1)
     temperature: float = setting(0.1, "Cosines are divided by this before the softmax.", above=0)
     reads: bool = setting(True, "Whether the vectors of a history's items are read beside their tokens.")
-    rate: float = setting(1.0, "Learning rate of the vectors' network, as a multiple of the generator's.", above=0)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def bind(self, context: TermContext) -> BoundTerm:
-        """On the vectors of the context's tokenizer."""
         return BoundMatch(self, context)
 
     def network(self, inputs: int, width: int) -> DenseNetwork:
@@ -64,7 +59,7 @@ class BoundMatch(BoundTerm):
 
     def __init__(self, settings: DenseMatch, context: TermContext) -> None:
         super().__init__(settings.weight)
-        self.rate, self.temperature = settings.rate, settings.temperature
+        self.temperature = settings.temperature
         blocks = {} if context.tokenizer is None else context.tokenizer.blocks_
         if settings.block not in blocks:
             raise ConfigError(

@@ -18,17 +18,61 @@ from torch.nn import functional as F
 
 from capsid.base.blocks.layers import Cache, reset
 from capsid.base.blocks.packed import Spread, dropout
-from capsid.base.blocks.t5 import EPS, DecoderBlock, EncoderBlock, RelativePositions, reset_t5
+from capsid.base.blocks.t5 import EPS, DecoderBlock, EncoderBlock, RelativePositions, T5Shape, reset_t5
+from capsid.errors import ConfigError
 from capsid.generate.backbone import Predictions
-from capsid.generate.depth_rows import ItemRows
-from capsid.generate.network import State, TiedBackbone, padded
-from capsid.generate.repeats import Repeats
-from capsid.generate.shape import TokenSpace
-from capsid.generate.t5_settings import T5Settings
-from capsid.generate.token_table import LastRMSNorm, TokenTable, TokenVectors, corrections
+from capsid.generate.network import ItemRows, State, TiedBackbone, padded
+from capsid.generate.open_items import Repeats
+from capsid.generate.shape import LastRMSNorm, TokenSpace, TokenTable, TokenVectors, corrections
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
 from capsid.ragged import offsets_of
+from capsid.settings import setting
+
+
+@dataclass(kw_only=True)
+class T5Settings:
+    """Sizes as in TIGER (arXiv 2305.05065)."""
+
+    layers: int = setting(4, "Layers of the encoder, over the tokens of the history.", least=1, most=1_000)
+    depth_layers: int = setting(4, "Layers of the decoder, over the tokens of the next item.", least=1, most=1_000)
+    heads: int = setting(6, "Attention heads per layer.", least=1)
+    head_width: int = setting(64, "Width of an attention head.", least=1)
+    width: int = setting(128, "Width of embeddings and hidden states.", least=1)
+    feedforward: int = setting(1024, "Width inside the feed-forward layers.", least=1)
+    activation: str = setting("relu", "In feed-forward layers: ReLU, or gated GELU.", choices=("relu", "gated-gelu"))
+    dropout: float = setting(0.1, "Dropout inside the layers.", least=0, most=0.99)
+    embedding_dropout: float = setting(0.1, "Dropout of the input embeddings.", least=0, most=0.99)
+    attention_dropout: float = setting(0.0, "Dropout of attention weights.", least=0, most=0.99)
+    hidden_dropout: float = setting(0.1, "Dropout inside the feed-forward layers.", least=0, most=0.99)
+    buckets: int = setting(32, "Buckets of distances between tokens, each with a learnt number per head.", least=4)
+    reach: int = setting(128, "Tokens that are further apart than this share one bucket.", least=2)
+    cosine_temperature: float = setting(0.0, "Scores are cosines divided by this; 0: inner products.", least=0)
+    input_scale: float = setting(1.0, "Token embeddings are multiplied by this at the input.", above=0)
+    initial: str = setting("t5", "Spread of fresh weights: T5's, 0.02, or by sizes.", choices=("t5", "small", "xavier"))
+
+    def blocks(self) -> T5Shape:
+        return T5Shape(
+            width=self.width,
+            heads=self.heads,
+            head_width=self.head_width,
+            feedforward=self.feedforward,
+            gated=self.activation == "gated-gelu",
+            buckets=self.buckets,
+            reach=self.reach,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            hidden_dropout=self.hidden_dropout,
+        )
+
+    def check_sizes(self) -> None:
+        """Buckets and reach depend on each other."""
+        if self.buckets % 2 or self.reach <= self.buckets // 2:
+            raise ConfigError(
+                "generator.buckets must be even, and generator.reach more than half of it, "
+                f"got {self.buckets} and {self.reach}",
+                hint="T5 has 32 and 128",
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +112,6 @@ class EncoderDecoder(TiedBackbone):
         self.repeats = Repeats() if repeats else None
 
     def reset(self, generator: torch.Generator) -> None:
-        """Fresh weights."""
         if self.shape.initial == "t5":
             reset_t5(self, self.t5, generator)
         else:
@@ -78,14 +121,8 @@ class EncoderDecoder(TiedBackbone):
             self.repeats.start()
 
     def predict(
-        self,
-        lesson: Lesson,
-        inputs_RD: Tensor | None = None,
-        *,
-        forced_ND: Tensor | None = None,
-        closing: bool = False,
+        self, lesson: Lesson, inputs_RD: Tensor | None = None, *, forced_ND: Tensor | None = None, closing: bool = False
     ) -> Predictions:
-        """Hidden rows for every token of every item of the lesson."""
         vectors = self.token.vectors()
         read, row_M = self._sequences(vectors, lesson.batch, inputs_RD), lesson.row_M
         # No item reads beyond the column where the last of them begins.
@@ -121,7 +158,6 @@ class EncoderDecoder(TiedBackbone):
         return replace(state, caches=read_caches), rows_U1D
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
-        """One more token for every beam: the new state, and the rows that predict what follows."""
         caches, rows_UWD = self._advance(state, parents_UW, tokens_UW)
         return self._after(state, caches, parents_UW, tokens_UW), rows_UWD
 

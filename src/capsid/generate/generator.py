@@ -16,14 +16,12 @@ from capsid.base.blocks.weights import load_weights
 from capsid.base.randomness import child_seed
 from capsid.errors import ConfigError, NotFittedError
 from capsid.generate.backbone import Backbone, Predictions
-from capsid.generate.masked import MaskedTransformer
 from capsid.generate.network import CausalTransformer, State, TiedBackbone
 from capsid.generate.shape import TokenSpace, TransformerShape
-from capsid.generate.timeline import READINGS, TimelineTransformer
-from capsid.ids.histories import ReadableIds
-from capsid.ids.reading import Lesson, TokenBatch
+from capsid.generate.timeline import READINGS, MaskedTransformer, TimelineTransformer
+from capsid.ids.reading import Lesson, ReadableIds, TokenBatch
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.settings import check_settings, check_together, setting
+from capsid.settings import Checked, check_together, setting
 
 
 class Generator(Protocol):
@@ -39,16 +37,16 @@ class Generator(Protocol):
         """The rows that predict the tokens of a lesson's items."""
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[Any, Tensor]:
-        """See `capsid.decode.protocol`."""
+        """See `capsid.decode.model`."""
 
     def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
-        """See `capsid.decode.protocol`."""
+        """See `capsid.decode.model`."""
 
     def scores(self, state: Any, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
-        """See `capsid.decode.protocol`."""
+        """See `capsid.decode.model`."""
 
     def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """See `capsid.decode.protocol`."""
+        """See `capsid.decode.model`."""
 
     def state(self) -> dict[str, Tensor]:
         """Weights by name."""
@@ -64,14 +62,6 @@ class Trainable(Generator, Protocol):
     @property
     def network(self) -> Backbone:
         """The network, once built."""
-
-
-@runtime_checkable
-class ReadsSoftly(Protocol):
-    """A generator that may read items as mixtures of their `soft_input` strongest codes (0: as their own tokens)."""
-
-    soft_input: int
-    soft_sharpness: float
 
 
 @runtime_checkable
@@ -95,13 +85,11 @@ class NetworkGenerator:
 
     @property
     def network(self) -> Backbone:
-        """The backbone, once built."""
         if not hasattr(self, "network_"):
             raise NotFittedError("the generator has no weights yet", hint="fit or load it first")
         return self.network_
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
-        """Fresh weights."""
         check_together(self)
         self.network_ = self.make(ids)
         self.network_.reset(torch.Generator().manual_seed(child_seed(seed, "weights")))
@@ -110,42 +98,32 @@ class NetworkGenerator:
         return self
 
     def predict(self, lesson: Lesson, inputs_RD: Tensor | None = None) -> Predictions:
-        """What the network predicts of a lesson."""
         return self.network.predict(lesson, inputs_RD)
 
     def start(self, histories: TokenBatch, inputs_RD: Tensor | None = None) -> tuple[Any, Tensor]:
-        """Read histories once."""
         return self.network.start(histories, inputs_RD)
 
     def step(self, state: Any, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[Any, Tensor]:
-        """One more token for every beam."""
         return self.network.step(state, parents_UW, tokens_UW)
 
     def scores(self, state: Any, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
-        """Scores of all tokens."""
         return self.network.scores(state, rows_UWD, row_R)
 
     def scores_of(self, state: Any, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """Scores of the tokens asked about."""
         return self.network.scores_of(state, rows_UWD, row_E, token_E)
 
     def state(self) -> dict[str, Tensor]:
-        """Weights by name."""
         return {name: t.detach().clone() for name, t in self.network.state_dict().items()}
 
     def load_state(self, ids: ReadableIds, state: dict[str, Tensor]) -> Self:
-        """Weights as saved."""
         self.network_ = load_weights(lambda: self.make(ids), state)
         return self
 
 
 @dataclass(kw_only=True)
-class TiedGenerator(NetworkGenerator):
-    """What the generators with a tied token table share.
-
-    With `compose`, a merged token's embedding is the sum of its members' embeddings and its own, so that all merged
-    tokens with a member share what is learnt about it.
-    """
+class TiedGenerator(Checked, NetworkGenerator):
+    """What the generators with a tied token table share. With `compose`, a merged token's embedding is the sum of its
+    members' embeddings and its own, so that all merged tokens with a member share what is learnt about it."""
 
     dropped: ClassVar[dict[str, str]] = dict.fromkeys(
         ("score_length", "token_bias", "own_dropout"), "it never helped and is gone"
@@ -153,9 +131,6 @@ class TiedGenerator(NetworkGenerator):
     history: int = setting(50, "How many of a user's latest items are read.", least=1)
     warm_start: bool = setting(True, "Whether token embeddings are initialised with the tokenizer's centres.")
     compose: bool = setting(True, "Whether a merged token's embedding is the sum of its members' and its own.")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def begin(self, ids: SemanticIds, vectors: np.ndarray | None, seed: int) -> None:
         """With `warm_start`, token embeddings start from the vectors."""
@@ -170,74 +145,70 @@ class TiedGenerator(NetworkGenerator):
 
 
 @dataclass(kw_only=True)
+class ReadsSoftly(TiedGenerator):
+    """A generator that may read items as mixtures of codes, and learns whether users return to items."""
+
+    soft_input: int = setting(
+        0, "Strongest codes per depth that items are read as mixtures of; 0: hard codes.", least=0
+    )
+    soft_sharpness: float = setting(
+        1.0, "Power of these mixtures' weights; above 1 the strongest counts more.", above=0
+    )
+    repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
+
+
+@dataclass(kw_only=True)
 class TransformerGenerator(TiedGenerator, TransformerShape):
     """The causal Transformer of CapsID, appendix A.3: 4 layers, 4 heads, width 128, feed-forward 512, 50 items."""
 
     kind: ClassVar[str] = "transformer"
 
     def make(self, ids: ReadableIds) -> Backbone:
-        """See `NetworkGenerator`."""
         return CausalTransformer(self, TokenSpace.of(ids, self.history, compose=self.compose))
 
     def check_together(self) -> None:
-        """Sizes that depend on each other: see `capsid.settings.check_together`."""
         self.check_sizes()
 
 
 @dataclass(kw_only=True)
 class SasRecGenerator(TransformerGenerator):
-    """SASRec's own network (Kang & McAuley 2018, arXiv 1808.09781, as its authors' code has it).
-
-    Its blocks, and attention that sees the empty positions of a history that is shorter than it might be.
-    """
+    """SASRec's own network (Kang & McAuley 2018, arXiv 1808.09781, as its authors' code has it). Its blocks, and
+    attention that sees the empty positions of a history that is shorter than it might be."""
 
     kind: ClassVar[str] = "sasrec-transformer"
 
     def make(self, ids: ReadableIds) -> Backbone:
-        """See `NetworkGenerator`."""
         return CausalTransformer(self, TokenSpace.of(ids, self.history, compose=self.compose), sasrec=True)
 
 
 @dataclass(kw_only=True)
-class TimelineGenerator(TransformerGenerator):
-    """One position per item, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`.
+class ItemwiseGenerator(TransformerGenerator):
+    """A generator that reads a history at one position per item, see `capsid.generate.timeline`. `reads`: heads weigh
+    by distance alone (`mixing`), or attention has learnt biases of distances (`distances`) or position embeddings
+    (`places`), or the history is read as in `SasRecGenerator` (`sasrec`)."""
 
-    `reads`: heads weigh by distance alone (`mixing`), or attention has learnt biases of distances (`distances`) or
-    position embeddings (`places`), or the history is read as in `SasRecGenerator` (`sasrec`). With `repeats` it learns
-    how likely users are to return to an item.
-    """
-
-    kind: ClassVar[str] = "timeline"
     layers: int = setting(2, "Layers that read the history, one position per item.", least=1, most=1_000)
-    cosine_temperature: float = setting(
-        0.06, "Tokens are scored by cosine divided by this; 0: by inner product.", least=0
-    )
-    soft_input: int = setting(
-        0,
-        "History items are read as mixtures of this many of their strongest codes at each depth; 0: as hard codes.",
-        least=0,
-    )
-    soft_sharpness: float = setting(
-        1.0, "Power of the weights of these mixtures; above 1 the strongest code counts for more.", above=0
-    )
-    depth_layers: int = setting(
-        1, "Transformer layers that predict the next item's tokens one by one.", least=1, most=1_000
-    )
+    cosine_temperature: float = setting(0.06, "Scores are cosines divided by this; 0: inner products.", least=0)
     reads: str = setting(
         "mixing",
         "How the history is read: by distance alone, by attention with distances or positions, or by SASRec's blocks.",
         choices=READINGS,
     )
-    repeats: bool = setting(True, "Whether it learns how likely users are to return to an item of their history.")
+
+
+@dataclass(kw_only=True)
+class TimelineGenerator(ReadsSoftly, ItemwiseGenerator):
+    """A timeline of items, then the next item's tokens by a Transformer over depth: see `capsid.generate.timeline`."""
+
+    kind: ClassVar[str] = "timeline"
+    depth_layers: int = setting(1, "Layers that predict the next item's tokens one by one.", least=1, most=1_000)
 
     def make(self, ids: ReadableIds) -> TimelineTransformer:
-        """See `NetworkGenerator`."""
         space = TokenSpace.of(ids, self.history, compose=self.compose)
         given: dict[str, Any] = {"depth_layers": self.depth_layers, "reads": self.reads, "repeats": self.repeats}
         return TimelineTransformer(self, space, **given)
 
     def in_system(self, state: State, histories: TokenBatch, system: int) -> State:
-        """See `capsid.decode.protocol.PredictsSystems`."""
         network = self.network
         assert isinstance(network, TimelineTransformer)
         return network.in_system(state, histories, system)
@@ -245,11 +216,9 @@ class TimelineGenerator(TransformerGenerator):
 
 @dataclass(kw_only=True)
 class MaskedGenerator(TransformerGenerator):
-    """Bidirectional attention over one-token ids, trained to predict masked items: see `capsid.generate.masked`.
-
-    `mask` is the share of a sequence's items that is masked. In a share `only_last` of the sequences only the last
-    item is masked, as when items are recommended.
-    """
+    """Bidirectional attention over one-token ids, trained to predict masked items: see `capsid.generate.timeline`.
+    `mask` is the share of a sequence's items that is masked. In a share `only_last` of the sequences only the last item
+    is masked, as when items are recommended."""
 
     kind: ClassVar[str] = "masked"
     layers: int = setting(2, "Transformer layers.", least=1, most=1_000)
@@ -258,13 +227,17 @@ class MaskedGenerator(TransformerGenerator):
 
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Fresh weights; ids must have one token per item, because a mask replaces one token."""
-        if int(ids.prefix_free.lengths.max()) != 1:
-            raise ConfigError("the masked generator needs one-token ids", hint="use the atomic tokenizer")
+        require_one_token(ids, "masked")
         return super().build(ids, counts, seed=seed, vectors=vectors)
 
     def make(self, ids: ReadableIds) -> MaskedTransformer:
-        """See `NetworkGenerator`."""
         return MaskedTransformer(self, TokenSpace.of(ids, self.history), self.mask, self.only_last)
+
+
+def require_one_token(ids: SemanticIds, generator: str) -> None:
+    """Refuse ids of several tokens."""
+    if int(ids.prefix_free.lengths.max()) != 1:
+        raise ConfigError(f"the {generator} generator needs one-token ids", hint="use the atomic tokenizer")
 
 
 def _start_tokens(embedding: nn.Embedding, vectors_VD: np.ndarray, seed: int) -> None:
@@ -285,19 +258,15 @@ def _start_tokens(embedding: nn.Embedding, vectors_VD: np.ndarray, seed: int) ->
 
 
 @dataclass(kw_only=True)
-class PopularityGenerator:
+class PopularityGenerator(Checked):
     """Scores every token by its training count, whatever the history: the simplest baseline."""
 
     kind: ClassVar[str] = "popularity"
     history: int = setting(1, "How many of a user's latest items are read.", least=1)
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     def build(self, ids: SemanticIds, counts: np.ndarray, *, seed: int, vectors: np.ndarray | None = None) -> Self:
         """Count tokens; ids must have one token per item, or prefixes would be scored like items."""
-        if int(ids.prefix_free.lengths.max()) != 1:
-            raise ConfigError("the popularity generator needs one-token ids", hint="use the atomic tokenizer")
+        require_one_token(ids, "popularity")
         # Items that share an id are recommended together, so its count is theirs together.
         taken = np.zeros(ids.layout.vocabulary, dtype=counts.dtype)
         np.add.at(taken, ids.prefix_free.values, counts)
@@ -319,21 +288,17 @@ class PopularityGenerator:
         return None, torch.zeros(*tokens_UW.shape, 0)
 
     def scores(self, state: None, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
-        """The same scores for every row."""
         return self.logits_.repeat(*(rows_UWD.shape[:2] if row_R is None else row_R.shape), 1)
 
     def scores_of(self, state: None, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """The scores of these tokens."""
         return self.logits_[token_E]
 
     def state(self) -> dict[str, Tensor]:
-        """The scores."""
         if not hasattr(self, "logits_"):
             raise NotFittedError("the generator has no counts yet", hint="fit or load it first")
         return {"logits": self.logits_}
 
     def load_state(self, ids: ReadableIds, state: dict[str, Tensor]) -> Self:
-        """The scores as saved."""
         logits = state["logits"]
         if tuple(logits.shape) != (ids.layout.vocabulary,) or logits.dtype != torch.float32 or logits.isnan().any():
             raise ConfigError(f"the saved scores are not one number for each of {ids.layout.vocabulary:,} tokens")

@@ -9,12 +9,14 @@ Its design choices (CapsID, arXiv 2605.05096, appendix A.3, where nothing else i
   composed of their members';
 - padding is packed away in training, and dead beams are left out of linear layers in a search.
 
-Knows tokens only: no items, no trie, no optimiser. Shapes as in `capsid.base.blocks.layers`; V tokens.
+Knows tokens only: no items, no trie, no optimiser. Shapes as in `capsid.base.blocks.layers`; V tokens, M items, N
+their tokens, R rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -24,12 +26,53 @@ from torch.nn import functional as F
 from capsid.base.blocks.layers import Block, Cache, Layer, MixingBlock, SasRecBlock, after_empty, reset
 from capsid.base.blocks.packed import Packed, Spread, dropout
 from capsid.generate.backbone import Backbone, Predictions, refuse_closing
-from capsid.generate.open_items import OpenItems
-from capsid.generate.repeats import Repeats, completions, history_items
-from capsid.generate.shape import TokenSpace, TransformerShape
-from capsid.generate.token_table import TokenTable, TokenVectors
+from capsid.generate.open_items import OpenItems, Repeats, completions, history_items
+from capsid.generate.shape import TokenSpace, TokenTable, TokenVectors, TransformerShape
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson, TokenBatch
+from capsid.ragged import Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class ItemRows:
+    """Row r has read `depth_R[r]` tokens of item `item_R[r]`, the last of them token number `before_R[r]`. Where a row
+    has read nothing, `before_R` is any token. `own` places the rows in items padded to one length. With `closing` every
+    item has one more row, which has read all its tokens."""
+
+    lesson: Lesson
+    item_R: np.ndarray
+    depth_R: np.ndarray
+    before_R: np.ndarray
+    own: Spread
+    closing: bool
+
+    @classmethod
+    def of(cls, lesson: Lesson, *, closing: bool) -> Self:
+        lengths_M = lesson.tokens.lengths
+        rows = Ragged.ranges(0, lengths_M + 1 if closing else lengths_M)
+        item_R, depth_R = rows.row_numbers, rows.values
+        before_R = np.maximum(lesson.tokens.offsets[:-1][item_R] + depth_R - 1, 0)
+        width = int(depth_R.max()) + 1
+        own = Spread(torch.as_tensor(item_R * width + depth_R), len(lengths_M), width)
+        return cls(lesson, item_R, depth_R, before_R, own, closing)
+
+    @property
+    def tokens_R(self) -> Tensor:
+        """The token that every row has read last."""
+        return torch.as_tensor(self.lesson.tokens.values[self.before_R].astype(np.int64))
+
+    @property
+    def first_R(self) -> Tensor:
+        """Whether a row has read no token of its item."""
+        return torch.as_tensor(self.depth_R == 0)
+
+    def parted(self, rows_RD: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Hidden rows for the lesson's tokens, and those that have read whole items where they were asked for."""
+        if not self.closing:
+            return rows_RD, None
+        last_R = torch.as_tensor(self.depth_R == self.lesson.tokens.lengths[self.item_R])
+        return rows_RD[~last_R], rows_RD[last_R]
+
 
 # From this many beams on, dead ones among them are left out of linear layers if they are at least a quarter.
 MANY_BEAMS = 256
@@ -56,34 +99,26 @@ class TiedBackbone(Backbone):
     repeats: Repeats | None
 
     def embed(self) -> Tensor:
-        """See `Backbone`."""
         return self.token.vectors().enter_VD
 
     @property
     def width(self) -> int:
-        """See `Backbone`."""
         return self.token.embedding_dim
 
     def in_system(self, state: State, histories: TokenBatch, system: int) -> State:
-        """See `capsid.decode.protocol.PredictsSystems`."""
         return replace(state, open=self._open(histories))
 
     def score_rows(self, rows: Tensor) -> Tensor:
-        """See `Backbone`."""
-        normed: Tensor = self.norm(rows)
-        return normed
+        return self.norm(rows)
 
     def score_vectors(self, state: State) -> Tensor:
-        """See `Backbone`."""
         return state.vectors.score_VS
 
     def scores(self, state: State, rows_UWD: Tensor, row_R: Tensor | None = None) -> Tensor:
-        """See `capsid.decode.protocol`."""
         scores = super().scores(state, rows_UWD, row_R)
         return scores if state.open is None else state.open.added_to(scores, state.depth, row_R)
 
     def scores_of(self, state: State, rows_UWD: Tensor, row_E: Tensor, token_E: Tensor) -> Tensor:
-        """See `capsid.decode.protocol`."""
         scores_E = super().scores_of(state, rows_UWD, row_E, token_E)
         return scores_E if state.open is None else state.open.added_to_pairs(scores_E, row_E, token_E, state.depth)
 
@@ -111,10 +146,8 @@ class TiedBackbone(Backbone):
 
 
 class TokenNetwork(TiedBackbone):
-    """Common base of Transformers over tokens: token and depth embeddings, a last LayerNorm and tied scores.
-
-    `blocks` read the history. With `empty_positions` attention sees the positions that a short history does not fill.
-    """
+    """Common base of Transformers over tokens: token and depth embeddings, a last LayerNorm and tied scores. `blocks`
+    read the history. With `empty_positions` attention sees the positions that a short history does not fill."""
 
     blocks: nn.ModuleList
 
@@ -129,7 +162,6 @@ class TokenNetwork(TiedBackbone):
         self.repeats = Repeats() if repeats else None
 
     def reset(self, generator: torch.Generator) -> None:
-        """Fresh weights."""
         layers = sum(isinstance(module, Layer) for module in self.modules())
         reset(self, layers, generator, self.shape.initial)
         self.token.start()
@@ -177,12 +209,7 @@ class CausalTransformer(TokenNetwork):
         self.blocks = nn.ModuleList(block(blocks) for _ in range(shape.layers))
 
     def predict(
-        self,
-        lesson: Lesson,
-        inputs_RD: Tensor | None = None,
-        *,
-        forced_ND: Tensor | None = None,
-        closing: bool = False,
+        self, lesson: Lesson, inputs_RD: Tensor | None = None, *, forced_ND: Tensor | None = None, closing: bool = False
     ) -> Predictions:
         """Hidden rows of the tokens before those that are predicted."""
         refuse_closing(closing)
@@ -232,18 +259,12 @@ class CausalTransformer(TokenNetwork):
         return state, x[users, lengths_U - 1][:, None]
 
     def step(self, state: State, parents_UW: Tensor, tokens_UW: Tensor) -> tuple[State, Tensor]:
-        """One more token for every beam: the new state, and the rows that predict what follows."""
         positions = state.positions_U[:, None].expand_as(tokens_UW)
         x = self._embed(state.vectors, tokens_UW, positions, torch.full_like(tokens_UW, state.depth))
         return self._stepped(self.blocks, x, state, parents_UW, tokens_UW)
 
     def _embed(
-        self,
-        vectors: TokenVectors,
-        tokens: Tensor,
-        positions: Tensor,
-        depths: Tensor,
-        among: Spread | None = None,
+        self, vectors: TokenVectors, tokens: Tensor, positions: Tensor, depths: Tensor, among: Spread | None = None
     ) -> Tensor:
         x = self._entering(F.embedding(tokens, vectors.enter_VD)) + self.place(positions) + self.depth(depths)
         return dropout(x, self.shape.embedding_dropout, self.training, among)

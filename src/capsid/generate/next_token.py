@@ -28,11 +28,11 @@ from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures, first_codes
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
+from capsid.settings import Checked, setting
 
 
 @dataclass(kw_only=True, frozen=True)
-class NextToken:
+class NextToken(Checked):
     """Cross-entropy of the next token; logits divided by `temperature` (LETTER, arXiv 2405.07314, Eq. 9)."""
 
     kind: ClassVar[str] = "next-token"
@@ -42,23 +42,12 @@ class NextToken:
     )
     temperature: float = setting(1.0, "Logits are divided by this before the softmax.", above=0)
     soft_target: float = setting(
-        0.0,
-        "Share of the loss of first tokens whose target is the mixture of the item's strongest codes.",
-        least=0,
-        most=1,
+        0.0, "Share of first tokens' loss with the mixture of an item's codes as target.", least=0, most=1
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     def bind(self, context: TermContext) -> BoundTerm:
-        """Normalised as the recipe says."""
         if context.over == "children":
             return OverChildren(self, context.tries, SoftTarget.of(context) if self.soft_target else None)
-        if self.soft_target:
-            raise ConfigError("objective.soft_target needs over=children", hint="set over=children")
-        if len(context.tries) > 1:
-            raise ConfigError("several ids per item need over=children: each has its trie", hint="set over=children")
         return OverVocabulary(self)
 
 
@@ -89,11 +78,9 @@ class OverChildren(BoundTerm):
         self._siblings = [_Siblings(settings, trie, None if number else soft) for number, trie in enumerate(tries)]
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
-        """Mean over predicted tokens; a token without siblings is certain and contributes 0.
-
-        The losses of other ids are divided by the number of the first ids' tokens too, so that an item counts as much
-        in one id as in the other, whatever their lengths.
-        """
+        """Mean over predicted tokens; a token without siblings is certain and contributes 0. The losses of other ids
+        are divided by the number of the first ids' tokens too, so that an item counts as much in one id as in the
+        other, whatever their lengths."""
         found, item_M = step.predictions, step.lesson.item_M
         first, *others = (
             own.loss(predictions, item_M) for own, predictions in zip(self._siblings, (found, *found.others))
@@ -167,11 +154,8 @@ class _Siblings:
 
 @dataclass(frozen=True, eq=False)
 class SoftTarget:
-    """The mixture of an item's strongest codes as the target of its first token.
-
-    The probability of a code is that of all tokens that begin with it, merged ones included. A code that begins no id
-    gets no share of the target.
-    """
+    """The mixture of an item's strongest codes as the target of its first token. The probability of a code is that of
+    all tokens that begin with it, merged ones included. A code that begins no id gets no share of the target."""
 
     layout: TokenLayout
     mixtures: Mixtures

@@ -2,7 +2,7 @@
 
 A timeline reads the history; from its last hidden row one head for each depth predicts that depth's code. So the
 probability of an item is the product over depths, whatever their order, and a search that fixes an order is not needed:
-`capsid.decode.parallel` adds the logs of all items. Codes of one depth compete with each other only. Knows tokens only.
+`capsid.decode.exact` adds the logs of all items. Codes of one depth compete with each other only. Knows tokens only.
 Shapes as in `capsid.generate.timeline`.
 """
 
@@ -16,17 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsid.errors import ConfigError
-from capsid.generate.backbone import Predictions
-from capsid.generate.generator import TransformerGenerator
+from capsid.generate.backbone import Predictions, refuse_closing
+from capsid.generate.generator import ItemwiseGenerator
 from capsid.generate.network import State
-from capsid.generate.shape import TokenSpace, TransformerShape
+from capsid.generate.shape import TokenSpace, TokenVectors, TransformerShape
 from capsid.generate.terms import BoundTerm, Prepared, Step, TermContext
-from capsid.generate.timeline import READINGS, TimelineTransformer
-from capsid.generate.token_table import TokenVectors
-from capsid.ids.histories import ReadableIds
+from capsid.generate.timeline import TimelineTransformer
 from capsid.ids.layout import TokenLayout
-from capsid.ids.reading import Lesson, TokenBatch
-from capsid.settings import check_settings, setting
+from capsid.ids.reading import Lesson, ReadableIds, TokenBatch
 
 # Far below every score: what cannot stand at a depth has no probability there.
 IMPOSSIBLE = -1e9
@@ -59,8 +56,7 @@ class ParallelTransformer(TimelineTransformer):
         closing: bool = False,
     ) -> Predictions:
         """Hidden rows for every code of every item of the lesson: none has read another."""
-        if closing:
-            raise ConfigError("the generator gives no row after an item's last token", hint="set generator=timeline")
+        refuse_closing(closing)
         last_M = torch.as_tensor(lesson.row_M * read_BPD.shape[1] + lesson.position_M - 1)
         starts_MD = read_BPD.flatten(0, 1)[last_M]
         tokens = lesson.tokens
@@ -96,18 +92,12 @@ class ParallelTransformer(TimelineTransformer):
 
 
 @dataclass(kw_only=True)
-class ParallelGenerator(TransformerGenerator):
+class ParallelGenerator(ItemwiseGenerator):
     """Predicts the codes of the next item independently of each other: see `capsid.generate.parallel`."""
 
     kind: ClassVar[str] = "parallel"
-    layers: int = setting(2, "Layers that read the history, one position per item.", least=1, most=1_000)
-    cosine_temperature: float = setting(
-        0.06, "Tokens are scored by cosine divided by this; 0: by inner product.", least=0
-    )
-    reads: str = setting("mixing", "How the history is read: see `TimelineGenerator`.", choices=READINGS)
 
     def make(self, ids: ReadableIds) -> ParallelTransformer:
-        """See `NetworkGenerator`."""
         if len(ids.layout.merges):
             raise ConfigError("the parallel generator needs one code per depth", hint="set merges=null")
         return ParallelTransformer(self, TokenSpace.of(ids, self.history), ids.layout, reads=self.reads)
@@ -118,13 +108,9 @@ class AllCodes:
     """The sum of the cross-entropies of all codes of an item, each among the codes of its depth (RPG, Eq. 4)."""
 
     kind: ClassVar[str] = "all-codes"
-    weight: float = setting(1.0, "Weight of this term in the sum of all terms.", least=0)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
+    weight: ClassVar[float] = 1.0
 
     def bind(self, context: TermContext) -> BoundTerm:
-        """With the tokens of every depth."""
         return _AllCodes(self.weight, context.ids.layout)
 
 
@@ -135,7 +121,6 @@ class _AllCodes(BoundTerm):
         self.spans = [(ends[depth], ends[depth + 1]) for depth in range(layout.depths)]
 
     def loss(self, step: Step, prepared: Prepared) -> Tensor:
-        """Mean over predicted codes."""
         found = step.predictions
         rows_NS, targets_N = found.rows_NS, found.targets_N
         depth_N = torch.as_tensor(found.targets.positions)

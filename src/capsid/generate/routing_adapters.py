@@ -20,27 +20,28 @@ from capsid.base.randomness import numpy_rng
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.generate.backbone import Backbone
-from capsid.generate.soft_tokens import per_token
-from capsid.generate.terms import BoundTerm, Part, Prepared, Step, TermContext, equal_parts
+from capsid.generate.terms import BoundTerm, Part, Prepared, Step, TermContext, equal_parts, per_token
 from capsid.ids.layout import TokenLayout
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import churn
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.settings import check_settings, setting
-from capsid.tokenize.base import Adapting, SoftAssigning
-from capsid.tokenize.capsules.low_rank import LowRank
+from capsid.settings import Checked, setting
+from capsid.tokenize.base import Adapting
+from capsid.tokenize.capsules.capsules import LowRank
+from capsid.tokenize.capsules.pairs import GUMBEL
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+
+# Weight of the merge gate's loss (lambda_b, Eq. 10).
+MERGE_WEIGHT = 0.2
 
 
 @dataclass(kw_only=True, frozen=True)
-class RoutingAdapters:
-    """Adapters trained with the generator during the first `share` of a phase's steps, in `refreshes` stretches.
-
-    After each stretch at most a share `churn` of the items gets new codes; after the last the routing is frozen. With
-    a share of 1 and one refresh, one optimiser trains adapters and generator to the end.
-    """
+class RoutingAdapters(Checked):
+    """Adapters trained with the generator during the first `share` of a phase's steps, in `refreshes` stretches. After
+    each stretch at most a share `churn` of the items gets new codes; after the last the routing is frozen. With a share
+    of 1 and one refresh, one optimiser trains adapters and generator to the end."""
 
     kind: ClassVar[str] = "routing-adapters"
     carries: ClassVar[bool] = False
@@ -51,18 +52,13 @@ class RoutingAdapters:
     share: float = setting(1 / 3, "Share of the phase's steps in which the routing adapts.", above=0, most=1)
     refreshes: int = setting(1, "How many times items get new codes, evenly spaced over these steps.", least=1)
     churn: float = setting(0.05, "Largest share of the items that get new codes in one refresh.", least=0, most=1)
-    merge_weight: float = setting(0.2, "Weight of the merge gate's loss.", least=0)
     rate: float = setting(1.0, "The adapters' learning rate, as a multiple of the generator's.", above=0)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def parts(self, steps: int) -> tuple[Part, ...]:
         """`refreshes` equal parts, each of which ends with new codes."""
         return equal_parts(self, steps, self.share, self.refreshes)
 
     def bind(self, context: TermContext) -> BoundTerm:
-        """Adapters on the routing of the context's tokenizer."""
         return BoundAdapters(self, context)
 
 
@@ -81,21 +77,16 @@ class BoundAdapters(BoundTerm):
     def __init__(self, settings: RoutingAdapters, context: TermContext) -> None:
         super().__init__(settings.weight)
         self.rate = settings.rate
-        tokenizer = context.tokenizer
-        kind = None if tokenizer is None else tokenizer.tokenizer_.kind
-        if tokenizer is None or not isinstance(tokenizer.tokenizer_, Adapting) or tokenizer.vectors_ is None:
-            raise ConfigError(f"the tokenizer {kind!r} has no routing to adapt", hint="drop adapt from the phase")
-        if not isinstance(tokenizer.tokenizer_, SoftAssigning):
-            raise ConfigError(f"the tokenizer {kind!r} has no soft assignment", hint="drop adapt from the phase")
-        self.adapters = tokenizer.tokenizer_.begin_adapting(settings.rank, seed=context.seed)
+        tokenizer, own, vectors_NI = context.learner(Adapting, "routing to adapt")
+        self.adapters = own.begin_adapting(settings.rank, seed=context.seed)
         self.gate: _Gate | None = None
         merges = tokenizer.merges_
         if settings.gate_bias and isinstance(merges, SemanticBPE) and len(context.ids.layout.merges):
-            self.gate = _Gate(merges, settings.merge_weight)
+            self.gate = _Gate(merges)
         if not settings.rank and self.gate is None:
             raise ConfigError("adapt.rank must be at least 1 where there is no merge gate to adapt, got 0")
         # Frozen modules are referenced, not registered, so that they stay out of checkpoints.
-        self._seen: tuple[SoftAssigning, np.ndarray] = tokenizer.tokenizer_, tokenizer.vectors_
+        self._seen = own, vectors_NI
         self._ids, self._tokenizer, self._settings, self._seed = context.ids, tokenizer, settings, context.seed
         # Draws depend on this number, so that a resumed run repeats them and the generator's dropout stays the same.
         self.register_buffer("drawn", torch.zeros((), dtype=torch.int64))
@@ -166,7 +157,7 @@ class BoundAdapters(BoundTerm):
 class _Gate(nn.Module):
     """The learnable scalar bias of the merge gate, shared by all pairs."""
 
-    def __init__(self, merges: Any, weight: float) -> None:
+    def __init__(self, merges: Any) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(()))
         pairs = merges.candidates_
@@ -177,7 +168,6 @@ class _Gate(nn.Module):
         self._target_C = torch.as_tensor(pairs.target.astype(np.float32))
         # The candidate of every merge, in the order of the table of merges.
         self._candidate_M = torch.as_tensor(chosen[np.argsort(pairs.merge[chosen])])
-        self._weight, self._temperature = weight, merges.gumbel
 
     def noise(self, rng: np.random.Generator) -> Tensor:
         """The difference of two Gumbel numbers for every candidate. Shape: (C,)."""
@@ -186,7 +176,7 @@ class _Gate(nn.Module):
     def _relaxed(self, noise_C: Tensor | None) -> Tensor:
         """The gate's log-odds of merging every candidate: with noise, those of a Gumbel-softmax. Shape: (C,)."""
         logit_C = self._logit_C + self.bias
-        return logit_C if noise_C is None else (logit_C + noise_C) / self._temperature
+        return logit_C if noise_C is None else (logit_C + noise_C) / GUMBEL
 
     def inputs(self, token_VD: Tensor, tokens: Ragged, layout: TokenLayout, noise_C: Tensor | None = None) -> Tensor:
         """Embedding of a merged token minus its members', times the gate's slope; 0 elsewhere. Shape: (tokens, D)."""
@@ -202,4 +192,4 @@ class _Gate(nn.Module):
 
     def loss(self, noise_C: Tensor | None = None) -> Tensor:
         """Cross-entropy of the shifted gate and its targets."""
-        return self._weight * F.binary_cross_entropy_with_logits(self._relaxed(noise_C), self._target_C)
+        return MERGE_WEIGHT * F.binary_cross_entropy_with_logits(self._relaxed(noise_C), self._target_C)

@@ -8,28 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from capsid.data.item_table import ItemTable
+from capsid.errors import ConfigError
 from capsid.generate.backbone import Backbone, Predictions
 from capsid.generate.dense_items import DenseItems
+from capsid.ids.layout import TokenLayout
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ids.trie import Over, Trie
 from capsid.progress import Progress
+from capsid.ragged import Ragged
 from capsid.tokenize.item_tokenizer import ItemTokenizer
 from capsid.train.options import Training
 
 
 @dataclass(frozen=True, eq=False)
 class TermContext:
-    """What a term may look at while it is bound. Ids and trie stay as they are for the whole stretch.
-
-    `tries` has one trie for each id system of the items. `width` is that of the network's hidden rows.
-    """
+    """What a term may look at while it is bound. Ids and trie stay as they are for the whole stretch. `tries` has one
+    trie for each id system of the items. `width` is that of the network's hidden rows."""
 
     ids: SemanticIds
     tries: tuple[Trie, ...]
@@ -40,8 +43,15 @@ class TermContext:
 
     @property
     def trie(self) -> Trie:
-        """The trie of the first ids."""
         return self.tries[0]
+
+    def learner(self, ability: type, lacks: str) -> tuple[ItemTokenizer, Any, np.ndarray]:
+        """The item tokenizer, its tokenizer, which must have an ability, and the items' vectors."""
+        found = self.tokenizer
+        if found is not None and isinstance(found.tokenizer_, ability) and found.vectors_ is not None:
+            return found, found.tokenizer_, found.vectors_
+        kind = None if found is None else found.tokenizer_.kind
+        raise ConfigError(f"the tokenizer {kind!r} has no {lacks}", hint="drop adapt from the phase")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +73,9 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What a term prepares before the network reads. Terms that pass more to their loss use a subclass.
-
-    `inputs_RD` is added to what the network reads, one row for each real token of the batch in turn; `forced_ND` to the
-    tokens of the lesson's items where they are read to predict the next one.
-    """
+    """What a term prepares before the network reads. Terms that pass more to their loss use a subclass. `inputs_RD` is
+    added to what the network reads, one row for each real token of the batch in turn; `forced_ND` to the tokens of the
+    lesson's items where they are read to predict the next one."""
 
     inputs_RD: Tensor | None = None
     forced_ND: Tensor | None = None
@@ -77,11 +85,9 @@ NOTHING = Prepared()
 
 
 class BoundTerm(nn.Module):
-    """A bound term. Its parameters, if any, are trained with the generator and clipped separately.
-
-    `rate` multiplies the learning rate of its parameters. A term that `carries` goes on in the next stretch with what
-    it has learnt; others start from scratch.
-    """
+    """A bound term. Its parameters, if any, are trained with the generator and clipped separately. `rate` multiplies
+    the learning rate of its parameters. A term that `carries` goes on in the next stretch with what it has learnt;
+    others start from scratch."""
 
     rate: float = 1.0
     carries: ClassVar[bool] = False
@@ -131,11 +137,8 @@ class Term(Protocol):
 @dataclass(frozen=True)
 class Part:
     """Consecutive steps of joint training: `term` is bound beside the phase's terms and, if it `settles`, gives items
-    new codes at the end.
-
-    With a `training` of its own the generator is frozen: the term alone is trained, in `steps` of that schedule.
-    Otherwise they are steps of the phase's schedule.
-    """
+    new codes at the end. With a `training` of its own the generator is frozen: the term alone is trained, in `steps` of
+    that schedule. Otherwise they are steps of the phase's schedule."""
 
     term: Term
     steps: range
@@ -144,16 +147,13 @@ class Part:
 
     @property
     def freezes(self) -> bool:
-        """Whether the generator is frozen."""
         return self.training is not None
 
 
 class JointTerm(Protocol):
-    """Trains a tokenizer together with the generator in the first steps of a phase, part by part.
-
-    In a term that `carries`, optimiser, averages and batches go on across parts and into the rest of the phase; in
-    others every part starts them afresh.
-    """
+    """Trains a tokenizer together with the generator in the first steps of a phase, part by part. In a term that
+    `carries`, optimiser, averages and batches go on across parts and into the rest of the phase; in others every part
+    starts them afresh."""
 
     kind: ClassVar[str]
     carries: ClassVar[bool]
@@ -233,6 +233,14 @@ class Objective(nn.Module):
         """The tokenizer with new codes, if a term returns one."""
         found = [settled for term in self if (settled := term.settle(table, progress)) is not None]
         return found[-1] if found else None
+
+
+def per_token(depths_ULD: Tensor, tokens: Ragged, layout: TokenLayout) -> Tensor:
+    """The sum over the depths that each token spans; none for suffix and end tokens. Shape: (tokens, D)."""
+    running_ULD = F.pad(depths_ULD.cumsum(1), (0, 0, 1, 0))
+    item_R, spans_R = tokens.row_numbers, layout.spans[tokens.values]
+    start_R = np.where(spans_R > 0, layout.depth_of[tokens.values], 0)
+    return running_ULD[item_R, start_R + spans_R] - running_ULD[item_R, start_R]
 
 
 def _total(parts: Sequence[Tensor | None]) -> Tensor | None:

@@ -22,17 +22,19 @@ class ItemRows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, row: int) -> np.ndarray: ...
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.take(np.array([row])).values
 
     def take(self, rows: np.ndarray) -> Ragged:
         """The rows of these items, in this order."""
 
     def lengths_of(self, rows: np.ndarray) -> np.ndarray:
         """The lengths of their rows."""
+        return self.take(rows).lengths
 
 
 @dataclass(frozen=True, eq=False)
-class TrieRows:
+class TrieRows(ItemRows):
     """The prefix-free tokens of items, read from their trie."""
 
     trie: Trie
@@ -40,20 +42,12 @@ class TrieRows:
     def __len__(self) -> int:
         return len(self.trie)
 
-    def __getitem__(self, row: int) -> np.ndarray:
-        return self.take(np.array([row])).values
-
     def take(self, rows: np.ndarray) -> Ragged:
-        """See `ItemRows`."""
         return self.trie.rows_of(rows)
-
-    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
-        """See `ItemRows`."""
-        return self.take(rows).lengths
 
 
 @dataclass(frozen=True, eq=False)
-class Unmerged:
+class Unmerged(ItemRows):
     """The tokens of items before merging, from their prefix-free tokens."""
 
     merged: ItemRows
@@ -62,23 +56,15 @@ class Unmerged:
     def __len__(self) -> int:
         return len(self.merged)
 
-    def __getitem__(self, row: int) -> np.ndarray:
-        return self.take(np.array([row])).values
-
     def take(self, rows: np.ndarray) -> Ragged:
-        """See `ItemRows`."""
         tokens = self.merged.take(rows)
         tokens = self.layout.merges.undo(tokens.keep(tokens.values != END))
         # Deeper codes have larger tokens. Merges in any order leave the parts of an item out of order.
         return Ragged(tokens.values[np.lexsort([tokens.values, tokens.row_numbers])], tokens.offsets)
 
-    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
-        """See `ItemRows`."""
-        return self.take(rows).lengths
-
 
 @dataclass(frozen=True, eq=False)
-class Beside:
+class Beside(ItemRows):
     """The tokens of an item's ids, one id after the other."""
 
     ids: tuple[ItemRows, ...]
@@ -86,13 +72,5 @@ class Beside:
     def __len__(self) -> int:
         return len(self.ids[0])
 
-    def __getitem__(self, row: int) -> np.ndarray:
-        return np.concatenate([own[row] for own in self.ids])
-
     def take(self, rows: np.ndarray) -> Ragged:
-        """See `ItemRows`."""
         return functools.reduce(Ragged.beside, (own.take(rows) for own in self.ids))
-
-    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
-        """See `ItemRows`."""
-        return sum((own.lengths_of(rows) for own in self.ids), np.zeros(len(rows), dtype=np.int64))

@@ -24,11 +24,9 @@ FIRST = 2
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """`sizes[d]` codes at depth d, then `suffix` tokens that tell colliding items apart (0: none), then merges.
-
-    Tokens are numbered from `first` on. `others` are the layouts of other ids of the same items, whose tokens come
-    after these.
-    """
+    """`sizes[d]` codes at depth d, then `suffix` tokens that tell colliding items apart (0: none), then merges. Tokens
+    are numbered from `first` on. `others` are the layouts of other ids of the same items, whose tokens come after
+    these."""
 
     sizes: tuple[int, ...]
     suffix: int = 0

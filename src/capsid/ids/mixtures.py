@@ -34,10 +34,8 @@ class Corrections:
 
 @dataclass(frozen=True, eq=False)
 class Mixtures:
-    """The strongest codes of every item at every depth, strongest first, and their shares, which sum to 1.
-
-    `sharpness` is the power that the tokenizer's weights were raised to: above 1 the strongest counts for more.
-    """
+    """The strongest codes of every item at every depth, strongest first, and their shares, which sum to 1. `sharpness`
+    is the power that the tokenizer's weights were raised to: above 1 the strongest counts for more."""
 
     codes_NLK: np.ndarray
     weights_NLK: np.ndarray
@@ -71,11 +69,9 @@ class Mixtures:
         return Mixtures(codes, weights, self.sharpness)
 
     def corrections(self, layout: TokenLayout, items_M: np.ndarray, own: Ragged) -> Corrections:
-        """The corrections that turn the tokens of items (one row per item) into mixtures.
-
-        Of a merged token only the members are mixed, each with the weight that it has in the token's vector; the own
-        vector stays. A code that a collision policy substituted for the strongest one stays hard.
-        """
+        """The corrections that turn the tokens of items (one row per item) into mixtures. Of a merged token only the
+        members are mixed, each with the weight that it has in the token's vector; the own vector stays. A code that a
+        collision policy substituted for the strongest one stays hard."""
         members = _members(layout).take(own.values)
         token_P, row_P = members.values.astype(np.int64), members.row_numbers
         depth_P = layout.depth_of[token_P]
@@ -94,11 +90,9 @@ class Mixtures:
         return Corrections(Ragged.from_lengths(tokens_PJ[there], lengths_R), weights_PJ[there])
 
     def first_shares(self, layout: TokenLayout, items_M: np.ndarray, first_M: np.ndarray) -> tuple[Ragged, np.ndarray]:
-        """The first depth's tokens of codes that items are mixtures of, one row per item, and their shares.
-
-        `first_M` are the tokens that the items' ids begin with. An item whose first code a collision policy substituted
-        has that code alone.
-        """
+        """The first depth's tokens of codes that items are mixtures of, one row per item, and their shares. `first_M`
+        are the tokens that the items' ids begin with. An item whose first code a collision policy substituted has that
+        code alone."""
         own_M = first_codes(layout, first_M)
         tokens_MK = self.codes_NLK[items_M, 0] + int(layout.bases[0])
         shares_MK = self.weights_NLK[items_M, 0]
@@ -109,12 +103,10 @@ class Mixtures:
         return Ragged.from_lengths(tokens_MK[there_MK], there_MK.sum(1)), shares_MK[there_MK]
 
     def state(self) -> dict[str, np.ndarray]:
-        """Arrays by name."""
         return {"codes": self.codes_NLK, "weights": self.weights_NLK, "sharpness": np.array(self.sharpness)}
 
     @classmethod
     def from_state(cls, state: dict[str, np.ndarray]) -> Mixtures:
-        """The inverse of `state`."""
         return cls(state["codes"], state["weights"], float(state["sharpness"]))
 
 

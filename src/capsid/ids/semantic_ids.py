@@ -20,27 +20,22 @@ from capsid.base.storage.arrays import save_arrays
 from capsid.base.storage.artifacts import read_json, write_json
 from capsid.base.vocabulary import Vocabulary
 from capsid.errors import ConfigError, DataError
-from capsid.ids.collisions import Bucket, CollisionPolicy, Settled, Suffix
-from capsid.ids.histories import read_histories, read_lesson
-from capsid.ids.id_rows import ARRAYS, ROWS, read_rows, write_rows
+from capsid.ids.collisions import Bucket, CollisionPolicy, Costs, Settled, Suffix
 from capsid.ids.item_tokens import Beside, ItemRows
 from capsid.ids.layout import ABSENT, END, FIRST, TokenLayout, ending_present
 from capsid.ids.merges import MergeTable
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.order import group_numbers, proper_prefixes
-from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch
-from capsid.ids.reassign import Costs
-from capsid.ids.stored_parts import layout_of, mixtures_of, reading_of
+from capsid.ids.reading import ItemByItem, Lesson, Reading, TokenBatch, read_histories, read_lesson
+from capsid.ids.stored_ids import ARRAYS, ROWS, layout_of, mixtures_of, read_rows, reading_of, write_rows
 from capsid.ids.trie import ROOT, Trie
 from capsid.ragged import Ragged
 
 
 @dataclass(frozen=True)
 class IdStatistics:
-    """How good a set of ids is, before anything is trained. `collision_rate` is on codes, before any policy.
-
-    Lengths count codes; `mean_tokens` counts tokens after merging, the suffix included and the end token not.
-    """
+    """How good a set of ids is, before anything is trained. `collision_rate` is on codes, before any policy. Lengths
+    count codes; `mean_tokens` counts tokens after merging, the suffix included and the end token not."""
 
     items: int
     collision_rate: float
@@ -82,11 +77,8 @@ class SemanticIds:
         collisions: CollisionPolicy | None = None,
         costs: Costs | None = None,
     ) -> SemanticIds:
-        """Ids from codes under a collision policy (default: shared bucket).
-
-        A code of -1 means that the item has no token at that depth. `costs` are the costs of last codes, for policies
-        that change them.
-        """
+        """Ids from codes under a collision policy (default: shared bucket). A code of -1 means that the item has no
+        token at that depth. `costs` are the costs of last codes, for policies that change them."""
         if len(codes) != len(items):
             raise DataError(f"{len(codes)} codes for {len(items)} items")
         codes = _checked(codes)
@@ -125,31 +117,25 @@ class SemanticIds:
 
     @cached_property
     def unmerged(self) -> Ragged:
-        """Tokens as they were before merging."""
         return self.layout.plain.tokens(self.codes, self.suffixes)
 
     @cached_property
     def prefix_free(self) -> Ragged:
-        """Tokens, with an end token where the id is a proper prefix of another: no row is a prefix of another.
-
-        A reading may want an end token on every id.
-        """
+        """Tokens, with an end token where the id is a proper prefix of another: no row is a prefix of another. A
+        reading may want an end token on every id."""
         if isinstance(self.reading, ItemByItem) and self.reading.every_end:
             return self.tokens.push(END, np.ones(len(self.tokens), dtype=bool))
         return prefix_free(self.tokens)
 
     @property
     def systems(self) -> tuple[SemanticIds, ...]:
-        """The id systems of the items; these ids are the first."""
         return (self, *self.others)
 
     @property
     def entering(self) -> ItemRows:
-        """The tokens that an item of a history is read as, where it is read by itself: those of all its ids."""
         return Beside(tuple(ids.prefix_free for ids in self.systems)) if self.others else self.prefix_free
 
     def read(self, histories: Ragged, *, last: int, variant: int = 0) -> TokenBatch:
-        """Network input for the last `last` items of every history (rows of item numbers); see `Reading.read`."""
         return read_histories(self, histories, last=last, variant=variant)
 
     def lesson(self, pieces: Ragged, *, last: int, rng: np.random.Generator | None = None) -> Lesson:
@@ -220,7 +206,6 @@ class SemanticIds:
 
     @property
     def positions_per_item(self) -> int:
-        """At most this many positions of a batch are filled by one item."""
         return self.reading.positions_per_item(self.layout)
 
     def with_reading(self, reading: Reading) -> SemanticIds:
@@ -296,19 +281,18 @@ class SemanticIds:
     @classmethod
     def load(cls, folder: Path, kinds: Kinds | None = None) -> SemanticIds:
         """Read what `save` wrote; `kinds` adds user-defined readings."""
-        file = folder / ROWS if (folder / ROWS).exists() else folder / ARRAYS
-        with untrusted.interpreting(file, "file of ids"):
+        with untrusted.interpreting(folder / ROWS, "file of ids"):
             about = untrusted.mapping(read_json(folder / "ids.json"), "ids.json")
-            items, arrays = read_rows(folder, about)
+            items, arrays = read_rows(folder)
             layout = layout_of(about, arrays, len(items))
             bounds: dict[str, Any] = {"least": ABSENT, "below": max(layout.sizes)}
-            codes = untrusted.ragged(arrays, "codes", "offsets", file.name, count=len(items), **bounds)
+            codes = untrusted.ragged(arrays, "codes", "offsets", ROWS, count=len(items), **bounds)
             unsettled = None
             if "unsettled" in arrays:
-                unsettled = untrusted.ragged(arrays, "unsettled", "offsets", file.name, **bounds)
+                unsettled = untrusted.ragged(arrays, "unsettled", "offsets", ROWS, **bounds)
             suffixes = None
             if "suffixes" in arrays:
-                suffixes = untrusted.integers(arrays, "suffixes", file.name, count=len(items), below=layout.suffix)
+                suffixes = untrusted.integers(arrays, "suffixes", ROWS, count=len(items), below=layout.suffix)
             ids = cls(items, _checked(codes), layout, suffixes, reading_of(about, kinds), unsettled)
             ids.tokens  # noqa: B018  (raises now if a code is outside the codebook of its depth)
             return ids.with_mixtures(mixtures_of(arrays, layout, len(items)))

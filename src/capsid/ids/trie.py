@@ -27,7 +27,7 @@ ROOT = 0
 # A token's probability is normalised over all tokens, or over the children of its node.
 Over = Literal["vocabulary", "children"]
 _ARRAYS = ("first_child", "token", "low", "high", "items")
-# Old folders hold the slots under this name.
+# Stored slots have this name.
 _SLOTS_FILE = "positions"
 
 
@@ -104,7 +104,6 @@ class Trie:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the arrays."""
         return sum(getattr(self, name).nbytes for name in _ARRAYS)
 
     @cached_property
@@ -136,11 +135,9 @@ class Trie:
         return tuple(starts)
 
     def nodes_of(self, items: np.ndarray) -> np.ndarray:
-        """The nodes on the way to each item's leaf, from depth 1 on; -1 after the leaf. Shape: (items, depths).
-
-        A binary search in every level, whose nodes are in the order of their ranges; nothing of the size of the trie is
-        made, so that a mapped one stays on disk.
-        """
+        """The nodes on the way to each item's leaf, from depth 1 on; -1 after the leaf. Shape: (items, depths). A
+        binary search in every level, whose nodes are in the order of their ranges; nothing of the size of the trie is
+        made, so that a mapped one stays on disk."""
         # Of the same kind as `low`, or the search would convert whole levels.
         slots = self.slots[items].astype(self.low.dtype)
         out = np.full((len(slots), max(len(self.levels) - 2, 0)), -1, dtype=np.int64)
@@ -179,10 +176,8 @@ class Trie:
         return np.where(found, child, -1)
 
     def before(self, nodes: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """The first child of every node whose token is not smaller, or where the next node's children begin.
-
-        A vectorised binary search over all nodes.
-        """
+        """The first child of every node whose token is not smaller, or where the next node's children begin. A
+        vectorised binary search over all nodes."""
         low = self.first_child[nodes].astype(np.int64)
         high = self.first_child[nodes + 1].astype(np.int64)
         while (low < high).any():
@@ -217,10 +212,8 @@ class Trie:
         return self.rows_of(np.arange(len(self)))
 
     def extend(self, new: Ragged) -> Trie:
-        """A trie with more items: row i of `new` is item `len(self) + i`, behind the old items of its bucket.
-
-        An old id that is a prefix of a new one gets an end token. Only the new rows are sorted; the rest is copied.
-        """
+        """A trie with more items: row i of `new` is item `len(self) + i`, behind the old items of its bucket. An old id
+        that is a prefix of a new one gets an end token. Only the new rows are sorted; the rest is copied."""
         if not len(self):
             return Trie.build(new)
         if not len(new):
@@ -252,9 +245,7 @@ class Trie:
     @classmethod
     def _read(cls, folder: Path, *, memory_map: bool) -> Trie:
         trie = cls(*(load_array(folder / f"{name}.npy", memory_map=memory_map) for name in _ARRAYS))
-        # The oldest folders have no slots file; `slots` is then computed on first use.
-        if (folder / f"{_SLOTS_FILE}.npy").exists():
-            trie.__dict__["slots"] = load_array(folder / f"{_SLOTS_FILE}.npy", memory_map=memory_map)
+        trie.__dict__["slots"] = load_array(folder / f"{_SLOTS_FILE}.npy", memory_map=memory_map)
         return trie
 
     def _refuse_what_is_no_trie(self, folder: Path) -> None:
@@ -272,9 +263,8 @@ class Trie:
         whole = nodes and self.first_child[0] == 1 and self.first_child[-1] == nodes and self.high[0] == n
         if not (ordered and below and whole and self.low[0] == 0):
             raise untrusted.refuse(f"{folder} does not hold a tree of ids")
-        if "slots" in self.__dict__:
-            arrays[_SLOTS_FILE] = self.slots
-            check(_SLOTS_FILE, count=n, below=n)
+        arrays[_SLOTS_FILE] = self.slots
+        check(_SLOTS_FILE, count=n, below=n)
         if not np.array_equal(self.slots[self.items], np.arange(n)):
             raise untrusted.refuse(f"{folder}: every item must have exactly one slot in trie order")
         self._checked()
@@ -289,11 +279,9 @@ def _joined(levels: list[np.ndarray]) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _Growth:
-    """What new rows change. M sorted new rows, A added nodes in their order, T old nodes that rows go through.
-
-    Row i goes before slot `slots_M[i]` of the old trie. Node j goes before old node `before_A[j]`; its parent is old
-    node `parents_A[j]` or, where `fresh_A`, added node `parents_A[j]`. Ranges are those of the grown trie.
-    """
+    """What new rows change. M sorted new rows, A added nodes in their order, T old nodes that rows go through. Row i
+    goes before slot `slots_M[i]` of the old trie. Node j goes before old node `before_A[j]`; its parent is old node
+    `parents_A[j]` or, where `fresh_A`, added node `parents_A[j]`. Ranges are those of the grown trie."""
 
     slots_M: np.ndarray
     before_A: np.ndarray

@@ -28,8 +28,7 @@ from capsid.generate.terms import NOTHING, BoundTerm, Step, TermContext
 from capsid.ids.layout import PAD
 from capsid.ids.reading import Lesson
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.memory.followers import Followers, Transitions
-from capsid.memory.memory import REACH, FittedMemory
+from capsid.memory.memory import REACH, FittedMemory, Followers, Transitions
 from capsid.ragged import Ragged
 
 # A few numbers need no more cases than this.
@@ -96,10 +95,8 @@ class Remembered:
 
     @classmethod
     def of(cls, lesson: Lesson, found: Followers) -> Remembered:
-        """For every predicted token: each token that leads to a follower and agrees with the tokens before it.
-
-        Rows are numbered as in `predict`: the tokens of the lesson's items, in order.
-        """
+        """For every predicted token: each token that leads to a follower and agrees with the tokens before it. Rows are
+        numbered as in `predict`: the tokens of the lesson's items, in order."""
         case_E, tokens_ET = found.items.row_numbers, found.own.dense(PAD).astype(np.int64)
         target_MT, lengths_M = lesson.tokens.dense(PAD), lesson.tokens.lengths
         stride = int(max(tokens_ET.max(initial=0), target_MT.max(initial=0))) + 1
@@ -141,10 +138,8 @@ class _Asked:
 @dataclass(frozen=True, eq=False)
 class _Bonusless:
     """Predictions without bonuses, as far as bonuses can change them: the loss with any weights follows from this.
-
     Entry e is a token of row `row_E` that leads to a follower. Its probability p grows to p exp(b) / z with a bonus b,
-    where z = 1 + sum p (exp(b) - 1) over the entries of the row, so the network is asked once for all weights.
-    """
+    where z = 1 + sum p (exp(b) - 1) over the entries of the row, so the network is asked once for all weights."""
 
     mean: float
     tokens: int

@@ -1,4 +1,4 @@
-"""All recipes by name. Each recipe is a small file that contains only values.
+"""All recipes by name. Each recipe is a value.
 
 Lists and tables use this order: methods without ids, simple ids, published methods, CapsID.
 """
@@ -9,86 +9,52 @@ from capsid.base.config import RECIPES as GROUP
 from capsid.base.config import installed_names, installed_recipe
 from capsid.errors import ConfigError, nearest
 from capsid.recipe import Recipe
-from capsid.recipes.actionpiece import ACTIONPIECE
-from capsid.recipes.ada_sid import ADA_SID
-from capsid.recipes.bert4rec import BERT4REC
-from capsid.recipes.capsid import CAPSID
-from capsid.recipes.capsid_bpe import CAPSID_BPE
-from capsid.recipes.capsid_dense import CAPSID_DENSE
-from capsid.recipes.capsid_industrial import CAPSID_INDUSTRIAL
-from capsid.recipes.capsid_paper import CAPSID_PAPER
-from capsid.recipes.capsid_strong import CAPSID_STRONG
-from capsid.recipes.capsid_two import CAPSID_TWO
-from capsid.recipes.cobra import COBRA
-from capsid.recipes.diger import DIGER
-from capsid.recipes.ease import EASE
-from capsid.recipes.ease_memory import EASE_MEMORY
-from capsid.recipes.etegrec import ETEGREC
-from capsid.recipes.frequency import FREQUENCY
-from capsid.recipes.id_order import ID_ORDER
-from capsid.recipes.item_knn import ITEM_KNN
-from capsid.recipes.kmeans_flat import KMEANS_FLAT
-from capsid.recipes.lc_rec import LC_REC
-from capsid.recipes.letter import LETTER
-from capsid.recipes.memory import MEMORY
-from capsid.recipes.popularity import POPULARITY
-from capsid.recipes.resid import RESID
-from capsid.recipes.rpg import RPG
-from capsid.recipes.rq_kmeans import RQ_KMEANS
-from capsid.recipes.sa2crq import SA2CRQ
-from capsid.recipes.sasrec import SASREC
-from capsid.recipes.sasrec_memory import SASREC_MEMORY
-from capsid.recipes.text_knn import TEXT_KNN
-from capsid.recipes.tiger import TIGER
-from capsid.recipes.tiger_dense import TIGER_DENSE
-from capsid.recipes.tiger_text import TIGER_TEXT
-from capsid.recipes.unirec_coa import UNIREC_COA
-from capsid.recipes.vector_knn import VECTOR_KNN
+from capsid.recipes import baselines, ours, rivals
 
 RECIPES: dict[str, Recipe] = {
     r.name: r
     for r in (
-        POPULARITY,
-        MEMORY,
-        ID_ORDER,
-        ITEM_KNN,
-        EASE,
-        EASE_MEMORY,
-        TEXT_KNN,
-        VECTOR_KNN,
-        SASREC,
-        SASREC_MEMORY,
-        BERT4REC,
-        FREQUENCY,
-        KMEANS_FLAT,
-        RQ_KMEANS,
-        TIGER,
-        TIGER_TEXT,
-        TIGER_DENSE,
-        LC_REC,
-        LETTER,
-        ETEGREC,
-        ADA_SID,
-        ACTIONPIECE,
-        DIGER,
-        SA2CRQ,
-        RESID,
-        COBRA,
-        RPG,
-        UNIREC_COA,
-        CAPSID,
-        CAPSID_DENSE,
-        CAPSID_BPE,
-        CAPSID_STRONG,
-        CAPSID_TWO,
-        CAPSID_PAPER,
-        CAPSID_INDUSTRIAL,
+        baselines.POPULARITY,
+        baselines.MEMORY,
+        baselines.ID_ORDER,
+        baselines.ITEM_KNN,
+        baselines.EASE,
+        ours.EASE_MEMORY,
+        baselines.TEXT_KNN,
+        baselines.VECTOR_KNN,
+        baselines.SASREC,
+        ours.SASREC_MEMORY,
+        baselines.BERT4REC,
+        ours.FREQUENCY,
+        ours.KMEANS_FLAT,
+        rivals.RQ_KMEANS,
+        rivals.TIGER,
+        rivals.TIGER_TEXT,
+        rivals.TIGER_DENSE,
+        rivals.LC_REC,
+        rivals.LETTER,
+        rivals.ETEGREC,
+        rivals.ADA_SID,
+        rivals.ACTIONPIECE,
+        rivals.DIGER,
+        rivals.SA2CRQ,
+        rivals.RESID,
+        rivals.COBRA,
+        rivals.RPG,
+        rivals.UNIREC_COA,
+        ours.CAPSID,
+        ours.CAPSID_DENSE,
+        ours.CAPSID_BPE,
+        ours.CAPSID_STRONG,
+        ours.CAPSID_TWO,
+        ours.CAPSID_PAPER,
+        ours.CAPSID_INDUSTRIAL,
     )
 }
 
 
 # What is fitted if no recipe is named (docs/recipes.md#the-recommended-recipe).
-RECOMMENDED = EASE_MEMORY.name
+RECOMMENDED = ours.EASE_MEMORY.name
 
 
 def get_recipe(name: str) -> Recipe:

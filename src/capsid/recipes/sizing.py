@@ -44,7 +44,6 @@ class DataSize:
 
     @classmethod
     def of(cls, dataset: Dataset) -> DataSize:
-        """The size of a dataset."""
         return cls(len(dataset.users), len(dataset.items), dataset.interactions)
 
     def histories(self, longest: int) -> int:

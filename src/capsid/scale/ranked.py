@@ -21,10 +21,10 @@ from capsid.base.storage.arrays import map_arrays
 from capsid.base.storage.artifacts import MANIFEST, file_hash, open_folder, read_json
 from capsid.base.storage.parquet import array, lists, numbers, ragged
 from capsid.base.vocabulary import Vocabulary
-from capsid.decode.retrieve import Retriever
+from capsid.decode.ranked import Retriever
 from capsid.encode.base import fresh
 from capsid.errors import ArtifactError
-from capsid.ids.mapped_ids import MappedIds
+from capsid.ids.stored_ids import MappedIds
 from capsid.ids.trie import Trie
 from capsid.ragged import Ragged
 from capsid.recipe import Recipe

@@ -16,9 +16,8 @@ from capsid.base.config import fingerprint
 from capsid.base.storage.artifacts import cache_home, new_folder, open_folder
 from capsid.base.vocabulary import Vocabulary
 from capsid.data.item_table import ItemTable
-from capsid.encode.fixed_batches import VERSION, embed_texts
-from capsid.encode.matrix_formats import ID_NAMES
-from capsid.encode.text import item_texts
+from capsid.encode.precomputed import ID_NAMES
+from capsid.encode.text import VERSION, embed_texts, item_texts
 from capsid.errors import ArtifactError, ConfigError, DataError, nearest, reason_of
 from capsid.scale.shards import Shards, shard_file
 

@@ -1,30 +1,95 @@
 """The tokenizer protocol: fitted on an item table, it gives every item a row of codes and knows its codebook sizes.
 
 Optional abilities are declared here too, one protocol each. Callers check for an ability with `isinstance`; a
-tokenizer has it if it defines the methods. There is no base class.
+tokenizer has it if it defines the methods. There is no base class. Vectors of tokens follow from a tokenizer's
+centres. Shapes: V tokens of the vocabulary, D width of the centres.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 
 from capsid.base.config import canonical_json
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
+from capsid.ids.collisions import Costs
+from capsid.ids.layout import TokenLayout
 from capsid.ids.merges import MergeTable
-from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
-from capsid.tokenize.trace import Stops, Trace
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+T = TypeVar("T")
+CAUSES = ("confidence", "residual", "cap", "prefix")
+CONFIDENCE, RESIDUAL, CAP, PREFIX = range(4)
+
+
+def token_vectors(layout: TokenLayout, centres: Sequence[np.ndarray]) -> np.ndarray:
+    """The centre of every token of a code, by depth; NaN for tokens without one. Shape: (V, D). A merged token gets the
+    sum of its n members over sqrt(n), which keeps the norm of independent vectors."""
+    out = np.full((layout.vocabulary, centres[0].shape[1]), np.nan, dtype=np.float32)
+    for depth, rows in enumerate(centres):
+        out[layout.bases[depth] : layout.bases[depth] + len(rows)] = rows
+    members = layout.merges.members
+    if len(members):
+        sums = members.sums(out[members.values])
+        out[layout.merges.first : layout.end] = sums / np.sqrt(members.lengths)[:, None]
+    return out
+
+
+def joined_vectors(systems: Sequence[tuple[np.ndarray, slice]], vocabulary: int) -> np.ndarray:
+    """Vectors of the tokens of several id systems, each with the range of its tokens. They may have different widths
+    and units: narrower ones are padded with 0, and all are scaled to the same mean square length."""
+    widest = max(vectors_VD.shape[1] for vectors_VD, _ in systems)
+    out = np.full((vocabulary, widest), np.nan, dtype=np.float32)
+    for vectors_VD, own in systems:
+        given_VD = vectors_VD[own]
+        width, there = given_VD.shape[1], np.isfinite(given_VD).all(axis=1)
+        length = np.sqrt(np.mean(given_VD[there].astype(np.float64) ** 2) * width) if there.any() else 1.0
+        out[own][there] = 0.0
+        out[own][there, :width] = given_VD[there] / max(length, 1e-6)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Stops:
+    """Where each id ends, and why (an index into CAUSES)."""
+
+    lengths: np.ndarray
+    causes: np.ndarray
+
+    def shares(self, *, with_prefix: bool) -> dict[str, float]:
+        """Share of each cause. `prefix` appears only if prefixes are counted."""
+        n = max(len(self.causes), 1)
+        names = CAUSES if with_prefix else CAUSES[:3]
+        return {name: float((self.causes == i).sum() / n) for i, name in enumerate(names)}
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Every depth of every item, as if no id stopped early. Shapes: (items, depths), `strongest*` (items, depths,
+    S)."""
+
+    codes: np.ndarray
+    confidence: np.ndarray
+    mass: np.ndarray
+    soft: np.ndarray
+    hard: np.ndarray
+    grew: np.ndarray
+    strongest: np.ndarray
+    strongest_weight: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.codes)
 
 
 # Changes when the codes of the same settings and arrays change.
@@ -46,10 +111,8 @@ class Tokenizer(Protocol):
         """Learn codebooks. Long training resumes from `checkpoint` if it exists."""
 
     def encode(self, table: ItemTable) -> Ragged:
-        """Codes of every item of a table, including items that `fit` did not see.
-
-        An item's codes do not depend on which other items are encoded with it. Code -1 means no token at that depth.
-        """
+        """Codes of every item of a table, including items that `fit` did not see. An item's codes do not depend on
+        which other items are encoded with it. Code -1 means no token at that depth."""
 
     def decode(self, codes: Ragged) -> np.ndarray | None:
         """Vectors that the codes represent, or None if codes carry no meaning. Shape: (items, d)."""
@@ -69,9 +132,16 @@ class FitEncodes(Protocol):
     """Knows the codes of the fitted items when `fit` ends, so that they are not encoded again."""
 
     def fit_encode(
-        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
+        self,
+        table: ItemTable,
+        beside: Beside | None = None,
+        *,
+        seed: int = 0,
+        progress: Progress = silent,
+        checkpoint: CheckpointFile | None = None,
     ) -> tuple[Ragged, Ragged | None]:
-        """Fit, and return what `encode` would give for the same table, with confidences as `Confident` gives them."""
+        """Fit, and return what `encode` would give for the same table, with confidences as `Confident` gives them.
+        `beside` learns from the codes meanwhile."""
 
 
 @runtime_checkable
@@ -121,23 +191,17 @@ class Weighing(Protocol):
     """Gives items several weighted codes at every depth, so that a generator can read them as mixtures."""
 
     def strongest_codes(self, table: ItemTable, strongest: int) -> tuple[np.ndarray, np.ndarray]:
-        """Codes and weights of shape (items, depths, strongest), strongest first; weights need not sum to 1.
-
-        The first code is the strongest. A weight of 0 is padding.
-        """
-
-
-@runtime_checkable
-class SoftAssigning(Protocol):
-    """Assigns vectors to codes with differentiable weights, for joint training with a generator."""
-
-    def soft(self, x_UI: Tensor) -> tuple[Sequence[tuple[Tensor, Tensor]], Tensor]:
-        """By depth the rows whose id goes on and their weights of all codes, and the tokenizer's own loss."""
+        """Codes and weights of shape (items, depths, strongest), strongest first; weights need not sum to 1. The first
+        code is the strongest. A weight of 0 is padding."""
 
 
 @runtime_checkable
 class Adapting(Protocol):
-    """Has small adapters that a generator can train, which may change the codes of some items."""
+    """Has small adapters that a generator can train, which may change the codes of some items. Until they are applied
+    it assigns vectors to codes with differentiable weights."""
+
+    def soft(self, x_UI: Tensor) -> tuple[Sequence[tuple[Tensor, Tensor]], Tensor]:
+        """By depth the rows whose id goes on and their weights of all codes, and the tokenizer's own loss."""
 
     def begin_adapting(self, rank: int, *, seed: int = 0) -> nn.ModuleList:
         """Attach the adapters; the rest of the tokenizer stays frozen."""
@@ -154,34 +218,6 @@ class AssignsCatalogue(Protocol):
         """Codes of every item, chosen jointly."""
 
 
-@runtime_checkable
-class LearnsBooks(Protocol):
-    """Quantises latent vectors with residual codebooks that a generator can train."""
-
-    def centres(self) -> tuple[np.ndarray, ...]:
-        """The codebooks."""
-
-    def latents(self, vectors_NI: np.ndarray) -> np.ndarray:
-        """The latent vectors that are quantised. Shape: (items, D)."""
-
-    def with_books(self, books: Sequence[np.ndarray]) -> Tokenizer:
-        """A copy with other codebooks of the same sizes."""
-
-
-@runtime_checkable
-class JointNetwork(Protocol):
-    """A tokenizer's network while it learns beside a generator. Also an `nn.Module`."""
-
-    latent: int
-    inputs: int
-
-    def scores(self, z_UC: Tensor) -> list[Tensor]:
-        """Minus the squared distances of latents, then of their residuals, to all codes by depth: each (items, K_l)."""
-
-    def read(self, x_UI: Tensor) -> JointReading:
-        """How item vectors are encoded, quantised and reconstructed."""
-
-
 @dataclass(frozen=True, eq=False)
 class JointReading:
     """Scores of all codes by depth, reconstructed vectors, and the tokenizer's own loss, all with gradients."""
@@ -189,17 +225,6 @@ class JointReading:
     scores: Sequence[Tensor]
     decoded_UI: Tensor
     loss: Tensor
-
-
-@runtime_checkable
-class LearnsWhole(Protocol):
-    """Encodes and quantises vectors with a network all of which can learn beside a generator."""
-
-    def joint_network(self) -> nn.Module:
-        """A trainable copy of the network, which is a `JointNetwork`."""
-
-    def with_network(self, network: nn.Module) -> Tokenizer:
-        """A copy of the tokenizer with the weights of such a network."""
 
 
 class Beside(Protocol):
@@ -213,24 +238,6 @@ class Beside(Protocol):
 
     def loss(self, share: float) -> Tensor:
         """The weighted loss of a step, after this share of training."""
-
-
-@runtime_checkable
-class TrainsBeside(Protocol):
-    """Can train something else beside its own network."""
-
-    codebooks: tuple[int, ...]
-
-    def fit_beside(
-        self,
-        table: ItemTable,
-        beside: Beside | None,
-        *,
-        seed: int = 0,
-        progress: Progress = silent,
-        checkpoint: CheckpointFile | None = None,
-    ) -> tuple[Ragged, Ragged | None]:
-        """Fit both; codes and confidences of the same items, as `FitEncodes` gives them."""
 
 
 class Merges(Protocol):
@@ -270,6 +277,22 @@ class Revising(Protocol):
 
     def revise(self, table: ItemTable) -> None:
         """Refit on those vectors with the same codebook sizes."""
+
+
+def concatenated(parts: Sequence[T]) -> T:
+    """Dataclasses of arrays with equal columns as one, row after row."""
+    names = [f.name for f in fields(type(parts[0]))]  # type: ignore[arg-type]
+    return type(parts[0])(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in names})
+
+
+def summed_centres(codes: Ragged, centres: Sequence[np.ndarray]) -> np.ndarray:
+    """The sum of the centres of every row's codes; an absent code adds nothing. Shape: (items, d)."""
+    out_ND = np.zeros((len(codes), centres[0].shape[1]), dtype=np.float32)
+    dense_NL = codes.dense()
+    for depth, centres_KD in enumerate(centres[: dense_NL.shape[1]]):
+        has_N = dense_NL[:, depth] >= 0
+        out_ND[has_N] += centres_KD[dense_NL[has_N, depth]]
+    return out_ND
 
 
 def tokenizer_key(tokenizer: Tokenizer) -> str:

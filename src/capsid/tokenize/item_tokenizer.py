@@ -27,16 +27,15 @@ from capsid.data.dataset import Dataset
 from capsid.data.item_table import ItemTable
 from capsid.data.sources import as_dataset
 from capsid.data.split import leave_one_out
-from capsid.encode.base import ItemEncoder, fresh, with_vectors
+from capsid.encode.base import ItemEncoder, fitted, fresh, with_vectors
 from capsid.encode.cache import encode_blocks
+from capsid.encode.joined import MAIN, Views, blocks_of
 from capsid.encode.kinds import ENCODERS
-from capsid.encode.views import MAIN, Views, blocks_of
-from capsid.errors import ConfigError, NotFittedError
-from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy
+from capsid.errors import ConfigError
+from capsid.ids.collisions import COLLISIONS, Bucket, CollisionPolicy, Costs
 from capsid.ids.layout import TokenLayout
 from capsid.ids.mixtures import Mixtures
 from capsid.ids.reading import Reading
-from capsid.ids.reassign import Costs
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import Progress, automatic
 from capsid.ragged import Ragged
@@ -51,11 +50,11 @@ from capsid.tokenize.base import (
     Revising,
     Tokenizer,
     Weighing,
+    joined_vectors,
+    token_vectors,
 )
-from capsid.tokenize.id_system import IdSystem
-from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
-from capsid.tokenize.token_vectors import joined_vectors, token_vectors
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
+from capsid.tokenize.kinds import MERGES, TOKENIZER_PARTS, TOKENIZERS, IdSystem
 
 KIND = "tokenizer"
 # What `load_network` reads.
@@ -83,9 +82,7 @@ class ItemTokenizer:
     @property
     def ids(self) -> SemanticIds:
         """Ids of the fitted catalogue and of items added since."""
-        if not hasattr(self, "ids_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return self.ids_
+        return fitted(getattr(self, "ids_", None), self)
 
     @property
     def block(self) -> str:
@@ -105,11 +102,9 @@ class ItemTokenizer:
         progress: Progress | None = None,
         checkpoint: CheckpointFile | None = None,
     ) -> ItemTokenizer:
-        """Learn from a dataset's training part (leave-one-out), or from an item table made of any other split.
-
-        A dataset may also be given by its name, its folder or a frame of interactions. Progress is shown on a terminal
-        and in notebooks unless one is given. With a checkpoint file, interrupted training resumes from it.
-        """
+        """Learn from a dataset's training part (leave-one-out), or from an item table made of any other split. A
+        dataset may also be given by its name, its folder or a frame of interactions. Progress is shown on a terminal
+        and in notebooks unless one is given. With a checkpoint file, interrupted training resumes from it."""
         progress = automatic() if progress is None else progress
         self._check_parts()
         if isinstance(data, ItemTable):
@@ -131,7 +126,7 @@ class ItemTokenizer:
         self.merges_: Any | None = None if self.merges is None else fresh(self.merges)
         learnt: dict[str, Any] = {}
         if isinstance(self.merges_, SemanticBPE) and self.merges_.beside:
-            from capsid.tokenize.merging.beside import fit_beside
+            from capsid.tokenize.capsules.beside import fit_beside
 
             own = self.merges_, self.tokenizer_, table
             learnt["gate"], self.encoded_ = fit_beside(*own, **given, checkpoint=checkpoint)
@@ -247,11 +242,9 @@ class ItemTokenizer:
             )
 
     def encode(self, items: pl.DataFrame | Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
-        """Codes of items given by their attributes (a column `item_id` and the text fields), known or new.
-
-        A known item keeps its codes, whatever its attributes are now. A new item gets the tokenizer's codes;
-        `with_items` also applies the collision policy.
-        """
+        """Codes of items given by their attributes (a column `item_id` and the text fields), known or new. A known item
+        keeps its codes, whatever its attributes are now. A new item gets the tokenizer's codes; `with_items` also
+        applies the collision policy."""
         frame, names = items_frame(items)
         rows, known = self.ids.items.numbers(names, missing="negative"), self.ids.codes
         new = np.flatnonzero(rows < 0)
@@ -289,7 +282,6 @@ class ItemTokenizer:
         return bare
 
     def decode(self, tokens: Sequence[int]) -> list[str]:
-        """The items that have these tokens."""
         return self.ids.lookup(tokens)
 
     def token_vectors(self) -> np.ndarray | None:
@@ -379,8 +371,7 @@ def load_network(folder: Path, kinds: Kinds | None = None) -> Tokenizer:
     with untrusted.interpreting(folder, "tokenizer"):
         about = untrusted.mapping(read_json(folder / "tokenizer.json"), "tokenizer.json")
         part = from_dict(None, about["tokenizer"], {**KINDS, **(kinds or {})})
-        fitted: Tokenizer = _loaded(part, folder / "tokenizer.npz")
-        return fitted
+        return _loaded(part, folder / "tokenizer.npz")
 
 
 def ids_folder(folder: Path, number: int) -> str:

@@ -25,7 +25,8 @@ from capsid.train.lanes import Loss
 from capsid.train.loop import Task, TrainingResult, train
 from capsid.train.options import Training
 
-LOOK_ROWS = 16_384
+# Items that a start is fitted to, and those that are looked at between epochs.
+SAMPLE_ROWS, LOOK_ROWS = 65_536, 16_384
 # Corrections that need further training are made only until this share of the steps.
 EARLY = 0.8
 
@@ -46,7 +47,7 @@ def weight_source(seed: int, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(child_seed(seed, name, "weights"))
 
 
-def draw_sample(vectors_NI: np.ndarray, most: int, seed: int, name: str) -> np.ndarray:
+def draw_sample(vectors_NI: np.ndarray, seed: int, name: str, most: int = SAMPLE_ROWS) -> np.ndarray:
     """At most `most` rows in catalogue order, copied into memory. Shape: (rows, I)."""
     return np.array(vectors_NI[sample_rows(len(vectors_NI), most, seed, name)], dtype=np.float32)
 
@@ -124,12 +125,15 @@ class VectorTraining(ABC):
     def look(self) -> Look:
         """Statistics of the sample under the current weights."""
 
-    @abstractmethod
-    def answer(self, *, early: bool) -> None:
-        """Correct the network after inspection; `early` says whether enough training is left to adapt to it.
+    def revive(self) -> None:  # noqa: B027
+        """Reinitialise codes that no item uses."""
 
-        Must be a function of the weights alone, so that a resumed run makes the same corrections.
-        """
+    def answer(self, *, early: bool) -> None:
+        """Correct the network after inspection; `early` says whether enough training is left to adapt to it. Must be a
+        function of the weights alone, so that a resumed run makes the same corrections. By default, codes are
+        revived."""
+        if early:
+            self.revive()
 
     @cached_property
     def looked_at_NI(self) -> np.ndarray:
@@ -137,13 +141,11 @@ class VectorTraining(ABC):
         return self.sample_NI[:: -(-len(self.sample_NI) // LOOK_ROWS)]
 
     def tell(self, name: str) -> Look:
-        """One line of progress."""
         seen = self.look()
         self.progress.line(f"{name}: {seen.line()}")
         return seen
 
     def score(self) -> float:
-        """The score of the current weights."""
         return self.tell(self.name).score
 
     def run(self, *, seed: int, checkpoint: CheckpointFile | None) -> None:

@@ -22,11 +22,17 @@ from capsid.base.run_options import ALONE, CheckpointFile, Team
 from capsid.errors import CapsidError, ConfigError
 from capsid.progress import Progress, duration, silent
 from capsid.train.batches import BatchPlan
-from capsid.train.checkpoint import Checkpoint, load_checkpoint, named_under, save_checkpoint, tensors_hash
-from capsid.train.groups import clipped_together, kept_buffers, rate_groups
-from capsid.train.lanes import LaneLoss, Lanes, Loss, StepLoss
+from capsid.train.checkpoint import (
+    NEVER_VALIDATED,
+    Checkpoint,
+    Snapshots,
+    load_checkpoint,
+    named_under,
+    save_checkpoint,
+    tensors_hash,
+)
+from capsid.train.lanes import LaneLoss, Lanes, Lent, Loss, clipped_together, kept_buffers, rate_groups
 from capsid.train.options import Training
-from capsid.train.snapshots import NEVER_VALIDATED, Snapshots
 
 # Last weights, averages, optimiser and random state by name, for a stretch that goes on from another one.
 Carried = Mapping[str, Tensor]
@@ -45,10 +51,8 @@ class CurvePoint:
 @dataclass(frozen=True)
 class TrainingResult:
     """The result of training. The network holds the best EMA weights, or the mean of the best `averaged` snapshots.
-
     `steps` were made; `best_step` and the curve count from the start of the schedule. `carried` is for the next
-    stretch, where one was asked for.
-    """
+    stretch, where one was asked for."""
 
     steps: int
     best_step: int
@@ -137,7 +141,7 @@ class _Run:
         self.parameters = {n: p for n, p in self.task.network.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.AdamW(
             rate_groups(self.parameters, self.options.weight_decay, self.task.rates),
-            betas=(self.options.beta1, self.options.beta2),
+            betas=(0.9, self.options.beta2),
             fused=True,
         )
         self.device = next(iter(self.parameters.values())).device
@@ -190,14 +194,14 @@ class _Run:
             self.epoch, self.batches = epoch, self.task.plan.epoch(epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = group["factor"] * self.options.rate(self.steps[self.done])
-        measured = self._gradients(self.batches[index])
+        loss, tokens = self._gradients(self.batches[index])
         for together in self.clipped:
             torch.nn.utils.clip_grad_norm_(together, self.options.clip)
         self.optimizer.step()
         self._average()
         self.done += 1
-        self.tokens += measured.tokens
-        self._watch(measured.loss)
+        self.tokens += tokens
+        self._watch(loss)
         self.seconds += time.monotonic() - began
         self._after_step()
 
@@ -212,8 +216,8 @@ class _Run:
             )
         return Lanes(self.options.lanes, self.team, self.seed, list(self.parameters.values()))
 
-    def _gradients(self, rows: np.ndarray) -> StepLoss:
-        """Set the gradients of a batch."""
+    def _gradients(self, rows: np.ndarray) -> tuple[float, int]:
+        """Set the gradients of a batch; its loss and tokens."""
         step = self.counted + self.done
         if self.lanes is not None and self.task.lanes is not None:
             return self.lanes.gradients(self.task.lanes(rows, step, self.lanes.count), step)
@@ -223,7 +227,7 @@ class _Run:
         loss = self.task.loss(rows, step)
         self.optimizer.zero_grad(set_to_none=True)
         loss.value.backward()
-        return StepLoss(float(loss.value.detach()), loss.tokens)
+        return float(loss.value.detach()), loss.tokens
 
     def _average(self) -> None:
         if not self.options.ema:
@@ -268,7 +272,7 @@ class _Run:
 
     def _measured(self, validate: Callable[[], float], weights: dict[str, Tensor]) -> float:
         """The metric of weights, and of buffers where these are given too."""
-        with _Lent({n: t for n, t in (self.parameters | self.buffers).items() if n in weights}, weights):
+        with Lent({n: t for n, t in (self.parameters | self.buffers).items() if n in weights}, weights):
             self.task.network.eval()
             metric = validate()
             self.task.network.train()
@@ -378,19 +382,3 @@ class _Run:
                 if self.options.ema:
                     self.average[name] = average[name].to(self.device, copy=True)
         torch.set_rng_state(tensors["rng"].cpu())
-
-
-class _Lent:
-    """Temporarily give parameters and buffers of the network other values."""
-
-    def __init__(self, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-        self.tensors, self.values = tensors, values
-
-    def __enter__(self) -> None:
-        self.own = {n: t.data for n, t in self.tensors.items()}
-        for name, tensor in self.tensors.items():
-            tensor.data = self.values[name]
-
-    def __exit__(self, *_: object) -> None:
-        for name, tensor in self.tensors.items():
-            tensor.data = self.own[name]

@@ -69,7 +69,6 @@ class Processes:
     restarts: int = 0
 
     def gather(self, tensor: Tensor) -> Sequence[Tensor]:
-        """See `Team`."""
         own = tensor.to(self.device).contiguous()
         out = [torch.empty_like(own) for _ in range(self.size)]
         with _told(self.rank):
@@ -77,7 +76,6 @@ class Processes:
         return [t.to(tensor.device) for t in out]
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """See `Team`."""
         for part in tensor.view(-1).split(PART):
             total = TreeSum()
             for other in self.gather(part):
@@ -86,7 +84,6 @@ class Processes:
         return tensor
 
     def broadcast(self, value: Any) -> Any:
-        """See `Team`."""
         data = json.dumps(value).encode() if self.rank == 0 else b""
         length = torch.tensor([len(data)], device=self.device)
         with _told(self.rank):
@@ -98,7 +95,6 @@ class Processes:
         return json.loads(bytes(text.tolist()))
 
     def meet(self) -> None:
-        """See `Team`."""
         self.gather(torch.zeros(1))
 
 

@@ -17,8 +17,8 @@ from capsid.recipes import RECIPES
 from capsid.tokenize.capsules import reference
 from capsid.tokenize.capsules.algorithm import Step, algorithm_one
 from capsid.tokenize.capsules.capsules import CapsuleNetwork, Capsules
-from capsid.tokenize.capsules.full_votes import FullPoses
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
+from capsid.tokenize.capsules.votes import FullPoses
 
 WIDTH = 6
 # Overrides of the default settings; "paper" overrides the recipe of that name.

@@ -11,11 +11,10 @@ from worlds import make_table
 
 from capsid.data.planted import planted_vectors
 from capsid.errors import ConfigError
-from capsid.ids.prefixes import SharedPrefixes
+from capsid.ids.order import SharedPrefixes
 from capsid.ragged import Ragged
-from capsid.tokenize.capsules.capsules import CapsuleNetwork
+from capsid.tokenize.capsules.capsules import CapsuleNetwork, LowRank
 from capsid.tokenize.capsules.catalogue import trace
-from capsid.tokenize.capsules.low_rank import LowRank
 from capsid.tokenize.capsules.stage_two import fold, limit
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.train.options import Training

@@ -17,15 +17,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from worlds import make_table, shared_prefixes
 
-from capsid.ids.prefixes import SharedPrefixes
+from capsid.ids.order import SharedPrefixes
+from capsid.tokenize.base import CAUSES, Trace
 from capsid.tokenize.capsules import algorithm, catalogue
 from capsid.tokenize.capsules.algorithm import Step
 from capsid.tokenize.capsules.capsules import Capsules
-from capsid.tokenize.capsules.full_votes import FullVotes
 from capsid.tokenize.capsules.reference import Answer, algorithm_one
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
-from capsid.tokenize.capsules.votes import SharedPoses
-from capsid.tokenize.trace import CAUSES, Trace
+from capsid.tokenize.capsules.votes import FullVotes, SharedPoses
 
 CLOSE = {"rtol": 1e-7, "atol": 1e-9}
 REAL = ("weights_BK", "mass_B", "confidence_B", "z_BD", "r_BD")

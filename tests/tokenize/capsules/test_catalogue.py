@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from worlds import make_table
 
 from capsid.errors import ArtifactError
-from capsid.ids.prefixes import SharedPrefixes
+from capsid.ids.order import SharedPrefixes
 from capsid.ragged import Ragged
 from capsid.tokenize.capsules import catalogue
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer

@@ -21,7 +21,7 @@ from capsid.errors import ArtifactError, ConfigError, DataError
 from capsid.scale.codes import encode_shards
 from capsid.tokenize.base import tokenizer_key
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 from capsid.train.options import Training
 
 ITEMS, WIDTH = 1_300, 12

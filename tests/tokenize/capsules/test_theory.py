@@ -30,8 +30,8 @@ from torch import Tensor
 from capsid.tokenize.capsules import catalogue, reference
 from capsid.tokenize.capsules.algorithm import Step, agree
 from capsid.tokenize.capsules.catalogue import stop
-from capsid.tokenize.capsules.full_votes import FullVotes
 from capsid.tokenize.capsules.settings import Form, StopRules
+from capsid.tokenize.capsules.votes import FullVotes
 
 ROUNDING = 1e-9
 

@@ -10,7 +10,7 @@ from worlds import make_ids, make_table
 from capsid.data.item_table import ItemTable
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.ragged import Ragged
-from capsid.tokenize.merging.semantic_bpe import gate_training
+from capsid.tokenize.capsules.semantic_bpe import gate_training
 
 QUICK = dataclasses.replace(gate_training(), steps=60)
 # Depths of 6, 6 and 4 codes: tokens 2 to 7, 8 to 13, 14 to 17.

@@ -17,14 +17,14 @@ from capsid.errors import ConfigError
 from capsid.ids.semantic_ids import SemanticIds
 from capsid.progress import silent
 from capsid.ragged import Ragged
-from capsid.tokenize.atomic import Atomic
+from capsid.tokenize.capsules.beside import GateBeside
 from capsid.tokenize.capsules.objective import objective
+from capsid.tokenize.capsules.pairs import find_candidates
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.capsules.settings import StageOneTraining
 from capsid.tokenize.capsules.tokenizer import CapsuleTokenizer
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.merging.beside import GateBeside
-from capsid.tokenize.merging.candidates import find_candidates
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
+from capsid.tokenize.rivals.lookup import Atomic
 
 
 def merges(**fields: Any) -> SemanticBPE:
@@ -50,9 +50,7 @@ def see(gate: GateBeside, codes: Ragged) -> None:
 def test_pairs_are_recounted_from_the_codes_of_the_epoch() -> None:
     ids, table = planted()
     gate = gate_of(ids, table, merges())
-    wanted = find_candidates(
-        ids.tokens, ids.layout, table.sequences, number=1, least=20, count="interactions", frequency="log"
-    )
+    wanted = find_candidates(ids.tokens, ids.layout, table.sequences, number=1, least=20, count="interactions")
     pairs = gate._count()[1]
     assert (pairs.left.tolist(), pairs.right.tolist(), pairs.count.tolist()) == (
         wanted.left.tolist(),

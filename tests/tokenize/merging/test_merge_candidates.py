@@ -13,7 +13,7 @@ from worlds import make_ids, random_codes, random_histories
 from capsid.ids.collisions import Suffix
 from capsid.ids.merges import MergeTable
 from capsid.ragged import Ragged
-from capsid.tokenize.merging.candidates import (
+from capsid.tokenize.capsules.pairs import (
     centre_profiles,
     find_candidates,
     item_profiles,
@@ -44,15 +44,13 @@ def test_counts(count: str, seed: int, least: int) -> None:
             tokens = ids.tokens[int(item)].tolist()[:-1]  # the suffix never merges
             seen += list(zip(tokens, tokens[1:]))  # noqa: RUF007
         wanted.update(set(seen) if count == "users" else seen)
-    pairs = find_candidates(ids.tokens, ids.layout, histories, number=2, least=least, count=count, frequency="share")
+    pairs = find_candidates(ids.tokens, ids.layout, histories, number=2, least=least, count=count)
     found = dict(zip(zip(pairs.left.tolist(), pairs.right.tolist()), pairs.count.tolist()))
     assert found == {p: n for p, n in wanted.items() if n >= least}
     assert list(found) == sorted(found)
     assert (pairs.number == 2).all()
     if len(pairs):
-        assert pairs.frequency == pytest.approx(pairs.count / pairs.count.max())
-        log = find_candidates(ids.tokens, ids.layout, histories, number=2, least=least, count=count, frequency="log")
-        assert log.frequency == pytest.approx(np.log(1 + pairs.count) / np.log(1 + pairs.count.max()))
+        assert pairs.frequency == pytest.approx(np.log(1 + pairs.count) / np.log(1 + pairs.count.max()))
 
 
 def test_profiles_are_mean_directions_of_the_items_that_carry_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +62,7 @@ def test_profiles_are_mean_directions_of_the_items_that_carry_a_token(monkeypatc
         rows = [v / max(np.linalg.norm(v), 1e-9) for v, t in zip(vectors, ids.tokens) if token in t]
         mean = np.sum(rows, axis=0) if rows else np.zeros(5)
         np.testing.assert_allclose(found[token], mean / max(np.linalg.norm(mean), 1e-9), atol=1e-6)
-    monkeypatch.setattr("capsid.tokenize.merging.candidates.BLOCK", 7)
+    monkeypatch.setattr("capsid.tokenize.capsules.pairs.BLOCK", 7)
     np.testing.assert_allclose(item_profiles(ids.tokens, ids.layout.vocabulary, vectors), found, atol=1e-12)
 
 
@@ -77,9 +75,7 @@ def test_profiles_of_centres_and_cosines() -> None:
     np.testing.assert_allclose(found[13], unit(centres[[2]] + centres[[5]] + centres[[9]])[0])
     np.testing.assert_allclose(found[7], centres[7] / np.linalg.norm(centres[7]))
     assert (found[:2] == 0).all()
-    pairs = find_candidates(
-        ids.unmerged, ids.layout, Ragged.from_rows([[0, 1]]), number=1, least=1, count="users", frequency="log"
-    )
+    pairs = find_candidates(ids.unmerged, ids.layout, Ragged.from_rows([[0, 1]]), number=1, least=1, count="users")
     pairs = with_cosines(pairs, found)
     assert pairs.cosine[0] == pytest.approx(float(found[2] @ found[5]))
     assert pairs.score(0.25) == pytest.approx(0.25 * pairs.frequency + 0.75 * pairs.cosine)

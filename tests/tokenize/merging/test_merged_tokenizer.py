@@ -12,12 +12,12 @@ from merge_worlds import QUICK
 from capsid.base.run_options import CheckpointFile
 from capsid.data.dataset import Dataset
 from capsid.data.planted import planted_dataset
-from capsid.encode.hashing import HashingEncoder
+from capsid.encode.text import HashingEncoder
 from capsid.ids.collisions import Bucket, Suffix
 from capsid.ids.merges import MergeTable
+from capsid.tokenize.capsules.semantic_bpe import SemanticBPE
 from capsid.tokenize.item_tokenizer import ItemTokenizer
-from capsid.tokenize.merging.semantic_bpe import SemanticBPE
-from capsid.tokenize.residual_kmeans import ResidualKMeans
+from capsid.tokenize.rivals.quantisers import ResidualKMeans
 
 NEW = {
     "item_id": ["n0", "n1", "n2"],
@@ -35,7 +35,7 @@ def data() -> Dataset:
 def make(collisions: Suffix | Bucket | None = None, merges: SemanticBPE | None = MERGES) -> ItemTokenizer:
     return ItemTokenizer(
         encoder=HashingEncoder(dim=24),
-        tokenizer=ResidualKMeans(codebooks=(6, 6, 3), iterations=10, restarts=1),
+        tokenizer=ResidualKMeans(codebooks=(6, 6, 3), restarts=1),
         collisions=collisions or Suffix(),
         merges=merges,
     )

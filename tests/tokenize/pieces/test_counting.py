@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capsid.ragged import Ragged
-from capsid.tokenize.actionpiece.chains import Chains
-from capsid.tokenize.actionpiece.counting import Counts
+from capsid.tokenize.rivals.actionpiece import Chains, Counts
 
 FIRST = 20
 Chain = list[set[int]]
@@ -76,9 +75,10 @@ def test_counts_equal_a_new_count_after_every_merge(world: tuple[Ragged, Ragged]
             break
         assert learnt is not None
         heaviest = max(wanted.values())
-        assert learnt.pair == min(pair for pair, weight in wanted.items() if weight == heaviest)
-        assert learnt.weight == float(heaviest)
-        plain = [merged(chain, learnt.pair, token) for chain in plain]
+        pair, weight = learnt
+        assert pair == min(pair for pair, weight in wanted.items() if weight == heaviest)
+        assert weight == float(heaviest)
+        plain = [merged(chain, pair, token) for chain in plain]
 
 
 def test_weights_of_one_item_and_of_two() -> None:
@@ -101,8 +101,7 @@ def test_the_first_merges_of_a_world_worked_out_by_hand() -> None:
     items = Ragged.from_rows([[2, 4], [3, 5], [2, 5]])
     counts = Counts(Chains(items, Ragged.from_rows([[0, 1], [0, 1], [0, 1], [2]], np.int64), 20, 9))
     learnt = [counts.merge_heaviest(20 + n, least=1.0) for n in range(5)]
-    found = [None if one is None else (one.pair, one.weight) for one in learnt]
-    assert found == [((2, 4), 3.0), ((3, 5), 3.0), ((20, 21), 3.0), ((2, 5), 1.0), None]
+    assert learnt == [((2, 4), 3.0), ((3, 5), 3.0), ((20, 21), 3.0), ((2, 5), 1.0), None]
 
 
 def test_a_token_across_two_items_stands_between_them() -> None:
@@ -111,7 +110,7 @@ def test_a_token_across_two_items_stands_between_them() -> None:
     chains = Chains(items, Ragged.from_rows([[0, 1]], np.int64), 20, 9)
     chains.merge(int(chains.key(np.array(4), np.array(5))), 20)
     found = chains.weights()
-    assert {chains.pair(int(k)): w / chains.unit for k, w in zip(found.keys_E, found.amounts_E)} == {
+    assert {chains.pair(int(k)): w / chains.unit for k, w in zip(*found)} == {
         (2, 20): 1.0,
         (3, 20): 1.0,
     }

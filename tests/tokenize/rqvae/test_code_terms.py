@@ -14,15 +14,14 @@ from worlds import assert_resumes, make_table
 
 from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError, DataError
-from capsid.tokenize.rqvae import fit as fitting
-from capsid.tokenize.rqvae.bound_terms import BoundDiversity, BoundMatch, CodeStep
-from capsid.tokenize.rqvae.network import RQVAENetwork
-from capsid.tokenize.rqvae.terms import CodeDiversity, CollaborativeMatch
-from capsid.tokenize.rqvae.tokenizer import RQVAE
+from capsid.tokenize.rivals import rqvae_fit as fitting
+from capsid.tokenize.rivals.rqvae import RQVAE
+from capsid.tokenize.rivals.rqvae_network import RQVAENetwork
+from capsid.tokenize.rivals.rqvae_terms import BoundDiversity, BoundMatch, CodeDiversity, CodeStep, CollaborativeMatch
 from capsid.train.options import Training
 
 TRAINING = Training(steps=30, batch_size=32, learning_rate=3e-3, ema=0.0, validate_every=15)
-MATCH, DIVERSITY = CollaborativeMatch(weight=0.5), CodeDiversity(weight=0.1, groups=3, least=2, most=6)
+MATCH, DIVERSITY = CollaborativeMatch(weight=0.5), CodeDiversity(weight=0.1)
 
 
 def world(items: int = 96, seed: int = 0) -> tuple[ItemTable, np.ndarray]:
@@ -60,7 +59,7 @@ def gradients(network: RQVAENetwork, loss: torch.Tensor) -> tuple[float, float]:
 def test_match_is_a_softmax_over_the_batch_and_teaches_the_encoder_alone() -> None:
     table, _ = world()
     network, step = step_of(table)
-    loss = BoundMatch(table.vectors("behaviour"), "behaviour", 6).loss(step)
+    loss = BoundMatch(table.vectors("behaviour"), 6).loss(step)
     centres_BD = sum(book[code] for book, code in zip(network.books, step.found.codes_BL.T))
     scores = (centres_BD @ torch.from_numpy(table.vectors("behaviour")[:32]).T).detach()
     wanted = -np.mean([float(scores[i, i] - torch.logsumexp(scores[i], 0)) for i in range(32)])
@@ -78,10 +77,10 @@ def test_items_without_behaviour_take_no_part() -> None:
     five = CodeStep(
         step.rows_B[:5], dataclasses.replace(step.found, residuals_LBD=[r[:5] for r in step.found.residuals_LBD]), []
     )
-    term = BoundMatch(holes, "behaviour", 6)
+    term = BoundMatch(holes, 6)
     assert float(term.loss(step).detach()) == pytest.approx(float(term.loss(five).detach()))
     holes[1:] = 0
-    assert float(BoundMatch(holes, "behaviour", 6).loss(step).detach()) == 0.0
+    assert float(BoundMatch(holes, 6).loss(step).detach()) == 0.0
 
 
 def test_diversity_term_by_term_and_teaches_the_codebooks_alone() -> None:
@@ -148,14 +147,15 @@ def purity(codes_N: np.ndarray, truth_N: np.ndarray) -> float:
     return sum(np.bincount(truth_N[codes_N == c]).max() for c in np.unique(codes_N)) / len(codes_N)
 
 
-def test_codes_follow_behaviour_as_the_match_grows() -> None:
+def test_codes_follow_behaviour_as_the_match_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Text is three times as loud as behaviour in the vectors; only the term makes first codes say B."""
+    monkeypatch.setattr(fitting.RQVAETraining, "revive", lambda self: None)
     table, behaviour_N = world()
     longer = dataclasses.replace(TRAINING, steps=400, batch_size=48, learning_rate=5e-3, validate_every=400)
     found = []
     for weight in (0.0, 0.5, 2.0):
         terms = (dataclasses.replace(MATCH, weight=weight),)
-        tokenizer = small(codebooks=(4, 4), terms=terms, training=longer, revive=False).fit(table)
+        tokenizer = small(codebooks=(4, 4), terms=terms, training=longer).fit(table)
         found.append(purity(tokenizer.encode(table).dense()[:, 0], behaviour_N))
     assert found[2] > found[1] > found[0] + 0.1
     assert found[2] > 0.8

@@ -13,9 +13,8 @@ from worlds import assert_resumes, make_table
 
 from capsid.ids.collisions import Reassign
 from capsid.ids.semantic_ids import SemanticIds
-from capsid.tokenize.rqvae.assign import Sinkhorn
-from capsid.tokenize.rqvae.network import RQVAENetwork
-from capsid.tokenize.rqvae.tokenizer import RQVAE
+from capsid.tokenize.rivals.rqvae import RQVAE
+from capsid.tokenize.rivals.rqvae_network import RQVAENetwork, Sinkhorn
 from capsid.train.options import Training
 
 TRAINING = Training(steps=30, batch_size=64, learning_rate=3e-3, ema=0.0, validate_every=15)
@@ -54,10 +53,7 @@ def test_only_the_last_depths_are_balanced(depths: int) -> None:
 def test_a_batch_uses_the_last_codebook_evenly() -> None:
     network = network_of()
     z_BD = network.encoder(torch.from_numpy(vectors(400))).detach()
-    counts = [
-        np.bincount(network.quantize(z_BD, assign).codes_BL[:, -1], minlength=8)
-        for assign in (None, Sinkhorn(iterations=300))
-    ]
+    counts = [np.bincount(network.quantize(z_BD, assign).codes_BL[:, -1], minlength=8) for assign in (None, Sinkhorn())]
     assert counts[0].max() > 1.5 * counts[1].max()
     assert counts[1].min() > 35, "nearly 50 of 400 each"
 
@@ -77,11 +73,9 @@ def test_balanced_training_collides_less_on_crowded_prefixes() -> None:
     longer = dataclasses.replace(TRAINING, steps=150, batch_size=50, validate_every=150)
     rates = []
     for assign in (None, Sinkhorn()):
-        tokenizer = small(codebooks=(5, 4, 16), assign=assign, revive=False, training=longer).fit(table)
+        tokenizer = small(codebooks=(5, 4, 16), assign=assign, training=longer).fit(table)
         codes = tokenizer.encode(table)
-        assert codes == small(codebooks=(5, 4, 16), assign=assign, revive=False, training=longer).fit(table).encode(
-            table
-        )
+        assert codes == small(codebooks=(5, 4, 16), assign=assign, training=longer).fit(table).encode(table)
         ids = SemanticIds.assign(table.items, codes, tokenizer.sizes)
         rates.append(ids.statistics().collision_rate)
     assert rates[1] < rates[0]

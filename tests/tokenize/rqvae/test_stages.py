@@ -18,9 +18,9 @@ from capsid.data.item_table import ItemTable
 from capsid.errors import ConfigError
 from capsid.progress import silent
 from capsid.ragged import Ragged
-from capsid.tokenize.rqvae.fit import fit_rqvae
-from capsid.tokenize.rqvae.network import RQVAENetwork, encode
-from capsid.tokenize.rqvae.tokenizer import RQVAE
+from capsid.tokenize.rivals.rqvae import RQVAE
+from capsid.tokenize.rivals.rqvae_fit import fit_rqvae
+from capsid.tokenize.rivals.rqvae_network import RQVAENetwork, encode
 from capsid.train.options import Training
 
 TRAINING = Training(steps=30, batch_size=32, learning_rate=5e-3, ema=0.0, validate_every=15)
@@ -123,16 +123,16 @@ def test_the_loss_counts_the_depths_of_an_id_alone() -> None:
             wanted = wanted + 1.25 * (z_D - total_D - centre_D).square().mean() / 6
             total_D = total_D + centre_D
         wanted = wanted + (network.decoder(total_D) - x_BI[row]).square().mean() / 6
-    torch.testing.assert_close(network.loss_of(x_BI, found, 0.25, length_B), wanted)
+    torch.testing.assert_close(network.loss_of(x_BI, found, length_B), wanted)
     everywhere = torch.full((6,), 3)
-    torch.testing.assert_close(network.loss_of(x_BI, found, 0.25, everywhere), network.loss_of(x_BI, found, 0.25))
-    (gradient,) = torch.autograd.grad(network.loss_of(x_BI, found, 0.25, torch.full((6,), 1)), network.books[2])
+    torch.testing.assert_close(network.loss_of(x_BI, found, everywhere), network.loss_of(x_BI, found))
+    (gradient,) = torch.autograd.grad(network.loss_of(x_BI, found, torch.full((6,), 1)), network.books[2])
     assert not gradient.any(), "a depth that no id reaches learns nothing"
 
 
 def test_revival_leaves_frozen_codes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Far-away codes of the first stage stay dead; without the guard the next inspection would move them."""
-    from capsid.tokenize.rqvae import stages
+    from capsid.tokenize.rivals import rqvae_fit as stages
 
     plain = fit_rqvae
 

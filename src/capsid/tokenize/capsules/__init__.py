@@ -2,10 +2,12 @@
 
 algorithm.py   Algorithm 1, which everybody runs; reference.py: the same in loops, for one item
 settings.py    what the paper leaves open, as values; capsules.py: the parameters
-votes.py       Eq. 1 with one pose matrix per depth; full_votes.py: one per capsule
+votes.py       Eq. 1 with one pose matrix per depth, or one per capsule
 start.py       capsules from the data; objective.py: Eq. 10; stage_one.py, stage_two.py: training
 catalogue.py   codes, traces and stop causes of many items; centres.py: one vector per token
-followers.py   plain counts over ids, which select weights; inspection.py: what is looked at meanwhile
+inspection.py  what is looked at meanwhile, and plain counts over ids, which select weights
+pairs.py       Eq. 9: pairs of tokens; gate.py: which of them merge; beside.py: learnt beside the capsules
+semantic_bpe.py  merges as a part of a recipe, learnt from final ids
 tokenizer.py   all of it as a part of a recipe
 
 >>> import numpy as np

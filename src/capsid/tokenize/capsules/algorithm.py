@@ -90,10 +90,8 @@ def one_depth(capsules: Capsules, r_BD: Tensor, *, confident: bool = True) -> St
 
 
 def reconstruct(capsules: Capsules, votes: Votes, c_BK: Tensor, code_B: Tensor) -> Tensor:
-    """z = sum_k c_k o_k (Eq. 7), with o_k = squash(u_k) decoded to the items' width, or fixed; eta is `step`.
-
-    With `winner=hard` the winner alone is subtracted, and the gradient reaches c as if all were.
-    """
+    """z = sum_k c_k o_k (Eq. 7), with o_k = squash(u_k) decoded to the items' width, or fixed; eta is `step`. With
+    `winner=hard` the winner alone is subtracted, and the gradient reaches c as if all were."""
     if capsules.hard_winner:
         c_BK = torch.zeros_like(c_BK).scatter_(1, code_B[:, None], 1.0) + (c_BK - c_BK.detach())
     if capsules.outputs is not None:
@@ -119,10 +117,8 @@ def algorithm_one(
     advance: Callable[[Capsules, Any], Any] = one_depth,
 ) -> Iterator[tuple[Tensor, Any]]:
     """Lines 2 to 13: for each depth, the rows whose id has not ended and their step. Ended rows leave at once.
-
-    `ended(depth, rows, step)` tells which of them end there. `advance` is `one_depth`, or does the same block by
-    block with residuals of its own; residuals need only be cut by a mask.
-    """
+    `ended(depth, rows, step)` tells which of them end there. `advance` is `one_depth`, or does the same block by block
+    with residuals of its own; residuals need only be cut by a mask."""
     rows, r = torch.arange(len(unit)), unit
     for number, capsules in enumerate(depths):
         step = advance(capsules, r)

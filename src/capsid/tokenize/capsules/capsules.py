@@ -13,20 +13,40 @@ import torch
 from torch import Tensor, nn
 
 from capsid.base.blocks.weights import load_weights
-from capsid.tokenize.capsules.full_votes import FullPoses
-from capsid.tokenize.capsules.low_rank import LowRank
 from capsid.tokenize.capsules.settings import CapsuleSettings
-from capsid.tokenize.capsules.votes import SharedPoses, Votes, norm
+from capsid.tokenize.capsules.votes import FullPoses, SharedPoses, Votes, norm
+
+
+class LowRank(nn.Module):
+    """`scale` A B; B starts random and A at zero, so nothing changes before training."""
+
+    scale: Tensor
+
+    def __init__(self, dim: int, width: int, rank: int, rng: torch.Generator) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.zeros(dim, rank))
+        self.down = nn.Parameter(torch.randn(rank, width, generator=rng) / width**0.5)
+        self.register_buffer("scale", torch.tensor(1.0), persistent=False)
+
+    def forward(self, r_BD: Tensor) -> Tensor:
+        """The term added to every vote. Shape: (B, C)."""
+        return self.scale * ((r_BD @ self.down.T) @ self.up.T)
+
+    def matrix(self) -> Tensor:
+        """The scaled product A B. Shape: (C, D)."""
+        return self.scale * (self.up @ self.down)
+
+    def norm(self) -> float:
+        return float(self.matrix().detach().norm())
+
 
 Poses = SharedPoses | FullPoses
 
 
 class Capsules(nn.Module):
-    """One depth: poses W and b, a temperature, and what turns capsule outputs into a reconstruction.
-
-    With fixed outputs every token has a vector of the items' width; otherwise `lift` (D, C) maps squashed votes to
-    that width, which Eq. 7 leaves open for d_c below d. `step` is the paper's eta, `centres` are fitted to the codes.
-    """
+    """One depth: poses W and b, a temperature, and what turns capsule outputs into a reconstruction. With fixed outputs
+    every token has a vector of the items' width; otherwise `lift` (D, C) maps squashed votes to that width, which Eq. 7
+    leaves open for d_c below d. `step` is the paper's eta, `centres` are fitted to the codes."""
 
     step: Tensor
     fixed_kappa: Tensor
@@ -61,7 +81,6 @@ class Capsules(nn.Module):
 
     @torch.no_grad()
     def set_kappa(self, value: float) -> None:
-        """Set the temperature."""
         if self.form.learnt_temperature:
             self.log_kappa.fill_(value).log_()
         else:
@@ -74,8 +93,7 @@ class Capsules(nn.Module):
     def votes(self, r_BD: Tensor) -> Votes:
         """The capsules' votes (Eq. 1)."""
         seen_BD = self.seen(r_BD)
-        votes: Votes = self.poses(seen_BD, None if self.adapter is None else self.adapter(seen_BD))
-        return votes
+        return self.poses(seen_BD, None if self.adapter is None else self.adapter(seen_BD))
 
     def decoded(self, z_BC: Tensor) -> Tensor:
         """Capsule outputs in the items' width. Shape: (B, D)."""
@@ -83,10 +101,8 @@ class Capsules(nn.Module):
 
 
 class Projection(nn.Module):
-    """Maps input vectors to routing space by a two-layer network plus a linear map, with a decoder back.
-
-    The decoder's loss keeps the items apart: a constant projection would reconstruct perfectly in routing space.
-    """
+    """Maps input vectors to routing space by a two-layer network plus a linear map, with a decoder back. The decoder's
+    loss keeps the items apart: a constant projection would reconstruct perfectly in routing space."""
 
     def __init__(self, inputs: int, width: int, rng: torch.Generator) -> None:
         super().__init__()

@@ -19,12 +19,13 @@ from torch import Tensor
 
 from capsid.base.devices import keep_freed_memory
 from capsid.errors import ArtifactError
-from capsid.ids.prefixes import SharedPrefixes, longer_keys, no_keys
+from capsid.ids.order import SharedPrefixes, longer_keys, no_keys
 from capsid.ragged import Ragged
+from capsid.tokenize.base import CAP, CONFIDENCE, PREFIX, RESIDUAL, Stops, Trace, concatenated
 from capsid.tokenize.capsules.algorithm import Step, algorithm_one, ends, one_depth
 from capsid.tokenize.capsules.capsules import CapsuleNetwork, Capsules
 from capsid.tokenize.capsules.settings import CapsuleSettings, StopRules
-from capsid.tokenize.trace import CAP, CONFIDENCE, PREFIX, RESIDUAL, Stops, Trace
+from capsid.tokenize.kmeans import padded_blocks
 
 # Rows of one product, and rows per window: enough that padding the last block of a depth costs little.
 BLOCK, WINDOW = 512, 8192
@@ -34,19 +35,12 @@ HELD_BYTES = 64_000_000
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """Results of every row up to its last depth; beyond it code -1, confidence -1 and an infinite residual.
-
-    Shapes: (rows, depths).
-    """
+    """Results of every row up to its last depth; beyond it code -1, confidence -1 and an infinite residual. Shapes:
+    (rows, depths)."""
 
     codes: np.ndarray
     confidence: np.ndarray
     residual: np.ndarray
-
-    @classmethod
-    def join(cls, parts: list[Routes]) -> Routes:
-        """Concatenate rows."""
-        return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
 
     @property
     def depths(self) -> np.ndarray:
@@ -71,9 +65,7 @@ def encode(
     confident: bool = True,
 ) -> tuple[Ragged, Ragged]:
     """Codes and confidences of any items under the prefix counts of the fit; no depth is computed after an id's end.
-
-    Without `confident`, confidences are 0 if no rule reads them: they need a product of all pairs.
-    """
+    Without `confident`, confidences are 0 if no rule reads them: they need a product of all pairs."""
     routes = _under(settings.rules, network, vectors_NI, shared, confident or settings.confidence > 0)
     return routes.cut(routes.depths)
 
@@ -81,11 +73,9 @@ def encode(
 def encode_catalogue(
     settings: CapsuleSettings, network: CapsuleNetwork, vectors_NI: np.ndarray
 ) -> tuple[tuple[Ragged, Ragged], SharedPrefixes]:
-    """Codes of a whole catalogue under its own prefix counts, and those counts, in one pass if that suffices.
-
-    An item leaves once its prefix is unique: its full code is then unique too, and no deeper prefix of it can be
-    shared. Rules that let an id continue beyond a unique prefix need another pass over those items.
-    """
+    """Codes of a whole catalogue under its own prefix counts, and those counts, in one pass if that suffices. An item
+    leaves once its prefix is unique: its full code is then unique too, and no deeper prefix of it can be shared. Rules
+    that let an id continue beyond a unique prefix need another pass over those items."""
     if settings.max_sharing <= 0:
         shared = SharedPrefixes.none(settings.codebooks)
         return encode(settings, network, vectors_NI, shared), shared
@@ -102,11 +92,8 @@ def encode_catalogue(
 
 
 def stop(confidence_ND: np.ndarray, residual_ND: np.ndarray, shared_ND: np.ndarray, rules: StopRules) -> Stops:
-    """The first depth at which each id may end, from a trace.
-
-    The cause is confidence if both rules fire, and the cap only if none did. If a shared prefix kept an id from ending
-    earlier, the cause is the prefix.
-    """
+    """The first depth at which each id may end, from a trace. The cause is confidence if both rules fire, and the cap
+    only if none did. If a shared prefix kept an id from ending earlier, the cause is the prefix."""
     wants_ND = ends(confidence_ND, residual_ND, rules.confidence, rules.residual)
     may_ND = wants_ND & ~shared_ND
     stopped_N = may_ND.any(1)
@@ -120,11 +107,9 @@ def stop(confidence_ND: np.ndarray, residual_ND: np.ndarray, shared_ND: np.ndarr
 
 def trace(network: CapsuleNetwork, vectors_NI: np.ndarray, *, strongest: int = 0) -> Trace:
     """Every depth of every item, with the given number of strongest capsules (finding them takes a third of the time).
-
-    Rows are read block by block, so a mapped file need not fit into memory.
-    """
+    Rows are read block by block, so a mapped file need not fit into memory."""
     parts = [_traced(network, hard, steps, strongest) for hard, steps in blocks(network, vectors_NI)]
-    return Trace.join(parts)
+    return concatenated(parts)
 
 
 def last_weights(network: CapsuleNetwork, vectors_NI: np.ndarray, ends_at: Callable[[Trace], np.ndarray]) -> np.ndarray:
@@ -186,12 +171,11 @@ def _under(
     rules: StopRules, network: CapsuleNetwork, vectors_NI: np.ndarray, shared: SharedPrefixes, confident: bool
 ) -> Routes:
     def ended(depth: int, keys: np.ndarray, confidence: np.ndarray, residual: np.ndarray) -> np.ndarray:
-        may: np.ndarray = ends(confidence, residual, rules.confidence, rules.residual) & ~shared.at(depth, keys)
-        return may
+        return ends(confidence, residual, rules.confidence, rules.residual) & ~shared.at(depth, keys)
 
     # An empty matrix still has one window, without rows.
     starts = range(0, max(len(vectors_NI), 1), WINDOW)
-    return Routes.join([_window(network, vectors_NI[s : s + WINDOW], ended, confident) for s in starts])
+    return concatenated([_window(network, vectors_NI[s : s + WINDOW], ended, confident) for s in starts])
 
 
 def _alone(_depth: int, keys: np.ndarray, _confidence: np.ndarray, _residual: np.ndarray) -> np.ndarray:
@@ -277,12 +261,9 @@ def _advance(capsules: Capsules, left: _Residuals, confident: bool) -> _Blocked:
 
 def _entered(network: CapsuleNetwork, vectors_RI: np.ndarray) -> Iterator[Tensor]:
     """Unit vectors in routing space, block by block, so that rows of a mapped file are read once."""
-    padded_BI = np.zeros((BLOCK, network.inputs), dtype=np.float32)
-    for start in range(0, len(vectors_RI), BLOCK):
-        part = vectors_RI[start : start + BLOCK]
-        padded_BI[: len(part)] = part
+    for padded_BI, rows in padded_blocks(vectors_RI, BLOCK):
         with torch.inference_mode():
-            entered_BD = network.enter(torch.as_tensor(padded_BI))[: len(part)]
+            entered_BD = network.enter(padded_BI)[:rows]
         # Not from inside: whoever reads the blocks would be in that mode too.
         yield entered_BD
 

@@ -30,10 +30,8 @@ def fit_centres(
 
 @dataclass(frozen=True, eq=False)
 class _Other:
-    """Codes of another depth that the items of a depth have as well, at `places` among them.
-
-    A later depth is part of fewer of their prefixes than an earlier one: `share_P` of those that reach the depth.
-    """
+    """Codes of another depth that the items of a depth have as well, at `places` among them. A later depth is part of
+    fewer of their prefixes than an earlier one: `share_P` of those that reach the depth."""
 
     depth: int
     codes_P: np.ndarray

@@ -51,10 +51,7 @@ def objective(settings: CapsuleSettings, network: CapsuleNetwork, x_BI: Tensor, 
     weighted = {
         "route": (1.0, lambda: route(unit_BD, steps)),
         "codes": (s.codes_weight, lambda: codes(unit_BD, steps, network)),
-        "spread": (
-            s.spread_weight,
-            lambda: mean_of(spread(t.weights_BK, m, s.rivals) for (_, t), m in marked),
-        ),
+        "spread": (s.spread_weight, lambda: mean_of(spread(t.weights_BK, m, s.rivals) for (_, t), m in marked)),
         "length": (s.length_weight, lambda: length(steps, rules.confidence, rules.residual)),
         "balance": (s.balance_weight, lambda: mean_of(balance(t.weights_BK) for _, t in steps)),
         "decoding": (float(network.project is not None), lambda: decoding(network.project, x_BI, unit_BD)),
@@ -73,9 +70,8 @@ def route(unit_BD: Tensor, steps: list[tuple[Tensor, Step]]) -> Tensor:
 
 def codes(unit_BD: Tensor, steps: list[tuple[Tensor, Step]], network: CapsuleNetwork) -> Tensor:
     """The squared error of the tokens' centres at every prefix; the gradient reaches the weights as if all were mixed.
-
-    The soft residual can be small while tokens say little, because outputs depend on the item. This is what they say.
-    """
+    The soft residual can be small while tokens say little, because outputs depend on the item. This is what they
+    say."""
     left_BD, total, count = unit_BD, unit_BD.new_zeros(()), 0
     for (rows, step), capsules in zip(steps, network.depths):
         hard_BK = torch.zeros_like(step.weights_BK).scatter_(1, step.code_B[:, None], 1.0)
@@ -87,11 +83,9 @@ def codes(unit_BD: Tensor, steps: list[tuple[Tensor, Step]], network: CapsuleNet
 
 
 def spread(weights_BK: Tensor, margin: float, rivals: str) -> Tensor:
-    """L_spread: max(0, margin - (c_winner - c_rival))^2, for the strongest rival, or the mean or sum over all.
-
-    The paper does not define it. This is the spread loss of matrix capsules (Hinton et al., 2018) with the winner as
-    the label.
-    """
+    """L_spread: max(0, margin - (c_winner - c_rival))^2, for the strongest rival, or the mean or sum over all. The
+    paper does not define it. This is the spread loss of matrix capsules (Hinton et al., 2018) with the winner as the
+    label."""
     if weights_BK.shape[1] == 1:
         return weights_BK.new_zeros(())
     top_B2, capsule_B2 = weights_BK.topk(2, dim=1)

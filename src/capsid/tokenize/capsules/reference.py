@@ -48,7 +48,6 @@ class Answer:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The id."""
         return tuple(step.token for step in self.steps)
 
 
@@ -101,16 +100,14 @@ def routing(votes: list[np.ndarray], kappa: float, form: Form) -> tuple[np.ndarr
 def output(u_C: np.ndarray, k: int, capsules: Capsules) -> np.ndarray:
     """o_k in item space."""
     if capsules.outputs_KD is not None:
-        fixed_D: np.ndarray = capsules.outputs_KD[k]
-        return fixed_D
+        return capsules.outputs_KD[k]
     return squash(u_C) if capsules.lift_DC is None else capsules.lift_DC @ squash(u_C)
 
 
 def squash(z: np.ndarray) -> np.ndarray:
     """|z|^2 / (0.5 + |z|^2) along z (CapsID, section 3.1)."""
     square = z @ z
-    squashed: np.ndarray = square / (0.5 + square) * unit(z)
-    return squashed
+    return square / (0.5 + square) * unit(z)
 
 
 def unit(z: np.ndarray) -> np.ndarray:

@@ -19,9 +19,7 @@ ANNEALED = 0.5
 @dataclass(frozen=True)
 class StopRules:
     """Stop at depth l if q_l >= confidence or |r_l| <= residual, and at most `max_sharing` codes begin with the prefix.
-
-    With `max_sharing` 1 the prefix must be unique. With 0 prefixes are not counted, which is the paper's rule.
-    """
+    With `max_sharing` 1 the prefix must be unique. With 0 prefixes are not counted, which is the paper's rule."""
 
     confidence: float = 0.82
     residual: float = 0.08
@@ -36,19 +34,13 @@ class StageOneTraining(Training):
 
     @classmethod
     def of(cls, training: Training) -> StageOneTraining:
-        """Convert plain training options."""
         return cls(**{f.name: getattr(training, f.name) for f in fields(training)})
 
 
 def stage_one_training() -> StageOneTraining:
     """No steps by default: ids of the closed form need none. No averaging, since capsules may be re-seeded."""
     return StageOneTraining(
-        batch_size=256,
-        learning_rate=1e-3,
-        weight_decay=1e-5,
-        ema=0.0,
-        validate_every=100,
-        patience=5,
+        batch_size=256, learning_rate=1e-3, weight_decay=1e-5, ema=0.0, validate_every=100, patience=5
     )
 
 
@@ -79,9 +71,7 @@ class Form:
 @dataclass(kw_only=True)
 class CapsuleSettings:
     """Fields in the order of Algorithm 1: capsules, routing, subtraction, stopping, then the objective of stage 1.
-
-    Fixed length L: L codebooks, confidence 1, residual 0.
-    """
+    Fixed length L: L codebooks, confidence 1, residual 0."""
 
     kind: ClassVar[str] = "capsules"
     dropped: ClassVar[dict[str, str]] = {
@@ -116,27 +106,17 @@ class CapsuleSettings:
         below=1,
         count=(1, None),
     )
-    winner: str = setting(
-        "soft", "Whether the routed mixture (Eq. 7) or the winner alone is subtracted.", choices=("soft", "hard")
-    )
-    confidence: float = setting(
-        0.0, "An id may end where its confidence reaches this (tau, Eq. 8); 1: never.", least=0, most=1
-    )
-    residual: float = setting(
-        0.0, "An id may end where its residual's norm is at most this (epsilon, Eq. 8); 0: never.", least=0
-    )
+    winner: str = setting("soft", "Subtracts the routed mixture (Eq. 7) or the winner alone.", choices=("soft", "hard"))
+    confidence: float = setting(0.0, "Confidence at which an id may end (tau, Eq. 8); 1: never.", least=0, most=1)
+    residual: float = setting(0.0, "Norm of the residual at which an id may end (epsilon, Eq. 8); 0: never.", least=0)
     max_sharing: int = setting(
         1,
         "An id ends only where at most this many distinct code sequences share its prefix; 0: no such rule (Eq. 8).",
         least=0,
         formerly="crowd",
     )
-    projection: int = setting(
-        0, "Width of a trained two-layer projection of the vectors (appendix A.1); 0: no projection.", least=0
-    )
-    start: str = setting(
-        "data", "Whether capsules start from the data or at random; the paper is silent.", choices=("data", "random")
-    )
+    projection: int = setting(0, "Width of a trained two-layer projection (appendix A.1); 0: none.", least=0)
+    start: str = setting("data", "Start from the data or at random; the paper is silent.", choices=("data", "random"))
     spread_weight: float = setting(0.1, "Weight of the spread loss (lambda_s, Eq. 10).", least=0)
     rivals: str = setting(
         "strongest",
@@ -150,18 +130,11 @@ class CapsuleSettings:
         most=1,
         count=(2, None),
     )
-    length_weight: float = setting(
-        0.05, "Weight of the loss on the expected length of ids (lambda_l, Eq. 10).", least=0
-    )
+    length_weight: float = setting(0.05, "Weight of the loss on the ids' expected length (lambda_l, Eq. 10).", least=0)
     codes_weight: float = setting(
-        1.0,
-        "Weight of the reconstruction by the codes' centres, which the paper does not have.",
-        least=0,
-        formerly="hard_weight",
+        1.0, "Weight of reconstruction by the codes' centres, not in the paper.", least=0, formerly="hard_weight"
     )
-    balance_weight: float = setting(
-        0.2, "Weight of the loss that balances the use of capsules, which the paper does not have.", least=0
-    )
+    balance_weight: float = setting(0.2, "Weight of the loss that balances capsules' use, not in the paper.", least=0)
     training: StageOneTraining = setting(factory=stage_one_training, about="How stage 1 trains.")
     block: str = setting("item", "Name of the vectors that are tokenised.", count=(1, None))
 
@@ -171,7 +144,6 @@ class CapsuleSettings:
         check_settings(self)
 
     def check_together(self) -> None:
-        """Capsules learn from the start or from training: see `capsid.settings.check_together`."""
         if self.start == "random" and self.training.steps == 0:
             raise ConfigError("capsules that start at random need training", hint="set tokenizer.training.steps=300")
         if self.start == "random" and self.poses == "shared":
@@ -182,7 +154,6 @@ class CapsuleSettings:
 
     @property
     def form(self) -> Form:
-        """The form of routing."""
         return Form.of(self.routing, self.rounds)
 
     @property

@@ -18,25 +18,23 @@ from torch import Tensor, nn
 from capsid.base.devices import keep_freed_memory
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
-from capsid.ids.prefixes import SharedPrefixes
+from capsid.ids.order import SharedPrefixes
 from capsid.progress import Progress
 from capsid.ragged import Ragged
-from capsid.tokenize.base import Beside
+from capsid.tokenize.base import Beside, Trace
 from capsid.tokenize.capsules.capsules import CapsuleNetwork
 from capsid.tokenize.capsules.catalogue import encode_catalogue, trace
 from capsid.tokenize.capsules.centres import fit_centres
-from capsid.tokenize.capsules.followers import Followers
-from capsid.tokenize.capsules.inspection import Inspection, collision_rate, inspect, warn_of_collapse
+from capsid.tokenize.capsules.inspection import Followers, Inspection, inspect, warn_of_collapse
 from capsid.tokenize.capsules.objective import objective
 from capsid.tokenize.capsules.settings import ANNEALED, CapsuleSettings
 from capsid.tokenize.capsules.start import calibrate_all, start_from_data
-from capsid.tokenize.trace import Trace
-from capsid.tokenize.training import VectorTraining, sample_rows, weight_source
+from capsid.tokenize.training import SAMPLE_ROWS, VectorTraining, sample_rows, weight_source
 
 # Where more than this share of the residuals grows, a depth subtracts less (eta; CapsID, appendix A.1).
 GROWTH, STEP_FACTOR, STEP_FLOOR = 0.25, 0.8, 0.1
-# Items that the start is fitted to, that are looked at between epochs, and in the reference for drift.
-SAMPLE_ROWS, INSPECTED_ROWS, REFERENCE_ROWS = 65_536, 1_500, 4_096
+# Items that are looked at between epochs, and in the reference for drift.
+INSPECTED_ROWS, REFERENCE_ROWS = 1_500, 4_096
 NAME = "capsules"
 
 
@@ -109,7 +107,6 @@ class CapsuleTraining(VectorTraining):
 
     @cached_property
     def looked_at_NI(self) -> np.ndarray:
-        """Evenly spaced rows of the sample."""
         return self.sample_NI[:: -(-len(self.sample_NI) // INSPECTED_ROWS)]
 
     @cached_property
@@ -120,12 +117,8 @@ class CapsuleTraining(VectorTraining):
     def look(self) -> Inspection:
         """Statistics of the rows that are looked at; collisions and recall of the whole catalogue."""
         (codes, _), shared = encode_catalogue(self.settings, self.network, self.vectors_NI)
-        return dataclasses.replace(
-            inspect(self.settings, trace(self.network, self.looked_at_NI), shared),
-            mean_length=float(codes.lengths.mean()),
-            collisions=collision_rate(codes),
-            recall=None if self.followers is None else self.followers.recall(codes),
-        )
+        found = inspect(self.settings, trace(self.network, self.looked_at_NI), shared, codes)
+        return found if self.followers is None else dataclasses.replace(found, recall=self.followers.recall(codes))
 
     def answer(self, *, early: bool) -> None:
         """Report where residuals grow; where many do, subtract less from now on."""
@@ -152,11 +145,7 @@ def _freeze(job: CapsuleTraining, sample_N: np.ndarray) -> StageOne:
         for capsules, centres in zip(network.depths, fitted):
             capsules.centres.copy_(torch.as_tensor(centres))
     seen = reference_trace(network, job.sample_NI)
-    found = dataclasses.replace(
-        inspect(settings, seen, shared),
-        mean_length=float(encoded[0].lengths.mean()),
-        collisions=collision_rate(encoded[0]),
-    )
+    found = inspect(settings, seen, shared, encoded[0])
     job.progress.line(f"capsules: {found.line()}")
     warn_of_collapse(found, settings.codebooks, len(seen), job.progress)
     return StageOne(network, shared, drift_reference(seen), encoded)

@@ -8,7 +8,6 @@ so a stored tokenizer does not contain them. The generator was trained on the ol
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,24 +15,15 @@ from torch import nn
 
 from capsid.base.randomness import child_seed
 from capsid.errors import ConfigError
-from capsid.ids.prefixes import SharedPrefixes
+from capsid.ids.order import SharedPrefixes
 from capsid.ragged import Ragged
-from capsid.tokenize.capsules.capsules import CapsuleNetwork
+from capsid.tokenize.capsules.capsules import CapsuleNetwork, LowRank
 from capsid.tokenize.capsules.catalogue import encode_catalogue
-from capsid.tokenize.capsules.low_rank import LowRank
 from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.capsules.stage_one import drift_reference, reference_trace
 
 # Bisection steps in the search for the largest allowed scale of the adapters.
 HALVINGS = 6
-
-
-@dataclass(frozen=True, eq=False)
-class StageTwo:
-    """The tokenizer's state beside its network, for the adapted routing."""
-
-    shared: SharedPrefixes
-    reference: np.ndarray
 
 
 def attach(network: CapsuleNetwork, rank: int, seed: int) -> nn.ModuleList:
@@ -54,11 +44,9 @@ def attach(network: CapsuleNetwork, rank: int, seed: int) -> nn.ModuleList:
 
 def settle(
     settings: CapsuleSettings, network: CapsuleNetwork, vectors_NI: np.ndarray, codes: Ragged, most: float
-) -> StageTwo:
-    """Scale the adapters until at most a share `most` of the items has other codes, and make them permanent.
-
-    Every trial encodes the whole catalogue, because an id's length also depends on the codes of other items.
-    """
+) -> tuple[SharedPrefixes, np.ndarray]:
+    """Scale the adapters until at most a share `most` of the items has other codes, and make them permanent. Every
+    trial encodes the whole catalogue, because an id's length also depends on the codes of other items."""
 
     def changed() -> float:
         new = encode_catalogue(settings, network, vectors_NI)[0][0]
@@ -67,7 +55,7 @@ def settle(
     limit(network, changed, most)
     fold(network)
     shared = encode_catalogue(settings, network, vectors_NI)[1]
-    return StageTwo(shared, drift_reference(reference_trace(network, vectors_NI)))
+    return shared, drift_reference(reference_trace(network, vectors_NI))
 
 
 def limit(network: CapsuleNetwork, changed: Callable[[], float], most: float) -> float:

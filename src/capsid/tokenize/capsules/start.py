@@ -17,6 +17,7 @@ from capsid.tokenize.capsules.algorithm import Step, agree, algorithm_one, squas
 from capsid.tokenize.capsules.capsules import CapsuleNetwork, Capsules
 from capsid.tokenize.capsules.settings import CapsuleSettings
 from capsid.tokenize.capsules.votes import norm
+from capsid.tokenize.kmeans import faiss_kmeans
 
 # Size of a vote's two parts, W r and b, where the squash sees it; directions alone need no gain.
 POSE_GAIN, BIAS_GAIN = 1.5, 1.5
@@ -171,18 +172,6 @@ def _spherical_kmeans(vectors_NC: np.ndarray, k: int, seed: int) -> np.ndarray:
             size=(k, vectors_NC.shape[1])
         )
     else:
-        import faiss
-
-        means = faiss.Kmeans(
-            vectors_NC.shape[1],
-            k,
-            niter=20,
-            nredo=RESTARTS,
-            seed=seed % (2**31),
-            spherical=True,
-            min_points_per_centroid=1,
-        )
-        means.train(vectors_NC)
-        centres_KC = np.asarray(means.centroids, dtype=np.float64)
+        centres_KC = faiss_kmeans(vectors_NC, k, 20, seed, nredo=RESTARTS, spherical=True).astype(np.float64)
     norms_K1 = np.linalg.norm(centres_KC, axis=1, keepdims=True)
     return (centres_KC / np.maximum(norms_K1, 1e-6)).astype(np.float32)

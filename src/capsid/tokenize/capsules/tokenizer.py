@@ -2,32 +2,28 @@
 Algorithm 1).
 
 Algorithm 1 itself is in `algorithm.py`, and in loops in `reference.py`. The paper's variants are settings.
-The network and torch are imported on demand.
+Training is imported on demand.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor, nn
 
 from capsid.base.run_options import CheckpointFile
 from capsid.data.item_table import ItemTable
-from capsid.encode.base import check_vectors, require_items
-from capsid.errors import NotFittedError
-from capsid.ids.prefixes import SharedPrefixes
-from capsid.ids.reassign import Costs
+from capsid.encode.base import check_vectors, fitted, require_items
+from capsid.ids.collisions import Costs
+from capsid.ids.order import SharedPrefixes
 from capsid.progress import Progress, silent
 from capsid.ragged import Ragged
+from capsid.tokenize.base import Beside, Stops, Trace, summed_centres
+from capsid.tokenize.capsules import catalogue
+from capsid.tokenize.capsules.capsules import CapsuleNetwork, load_network
+from capsid.tokenize.capsules.objective import objective
 from capsid.tokenize.capsules.settings import CapsuleSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from capsid.tokenize.base import Beside
-    from capsid.tokenize.capsules.capsules import CapsuleNetwork
-    from capsid.tokenize.trace import Stops, Trace
 
 
 @dataclass(kw_only=True)
@@ -36,17 +32,11 @@ class CapsuleTokenizer(CapsuleSettings):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Codebook size of every depth."""
         self._fitted()
         return self.codebooks
 
     def fit(
-        self,
-        table: ItemTable,
-        *,
-        seed: int = 0,
-        progress: Progress = silent,
-        checkpoint: CheckpointFile | None = None,
+        self, table: ItemTable, *, seed: int = 0, progress: Progress = silent, checkpoint: CheckpointFile | None = None
     ) -> CapsuleTokenizer:
         """Stage 1 on the table's vectors, which may be a mapped file larger than memory."""
         self.fit_encode(table, seed=seed, progress=progress, checkpoint=checkpoint)
@@ -55,24 +45,13 @@ class CapsuleTokenizer(CapsuleSettings):
     def fit_encode(
         self,
         table: ItemTable,
+        beside: Beside | None = None,
         *,
         seed: int = 0,
         progress: Progress = silent,
         checkpoint: CheckpointFile | None = None,
     ) -> tuple[Ragged, Ragged]:
-        """Fit, and return what `encode_confident` would give for the same items."""
-        return self.fit_beside(table, None, seed=seed, progress=progress, checkpoint=checkpoint)
-
-    def fit_beside(
-        self,
-        table: ItemTable,
-        beside: Beside | None,
-        *,
-        seed: int = 0,
-        progress: Progress = silent,
-        checkpoint: CheckpointFile | None = None,
-    ) -> tuple[Ragged, Ragged]:
-        """The same, with something else that learns from the codes of every epoch."""
+        """Fit, and return what `encode_confident` would give; `beside` learns from the codes of every epoch."""
         from capsid.tokenize.capsules.stage_one import fit_stage_one
 
         require_items(table)
@@ -86,15 +65,11 @@ class CapsuleTokenizer(CapsuleSettings):
 
     def encode(self, table: ItemTable) -> Ragged:
         """Codes of every item, each cut where its id ends."""
-        from capsid.tokenize.capsules.catalogue import encode
-
-        return encode(self, self._fitted(), self._checked(table), self.shared_prefixes_, confident=False)[0]
+        return catalogue.encode(self, self._fitted(), self._checked(table), self.shared_prefixes_, confident=False)[0]
 
     def encode_confident(self, table: ItemTable) -> tuple[Ragged, Ragged]:
         """Codes as `encode` gives them, and a confidence for each."""
-        from capsid.tokenize.capsules.catalogue import encode
-
-        return encode(self, self._fitted(), self._checked(table), self.shared_prefixes_)
+        return catalogue.encode(self, self._fitted(), self._checked(table), self.shared_prefixes_)
 
     def begin_adapting(self, rank: int, *, seed: int = 0) -> nn.ModuleList:
         """Attach low-rank adapters to the routing of every depth for stage 2; everything else stays frozen."""
@@ -106,25 +81,23 @@ class CapsuleTokenizer(CapsuleSettings):
         """Apply the trained adapters, scaled so that at most a share `most` of the `codes` changes."""
         from capsid.tokenize.capsules.stage_two import settle
 
-        settled = settle(self, self._fitted(), self._checked(table), codes, most)
-        self.shared_prefixes_, self.reference_ = settled.shared, settled.reference
+        vectors_NI = self._checked(table)
+        self.shared_prefixes_, self.reference_ = settle(self, self._fitted(), vectors_NI, codes, most)
 
     def soft(self, x_UI: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
         """The rows whose id goes on and their routing weights by depth, and stage 1's loss with the final margin."""
-        from capsid.tokenize.capsules.objective import objective
-
         found = objective(self, self._fitted(), x_UI, 1.0)
         return [(rows, step.weights_BK) for rows, step in found.steps], found.loss
 
     def last_costs(self, table: ItemTable, codes: Ragged) -> Costs:
         """-log of the routing weights at the depth where an id ends; routing does not depend on the codes."""
-        from capsid.tokenize.capsules.catalogue import last_weights
-
         network, vectors = self._fitted(), self._checked(table)
         least = np.finfo(np.float32).tiny
 
         def costs(rows: np.ndarray) -> np.ndarray:
-            weights_RK = last_weights(network, np.asarray(vectors[rows]), lambda seen: self.stop(seen).lengths)
+            weights_RK = catalogue.last_weights(
+                network, np.asarray(vectors[rows]), lambda seen: self.stop(seen).lengths
+            )
             return -np.log(np.maximum(weights_RK, least))
 
         return costs
@@ -140,25 +113,15 @@ class CapsuleTokenizer(CapsuleSettings):
 
     def trace_vectors(self, vectors_NI: np.ndarray, *, strongest: int = 0) -> Trace:
         """`trace` for a plain matrix of vectors."""
-        from capsid.tokenize.capsules.catalogue import trace
-
-        return trace(self._fitted(), vectors_NI, strongest=strongest)
+        return catalogue.trace(self._fitted(), vectors_NI, strongest=strongest)
 
     def stop(self, trace: Trace) -> Stops:
         """Where the ids of a trace end, and why."""
-        from capsid.tokenize.capsules.catalogue import stop
-
-        return stop(trace.confidence, trace.soft, self.shared_prefixes_.mask(trace.codes), self.rules)
+        return catalogue.stop(trace.confidence, trace.soft, self.shared_prefixes_.mask(trace.codes), self.rules)
 
     def decode(self, codes: Ragged) -> np.ndarray:
         """Sum of the codes' centres, through the projection's decoder if there is one."""
-        network = self._fitted()
-        out = np.zeros((len(codes), network.depths[0].centres.shape[1]), dtype=np.float32)
-        dense_NL = codes.dense()
-        for depth, centres in enumerate(self.centres()[: dense_NL.shape[1]]):
-            has_N = dense_NL[:, depth] >= 0
-            out[has_N] += centres[dense_NL[has_N, depth]]
-        return network.leave(out)
+        return self._fitted().leave(summed_centres(codes, self.centres()))
 
     def centres(self) -> tuple[np.ndarray, ...]:
         """One vector per token, by depth."""
@@ -171,9 +134,6 @@ class CapsuleTokenizer(CapsuleSettings):
         return {**arrays, "reference": self.reference_, "inputs": np.array(self._fitted().inputs)}
 
     def load_state(self, state: dict[str, np.ndarray]) -> CapsuleTokenizer:
-        """Restore the saved arrays."""
-        from capsid.tokenize.capsules.capsules import load_network
-
         self.network_ = load_network(self, state)
         keys = tuple(state[f"crowded/{d}"] for d in range(len(self.codebooks)))
         self.shared_prefixes_ = SharedPrefixes(self.codebooks, keys)
@@ -187,6 +147,4 @@ class CapsuleTokenizer(CapsuleSettings):
         return vectors
 
     def _fitted(self) -> CapsuleNetwork:
-        if not hasattr(self, "network_"):
-            raise NotFittedError("the tokenizer is not fitted", hint="call fit first")
-        return self.network_
+        return fitted(getattr(self, "network_", None), self)

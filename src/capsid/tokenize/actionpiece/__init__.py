@@ -1,1 +1,0 @@
-"""Merges of codes inside items and across neighbouring items (ActionPiece)."""

@@ -1,1 +1,0 @@
-"""A mixture of parallel quantisers over two views of an item, after ADA-SID."""

@@ -1,0 +1,1 @@
+"""Tokenizers that other people published, and simple ones to compare with."""

@@ -1,1 +1,0 @@
-"""The tokenizer of TIGER: an autoencoder with residual quantization of its latent."""
