@@ -133,8 +133,6 @@ def test_what_cannot_be_asked() -> None:
     generator = random_generator(ids, 4, kind=TimelineGenerator)
     with pytest.raises(ConfigError, match=r"needs the weights of items' codes.*soft_input=8"):
         loss_of(NextToken(soft_target=0.5), ids, generator, lesson_of(ids), over="children")
-    with pytest.raises(ConfigError, match="over=children"):
-        loss_of(NextToken(soft_target=0.5), mixed(ids, 2, 4), generator, lesson_of(ids))
     for settings_, wrong in (
         (("over=children",), "generator.soft_input"),
         (("generator.soft_input=8",), "over=children"),
