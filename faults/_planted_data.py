@@ -267,12 +267,6 @@ MISTAKES: Mistakes = {
     "ids/semantic_ids.py": (
         ("empty ids pass", "codes.lengths.min() < 1:", "codes.lengths.min() < 0:", "ids/test_semantic_ids.py"),
     ),
-    "ids/sinkhorn.py": (
-        ("epsilon multiplies", "_scaled(costs_NK) / epsilon", "_scaled(costs_NK) * epsilon", "ids/test_sinkhorn.py"),
-    ),
-    "base/installed.py": (
-        ("another kind under the name", "if own != kind:", "if False:", "recommender/test_outside_parts.py"),
-    ),
     "base/popularity.py": (
         (
             "the head misses its last item",

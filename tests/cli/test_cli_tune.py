@@ -59,22 +59,14 @@ def test_workers_share_the_trials(shop: Path, tmp_path: Path) -> None:
 
 def test_a_killed_search_goes_on_with_the_trial_it_was_in(shop: Path, tmp_path: Path) -> None:
     steps = ["--set", "schedule.0.training.steps=4000", "--set", "memory=null", "--set", "encoder=null"]
-    command = [
-        sys.executable,
-        "-m",
-        "capsid",
-        "tune",
-        "sasrec-memory",
-        "--data",
-        str(shop),
-        "--out",
-        str(tmp_path / "t"),
-    ]
-    command += [*SMALL, *steps, "--trials", "1"]
+    folders = ["--data", str(shop), "--out", str(tmp_path / "t")]
+    command = [sys.executable, "-m", "capsid", "tune", "sasrec-memory", *folders, *SMALL, *steps, "--trials", "1"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     log = tmp_path / "t" / "study.log"
     deadline = time.monotonic() + 60
-    while not (log.exists() and '"op_code": 7' in log.read_text()) and time.monotonic() < deadline:
+    # Operation 7 is the value of a validation.
+    while not (log.exists() and '"op_code":7' in log.read_text()):
+        assert time.monotonic() < deadline, "no validation within a minute"
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -82,10 +74,10 @@ def test_a_killed_search_goes_on_with_the_trial_it_was_in(shop: Path, tmp_path: 
     short = ["--set", "schedule.0.training.steps=4000", "--set", "schedule.0.training.patience=1"]
     answer = capsid(*command[3:-2], *short, "--trials", "1")
     assert answer.code == 1, "other settings are another search"
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    again = [line for line in lines(log) if line["op_code"] == 5]
-    half = len(tried)
-    assert [line["param_value_internal"] for line in again[half : 2 * half]] != [], "its settings are tried again"
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    again = [line for line in lines(log) if line["op_code"] == 5][len(tried) :]
+    values = [[line["param_value_internal"] for line in some] for some in (tried, again)]
+    assert values[0] == values[1], "its settings are tried again"
     assert sorted(states(tmp_path / "t")) == [1, 3]
 
 

@@ -77,7 +77,7 @@ def test_evaluations_are_kept_and_runs_compared_by_them(run: Path, tmp_path: Pat
     with pytest.raises(ConfigError, match=r"has no metric 'ndgc@5'"):
         compare_runs([first], [second], metric="ndgc@5", filter_history=True)
     with pytest.raises(ArtifactError, match="has no evaluation 'test'"):
-        kept_evaluation(first)
+        kept_evaluation(first, filter_history=False)
     keep_evaluation(second, result, cases.take(np.arange(len(cases))[::-1]))
     with pytest.raises(DataError, match="different cases"):
         compare_runs([first], [second], metric="recall@5", filter_history=True)
@@ -93,13 +93,16 @@ def test_evaluations_of_another_run_are_refused(run: Path, tmp_path: Path) -> No
     recommender.seed = 7
     recommender.save_pretrained(third := tmp_path / "third")
     shutil.copytree(first / "evaluations", third / "evaluations")
-    with pytest.raises(ArtifactError, match=r"'test' in .*third.* is of another run"):
+    with pytest.raises(ArtifactError, match=r"'test-filtered' in .*third.* is of another run"):
         compare_runs([first], [third], metric="recall@5")
     keep_evaluation(third, recommender.evaluate("valid", ks=(5,)), recommender.catalogue_.split.valid)
-    assert sorted(p.name for p in (third / "evaluations").glob("*.npz")) == ["valid.npz"], "the other's are dropped"
+    kept = sorted(p.name for p in (third / "evaluations").glob("*.npz"))
+    assert kept == ["valid-filtered.npz"], "the other's are dropped"
+        "the other's are dropped"
+    )
     about = json.loads((first / "about.json").read_text())
     (first / "about.json").write_text(json.dumps({**about, "dataset_fingerprint": "other"}))
-    with pytest.raises(ArtifactError, match=r"'test' in .*first.* is of other data"):
+    with pytest.raises(ArtifactError, match=r"'test-filtered' in .*first.* is of other data"):
         kept_evaluation(first)
 
 

@@ -57,7 +57,7 @@ def test_lists_are_those_of_the_whole_run(method: str, tmp_path: Path) -> None:
 def test_runs_of_older_versions(name: str, tmp_path: Path) -> None:
     with tarfile.open(OLD) as archive:
         archive.extractall(tmp_path, filter="data")
-    wanted = list(Recommender.from_pretrained(tmp_path / name).predict("test", 5))
+    wanted = list(Recommender.from_pretrained(tmp_path / name).predict("test", 5, filter_history=False))
     assert ranked(tmp_path / name, tmp_path / "lists", filtered=False) == wanted
 
 

@@ -29,7 +29,7 @@ def test_runs_side_by_side(run: Path, recommender: Recommender, tmp_path: Path) 
         ]
         assert listed[0]["metrics"] == {"plain": None, "filtered": None}
         values = result.values["recall@10"]
-        assert listed[1]["metrics"]["plain"]["recall@10"] == pytest.approx(
+        assert listed[1]["metrics"]["filtered"]["recall@10"] == pytest.approx(
             {"mean": result.metrics["recall@10"], "error": float(np.std(values) / len(values) ** 0.5)}
         )
         assert listed[1]["differences"] == {"plain": None, "filtered": None}, "the served run has no values"
@@ -53,8 +53,8 @@ def test_differences_are_paired_by_user(explored: Served) -> None:
     listed = explored.client.get("/v1/runs").json()["runs"]
     folder = Path(explored.options.run).parent
     wanted = compare_runs([folder / "rq-kmeans"], [folder / "capsid-bpe"], metric="ndcg@10")
-    found = listed[1]["differences"]["plain"]["ndcg@10"]
+    found = listed[1]["differences"]["filtered"]["ndcg@10"]
     assert found["difference"] == pytest.approx(wanted.difference)
     assert (found["low"], found["high"]) == pytest.approx((wanted.low, wanted.high), abs=0.01)
     assert listed[0]["differences"] == {"plain": None, "filtered": None}
-    assert listed[1]["differences"]["filtered"] is None
+    assert listed[1]["differences"]["plain"] is None

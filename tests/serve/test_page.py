@@ -140,9 +140,9 @@ def test_runs_side_by_side(browser: Browser, explored: Served) -> None:
             assert shown == [item["title"] for item in run["items"]]
         listed = explored.client.get("/v1/runs").json()["runs"]
         for run in listed:
-            mean = run["metrics"]["plain"]["recall@10"]["mean"]
+            mean = run["metrics"]["filtered"]["recall@10"]["mean"]
             expect(page.locator("svg.picture text", has_text=f"{mean:.4f}").first).to_be_visible()
-        gap = listed[1]["differences"]["plain"]["recall@10"]["difference"]
+        gap = listed[1]["differences"]["filtered"]["recall@10"]["difference"]
         expect(page.locator("tbody td").nth(1)).to_contain_text(f"{abs(gap):.4f}")
         page.get_by_text("ndcg@5").click()
         expect(page.locator("main")).to_have_attribute("data-view", "compare")

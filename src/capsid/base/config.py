@@ -112,8 +112,7 @@ def from_dict(cls: type | None, data: Any, kinds: Kinds) -> Any:
         raise ConfigError("a part has no kind", hint="the dictionary of every part needs the key 'kind'")
     hints = typing.get_type_hints(cls)
     # A file of an earlier version may have other names, and fields that were dropped since.
-    now = {old: rule.name for rule in rules_of(cls) for old in rule.formerly}
-    given = {now.get(key, key): value for key, value in data.items() if key not in _dropped(cls)}
+    given = _as_named_today(cls, data)
     for key in given:
         _require_field(cls, key)
     return cls(**{key: _coerce(value, hints[key], kinds) for key, value in given.items()})

@@ -102,17 +102,13 @@ def fit(
     Without RECIPE the recommended one is fitted, and compared with popularity, memory and item-knn, which are fitted
     in RUN.baselines.
 
-    Interactions of a user with equal times are shuffled first, always in the same way; `--ties file` keeps the order of
-    the file. `--holdout time` holds out everything after a date, `cold` a sample of items, and `none` nothing. Use
-    `none` for production, with `--steps-from` an earlier run.
-
-    Codebooks, batches, steps and validations adapt to the size of the data, unless --set or --config sets them.
+    Interactions of a user with equal times are shuffled first, always in the same way (`--ties file`: as in the file).
+    `--holdout time` holds out everything after a date, `cold` a sample of items, and `none` nothing, for production.
+    Sizes adapt to the data unless --set or --config sets them.
 
     Examples:
 
       capsid fit --data ./my-shop --out runs/shop
-
-      capsid fit --data ./my-shop --out runs/shop --effort quick
 
       capsid fit rq-kmeans --data ./my-shop --out runs/rq --seed 1 --set schedule.0.training.steps=5000
 
