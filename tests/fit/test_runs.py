@@ -98,8 +98,6 @@ def test_evaluations_of_another_run_are_refused(run: Path, tmp_path: Path) -> No
     keep_evaluation(third, recommender.evaluate("valid", ks=(5,)), recommender.catalogue_.split.valid)
     kept = sorted(p.name for p in (third / "evaluations").glob("*.npz"))
     assert kept == ["valid-filtered.npz"], "the other's are dropped"
-        "the other's are dropped"
-    )
     about = json.loads((first / "about.json").read_text())
     (first / "about.json").write_text(json.dumps({**about, "dataset_fingerprint": "other"}))
     with pytest.raises(ArtifactError, match=r"'test-filtered' in .*first.* is of other data"):
