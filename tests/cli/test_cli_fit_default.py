@@ -82,6 +82,14 @@ def test_nothing_is_compared_where_nothing_is_held_out_or_a_recipe_is_named(shop
         assert not (tmp_path / f"{name}.baselines").exists()
 
 
+def test_a_quick_run_is_not_taken_for_the_best_of_three(shop: Path, tmp_path: Path) -> None:
+    command = ("fit", "--data", shop, "--out", tmp_path / "run", *VECTORS)
+    assert capsid(*command, "--effort", "quick").code == 0
+    values, kept = kept_trial(capsid(*command))
+    stored = json.loads((tmp_path / "run.trials.json").read_text())
+    assert (stored["kept"], list(stored["tried"])) == (kept, list(values))
+
+
 def test_all_data_with_the_recipe_of_an_earlier_run(shop: Path, recommended: Path, tmp_path: Path) -> None:
     command = ("fit", "--data", shop, "--out", tmp_path / "live", "--holdout", "none", "--steps-from", recommended)
     assert capsid(*command).code == 0
@@ -98,7 +106,7 @@ def test_best_keeps_the_trial_that_validates_best(shop: Path, tmp_path: Path) ->
     generator = json.loads((tmp_path / "best" / "recipe.json").read_text())["generator"]
     assert kept == f"sasrec, dropout {generator['dropout']}"
     assert values[kept] == max(values.values())
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["best"], "the trials are gone"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["best", "best.trials.json"], "the trials are gone"
     before = contents(tmp_path / "best")
     assert "already finished" in capsid(*command).err
     assert contents(tmp_path / "best") == before

@@ -185,8 +185,10 @@ class _Job:
         from capsid.data.findings import Findings
         from capsid.data.sources import load_dataset
 
-        findings, rest = Findings(whole=self.tables.skip_bad), {"ties": self.ties, "progress": self.progress}
-        dataset = load_dataset(self.data, options=self.tables, findings=findings, **rest)  # type: ignore[arg-type]
+        findings = Findings(whole=self.tables.skip_bad)
+        dataset = load_dataset(
+            self.data, ties=self.ties, options=self.tables, findings=findings, progress=self.progress
+        )
         write_skipped(findings, self.out, self.progress)
         return dataset
 

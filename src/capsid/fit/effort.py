@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from capsid.base.storage.artifacts import reserved
+from capsid.base.storage.artifacts import read_json, reserved, write_json
 from capsid.data.dataset import Dataset
 from capsid.data.split import Holdout
 from capsid.errors import ConfigError, nearest
@@ -94,7 +94,10 @@ def fit_best(
         )
     began = time.monotonic()
     with reserved(out, kind=KIND, replace=True) as place:
-        if not force and any(holds(place, one, dataset, holdout) for one in trials.values()):
+        # Names the trials of the run at `out`: a run alone may be one of them that nothing was compared with.
+        record = place.with_name(f"{place.name}.trials.json")
+        before = list(read_json(record)["tried"]) if record.exists() else []
+        if not force and before == list(trials) and any(holds(place, t, dataset, holdout) for t in trials.values()):
             return summarise(out)
         folder = place.parent.absolute() / f".{place.name}.trials"
         values = {}
@@ -107,6 +110,9 @@ def fit_best(
         shown = "; ".join(f"{one} {value:.4f}" for (_, one), value in values.items())
         progress.line(f"valid {METRIC}: {shown}; kept: {name}")
         Recommender.from_pretrained(kept).save_pretrained(place)
+        write_json(
+            record, {"metric": METRIC, "tried": {one: value for (_, one), value in values.items()}, "kept": name}
+        )
         shutil.rmtree(folder, ignore_errors=True)
     summary = summarise(out, seconds=time.monotonic() - began, reused=False)
     return replace(summary, selected_by=f"{METRIC}-filtered", validation=best)

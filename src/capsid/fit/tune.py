@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 # Trials before any is pruned, and validations of a trial before it can be.
 STARTUP, WARMUP = 4, 2
+POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,25 @@ class Search:
         study = _study(folder, self.seed)
         import optuna
 
+        State = optuna.trial.TrialState
         while True:
-            _take_up(study, folder)
-            states = [t.state for t in study.get_trials(deepcopy=False)]
-            waiting = states.count(optuna.trial.TrialState.WAITING)
-            if not waiting and len(states) - states.count(optuna.trial.TrialState.FAIL) >= trials:
-                break
-            self._try(study, folder)
-        return self._tuned(study, folder)
+            # One process at a time, so that a trial is never seen without the lock of its process.
+            with held(_lock(folder, "next")), contextlib.ExitStack() as own:
+                _take_up(study, folder)
+                states = [t.state for t in study.get_trials(deepcopy=False)]
+                enough = State.WAITING not in states and len(states) - states.count(State.FAIL) >= trials
+                trial = None if enough else study.ask()
+                if trial is not None:
+                    own.enter_context(held(_lock(folder, trial.number)))
+                kept = own.pop_all()
+            if trial is not None:
+                with kept:
+                    self._try(study, trial, folder)
+            elif State.RUNNING in states:
+                # Another process has the last trials; its working folders are still needed.
+                time.sleep(POLL_SECONDS)
+            else:
+                return self._tuned(study, folder)
 
     def _claim(self, file: Path) -> None:
         """The folder belongs to this search; one of another search is refused."""
@@ -106,30 +119,28 @@ class Search:
         about = {"key": self.key, "recipe": self.recipe.name, "data": self.dataset.name, "seed": self.seed}
         write_json(file, {**about, "settings": list(self.settings), "ranges": [asdict(r) for r in self.ranges]})
 
-    def _try(self, study: optuna.Study, folder: Path) -> None:
+    def _try(self, study: optuna.Study, trial: optuna.Trial, folder: Path) -> None:
         """One trial, from its settings to its value."""
         import optuna
 
-        trial = study.ask()
         chosen = {r.name: _suggest(trial, r) for r in self.ranges}
         texts = [f"{path}={chosen[r.name]}" for r in self.ranges for path in r.paths]
         place = folder / "work" / fingerprint(texts)
         shown = ", ".join(f"{name} {value:g}" for name, value in chosen.items())
-        with held(_lock(folder, trial.number)):
-            self.progress.line(f"trial {trial.number}: {shown}")
-            try:
-                value = self._value(trial, texts, place)
-            except optuna.TrialPruned:
-                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-                self.progress.line(f"trial {trial.number}: pruned")
-            except BaseException:
-                study.tell(trial, state=optuna.trial.TrialState.FAIL)
-                study.enqueue_trial(trial.params)
-                raise
-            else:
-                study.tell(trial, value)
-                self.progress.line(f"trial {trial.number}: valid {self.metric} {value:.4f}")
-            shutil.rmtree(place, ignore_errors=True)
+        self.progress.line(f"trial {trial.number}: {shown}")
+        try:
+            value = self._value(trial, texts, place)
+        except optuna.TrialPruned:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            self.progress.line(f"trial {trial.number}: pruned")
+        except BaseException:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            study.enqueue_trial(trial.params)
+            raise
+        else:
+            study.tell(trial, value)
+            self.progress.line(f"trial {trial.number}: valid {self.metric} {value:.4f}")
+        shutil.rmtree(place, ignore_errors=True)
 
     def _value(self, trial: optuna.Trial, texts: list[str], place: Path) -> float:
         """The metric on all validation cases, history filtered."""
@@ -192,8 +203,8 @@ def _take_up(study: optuna.Study, folder: Path) -> None:
                     study.enqueue_trial(trial.params)
 
 
-def _lock(folder: Path, number: int) -> Path:
-    return folder / "locks" / f"{number}.lock"
+def _lock(folder: Path, name: int | str) -> Path:
+    return folder / "locks" / f"{name}.lock"
 
 
 def _suggest(trial: optuna.Trial, r: Range) -> float:
